@@ -1,0 +1,96 @@
+"""Turn LangChain agent runs into scored, shareable knowledge.
+
+Names are loaded when they are first used, so that `import kp_langchain` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kp_langchain.capture.from_messages import trace_from_messages
+    from kp_langchain.capture.handler import KPCallbackHandler, capture
+    from kp_langchain.capture.outcome import FinishedRun
+    from kp_langchain.config import DomainPolicy, Settings
+    from kp_langchain.errors import (
+        ConfigError,
+        EmbedderError,
+        KPError,
+        MissingExtraError,
+        StoreError,
+        VectorError,
+        WeightsError,
+    )
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.schema import ReasoningTrace, TraceStep
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.cache import VectorCache
+    from kp_langchain.scoring.scorer import Scorer, aevaluate_value, evaluate_value
+    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.store import TraceStore
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "kp_langchain.capture.from_messages": ("trace_from_messages",),
+    "kp_langchain.capture.handler": ("KPCallbackHandler", "capture"),
+    "kp_langchain.capture.outcome": ("FinishedRun",),
+    "kp_langchain.config": ("DomainPolicy", "Settings"),
+    "kp_langchain.errors": (
+        "ConfigError",
+        "EmbedderError",
+        "KPError",
+        "MissingExtraError",
+        "StoreError",
+        "VectorError",
+        "WeightsError",
+    ),
+    "kp_langchain.gate": ("ScoredTrace",),
+    "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
+    "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
+    "kp_langchain.scoring.cache": ("VectorCache",),
+    "kp_langchain.scoring.scorer": ("Scorer", "aevaluate_value", "evaluate_value"),
+    "kp_langchain.scoring.weights": ("ScoringWeights",),
+    "kp_langchain.store": ("TraceStore",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ConfigError",
+    "DomainPolicy",
+    "EmbedderError",
+    "FinishedRun",
+    "KPCallbackHandler",
+    "KPError",
+    "MissingExtraError",
+    "ReasoningTrace",
+    "ScoreBreakdown",
+    "ScoredTrace",
+    "Scorer",
+    "ScoringWeights",
+    "Settings",
+    "StoreError",
+    "TraceStep",
+    "TraceStore",
+    "VectorCache",
+    "VectorError",
+    "WeightsError",
+    "aevaluate_value",
+    "capture",
+    "evaluate_value",
+    "trace_from_messages",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""From LangChain's callbacks to scored traces: handler, recorder, pipeline."""

@@ -1,0 +1,117 @@
+"""A trace from a list of messages: what the handler would have recorded of the same run.
+
+The messages are played to a recorder as the events of a run, so that there is one set of rules.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    MessageLikeRepresentation,
+    ToolMessage,
+    convert_to_messages,
+)
+
+from kp_langchain.capture.outcome import judge, looks_successful
+from kp_langchain.capture.pipeline import build_trace
+from kp_langchain.capture.record import Bounds, RunRecord, Start
+from kp_langchain.capture.recorder import Recorder
+from kp_langchain.capture.steps import tell
+from kp_langchain.config import DomainPolicy
+from kp_langchain.schema import ReasoningTrace
+
+
+def trace_from_messages(
+    messages: Iterable[MessageLikeRepresentation],
+    *,
+    domain: str = "default",
+    objective: str | None = None,
+    success: bool | None = None,
+    confidence: float | None = None,
+    agent_id: str | None = None,
+    policy: DomainPolicy | None = None,
+) -> ReasoningTrace:
+    """Build the redacted trace of a run from its messages.
+
+    Args:
+        messages: The conversation in order, as LangChain messages or in any form LangChain reads
+            (OpenAI dictionaries, `(role, text)` pairs). Tool results follow the answer that
+            asked for them.
+        domain: The trace's domain.
+        objective: The task; by default the last human message before the first answer.
+        success: Whether the run succeeded; by default judged as the handler would.
+        confidence: 0 to 1; by default 0.8 for a success and 0.2 for a failure.
+        agent_id: Who ran.
+        policy: Visibility and privacy level; by default `DomainPolicy()`.
+
+    Returns:
+        The trace, not scored yet.
+
+    Raises:
+        ValueError: The messages hold no answer of a model, or something in them cannot be read.
+    """
+    listed = convert_to_messages(list(messages))
+    record = _record(listed, objective)
+    story = tell(record.timeline())
+    if not story.steps:
+        raise ValueError(
+            f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
+        )
+    answer = story.last_thought if record.answer is None else record.answer
+    looks = looks_successful(answer, ended_well=True, unresolved_error=story.unresolved_error)
+    verdict = judge(looks, by_function={"success": success, "confidence": confidence})
+    return build_trace(
+        record,
+        story,
+        domain=domain,
+        agent_id=agent_id,
+        policy=policy or DomainPolicy(),
+        verdict=verdict,
+        answer=answer,
+    )
+
+
+def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
+    ended: list[RunRecord] = []
+    recorder = Recorder(
+        Bounds(), ended.append, objective_of=None if objective is None else lambda _: objective
+    )
+    first = next((at for at, one in enumerate(messages) if isinstance(one, AIMessage)), 0)
+    root = uuid.uuid4()
+    recorder.chain_started(Start(root), {"messages": messages[:first]})
+    results = [one for one in messages if isinstance(one, ToolMessage)]
+    for message in messages:
+        if not isinstance(message, AIMessage):
+            continue
+        answered = uuid.uuid4()
+        recorder.model_started(Start(answered, root), ())
+        recorder.model_answered(answered, message, "", message.response_metadata.get("logprobs"))
+        for asked in [*message.tool_calls, *message.invalid_tool_calls]:
+            result = next((one for one in results if one.tool_call_id == asked["id"]), None)
+            if result is None:
+                continue  # asked for, but never run
+            results.remove(result)
+            ran = uuid.uuid4()
+            recorder.tool_started(
+                Start(ran, root, asked["name"] or "tool"), _arguments(asked["args"]), asked["id"]
+            )
+            recorder.tool_answered(ran, result)
+    recorder.chain_ended(root, {"messages": messages})
+    if not ended:  # nothing but human messages: the caller is told
+        return RunRecord(recorder, Start(root))
+    return ended[0]
+
+
+def _arguments(args: Any) -> Any:
+    if not isinstance(args, str):
+        return args
+    try:
+        return json.loads(args)
+    except ValueError:
+        return args

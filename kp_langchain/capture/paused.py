@@ -1,0 +1,61 @@
+"""Runs that wait for a human, one shelf per process.
+
+A graph that pauses ends its root run; the resumed run is a new root with the same `thread_id`,
+and often reaches another handler object, because handlers are made per request. So the shelf
+belongs to the process and not to a handler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kp_langchain._forksafe import ForkSafeLock
+
+if TYPE_CHECKING:
+    from kp_langchain.capture.record import RunRecord
+    from kp_langchain.capture.recorder import Recorder
+
+_lock = ForkSafeLock()
+_shelf: dict[tuple[str, int], RunRecord] = {}
+_limit = 1000
+
+
+def set_limit(runs: int) -> None:
+    """Keep at most `runs` paused runs; the longest waiting is abandoned for a new one."""
+    global _limit
+    _limit = runs
+
+
+def any() -> bool:  # noqa: A001 - read as paused.any()
+    """Whether any run waits: the question that almost every run answers with no."""
+    return bool(_shelf)
+
+
+def add(record: RunRecord) -> None:
+    """Shelve a run that paused; one that still waits in the same thread is abandoned."""
+    key = (record.thread_id or "", id(record.recorder))
+    with _lock:
+        given_up = [_shelf.pop(key)] if key in _shelf else []
+        _shelf[key] = record
+        while len(_shelf) > _limit:
+            given_up.append(_shelf.pop(next(iter(_shelf))))
+    for old in given_up:
+        old.recorder.tally.add("abandoned")
+
+
+def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
+    """Return the run that waits in `thread_id`: the recorder's own, else one of its domain."""
+    with _lock:
+        own = _shelf.pop((thread_id, id(recorder)), None)
+        if own is not None:
+            return own
+        for key, record in _shelf.items():
+            if key[0] == thread_id and record.recorder.scope == recorder.scope:
+                return _shelf.pop(key)
+    return None
+
+
+def count(recorder: Recorder) -> int:
+    """How many runs of `recorder` wait."""
+    with _lock:
+        return sum(record.recorder is recorder for record in _shelf.values())

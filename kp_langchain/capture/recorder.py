@@ -1,0 +1,485 @@
+"""The recorder: events of LangChain runs in, one `RunRecord` per root run out.
+
+It runs inside the user's agent, in whatever thread the event comes from, so it takes no lock: its
+state is a few dicts and lists that are only ever changed by single operations which CPython makes
+atomic (`setdefault`, `pop`, `append`). That also keeps it safe when the garbage collector closes
+a stream, and so sends an event, in the middle of another event, and when the process forks.
+A run is claimed by `setdefault` at its start and by `pop` at its end; whoever loses the claim, such
+as a handler that was given twice, has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from kp_langchain.capture import paused
+from kp_langchain.capture.meaning import Meaning, meaning_of
+from kp_langchain.capture.messages import (
+    answer_in,
+    as_text,
+    clip,
+    error_text,
+    has_structure,
+    is_command,
+    message_text,
+    messages_in,
+    objective_in,
+    plain,
+)
+from kp_langchain.capture.outcome import confidence_in
+from kp_langchain.capture.record import Bounds, Call, Ending, Kind, RunRecord, Start, thread_id_in
+from kp_langchain.capture.tally import Tally
+
+# Middleware of langchain that ends an agent at a limit without an error.
+_LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
+_RECENTLY_OVER = 1024
+
+
+class _Open:
+    """A run under way and the root it belongs to."""
+
+    __slots__ = ("call", "limit_node", "parent_id", "root")
+
+    def __init__(self, root: RunRecord, parent_id: UUID | None) -> None:
+        self.root = root
+        self.parent_id = parent_id
+        self.call: Call | None = None
+        self.limit_node = False
+
+
+class Recorder:
+    """Follows the runs that one handler sees.
+
+    Args:
+        bounds: What is kept at most.
+        deliver: Called with each root run that ended, in the thread of its last event.
+        ambient: Returns the id of the run that LangChain's context says we are in, if any.
+        scope: Recorders of equal scope may continue each other's paused runs.
+        keep_output: Whether a record holds on to the run's raw output.
+        objective_of: Tells the task from a root run's inputs before the usual places are searched;
+            "" where it cannot. Must not raise.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        deliver: Callable[[RunRecord], None],
+        ambient: Callable[[], UUID | None] = lambda: None,
+        scope: object = None,
+        keep_output: bool = False,
+        objective_of: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.bounds = bounds
+        self.scope = scope
+        self.tally = Tally()
+        self._keep_output = keep_output
+        self._told_objective = objective_of
+        self._deliver = deliver
+        self._ambient = ambient
+        self._open: dict[UUID, _Open] = {}
+        self._roots: dict[UUID, RunRecord] = {}
+        self._over: dict[UUID, None] = {}
+
+    # ---------------------------------------------------------------- the tree of runs
+
+    def _begin(self, start: Start) -> _Open | None:
+        """Claim a run; None when it is known already or belongs to one that is over."""
+        run_id, parent_id, _, metadata = start
+        parent = self._open.get(parent_id) if parent_id is not None else None
+        if parent is None:
+            if parent_id is not None and parent_id in self._over:
+                self._remember_over(run_id)
+                return None
+            # LangChain forgets the parent where a fallback is tried, but its context knows it.
+            outer = self._ambient()
+            if outer is not None and outer != run_id:
+                parent = self._open.get(outer)
+                parent_id = outer if parent is not None else parent_id
+        root = RunRecord(self, start) if parent is None else parent.root
+        entry = _Open(root, parent_id)
+        if self._open.setdefault(run_id, entry) is not entry:
+            return None
+        if parent is None:
+            self.tally.add("runs")
+            self._roots[run_id] = root
+            self._give_up_oldest()
+        else:
+            root.last_seen_s = time.monotonic()
+        root.open_runs.add(run_id)
+        if not root.langgraph and "langgraph_step" in metadata:
+            root.langgraph = True
+        if root.thread_id is None:
+            root.thread_id = thread_id_in(metadata)
+        return entry
+
+    def _finish(self, run_id: UUID) -> _Open | None:
+        entry = self._open.pop(run_id, None)
+        if entry is not None:
+            entry.root.open_runs.discard(run_id)
+        return entry
+
+    def _remember_over(self, run_id: UUID) -> None:
+        self._over[run_id] = None
+        if len(self._over) > _RECENTLY_OVER:
+            with suppress(StopIteration, RuntimeError):
+                self._over.pop(next(iter(self._over)), None)
+
+    def _end_root(self, root: RunRecord, ending: Ending) -> None:
+        if self._roots.pop(root.run_id, None) is None:
+            return
+        self._forget(root)
+        root.ending = ending
+        if ending == "paused":
+            if root.thread_id is None:  # without a checkpointer nothing can resume it
+                self.tally.add("abandoned")
+            else:
+                paused.add(root)
+        elif ending == "cancelled":
+            self.tally.add("cancelled")
+        elif not root.head:
+            self.tally.add("empty")
+        else:
+            self._deliver(root)
+
+    def _objective_of(self, inputs: object) -> str:
+        bound = self.bounds.text_chars
+        told = self._told_objective(inputs) if self._told_objective is not None else ""
+        return clip(told, bound) if told else objective_in(inputs, bound)
+
+    def _finish_root(self, root: RunRecord, output: object) -> None:
+        root.answer = answer_in(output, self.bounds.text_chars)
+        root.claimed_confidence = confidence_in(output)
+        call = root.last_call
+        if call is not None and call.kind == "model" and not call.text and has_structure(output):
+            call.text = root.answer or ""  # the model answered by filling in a form
+        if self._keep_output:
+            root.output = output
+        self._end_root(root, "finished")
+
+    def _forget(self, root: RunRecord) -> None:
+        self._remember_over(root.run_id)
+        for run_id in list(root.open_runs):
+            self._open.pop(run_id, None)
+            self._remember_over(run_id)
+        root.open_runs.clear()
+
+    def _give_up_oldest(self) -> None:
+        """Abandon the oldest run while there are too many, and those that went silent."""
+        while len(self._roots) > self.bounds.open_runs and self._abandon(self._oldest()):
+            pass
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Abandon the runs that have not been heard of for `run_timeout_s` seconds."""
+        silent_since = time.monotonic() - self.bounds.run_timeout_s
+        while (oldest := self._oldest()) is not None and oldest.last_seen_s < silent_since:
+            self._abandon(oldest)
+
+    def _oldest(self) -> RunRecord | None:
+        try:
+            return next(iter(self._roots.values()), None)
+        except RuntimeError:  # another thread changed it: there will be a next time
+            return None
+
+    def _abandon(self, root: RunRecord | None) -> bool:
+        if root is None or self._roots.pop(root.run_id, None) is None:
+            return False
+        self._forget(root)
+        self.tally.add("abandoned")
+        return True
+
+    def close(self) -> None:
+        """Abandon whatever is still under way."""
+        while self._abandon(self._oldest()):
+            pass
+
+    @property
+    def open_count(self) -> int:
+        """Root runs under way."""
+        return len(self._roots)
+
+    # ---------------------------------------------------------------- chains and graphs
+
+    def chain_started(self, start: Start, inputs: object) -> None:
+        """A chain, graph or node began."""
+        entry = self._begin(start)
+        if entry is None:
+            return
+        run_id, _, name, metadata = start
+        root = entry.root
+        entry.limit_node = name.startswith(_LIMIT_NODES)
+        if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
+            self._resume(root, run_id == root.run_id, inputs, metadata)
+        if not root.objective and run_id == root.run_id:
+            root.objective = self._objective_of(inputs)
+
+    def _resume(
+        self, root: RunRecord, is_root: bool, inputs: object, metadata: Mapping[str, Any]
+    ) -> None:
+        """Continue the run that waits in this thread; a new question gives it up."""
+        resuming = inputs is None or is_command(inputs)
+        if resuming:
+            root.interrupted = False
+        if not paused.any() or (thread_id := thread_id_in(metadata)) is None:
+            return
+        if not resuming and not (is_root and root.langgraph):
+            return
+        earlier = paused.take(thread_id, self)
+        if earlier is None:
+            return
+        if not resuming:
+            earlier.recorder.tally.add("abandoned")
+            return
+        root.continues(earlier)
+        if earlier.recorder is self:
+            self.tally.add("runs", -1)  # the two halves are one run
+        else:
+            earlier.recorder.tally.add("handed_over")
+
+    def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
+        """A chain returned; a streamed one tells its `inputs` only now."""
+        entry = self._finish(run_id)
+        if entry is None:
+            return
+        root = entry.root
+        root.last_seen_s = time.monotonic()
+        if run_id != root.run_id:
+            if root.pending:
+                self._note_unstarted(root, outputs)
+            if (
+                entry.limit_node
+                and isinstance(outputs, Mapping)
+                and outputs.get("jump_to") == "end"
+            ):
+                root.limit_reached = True
+            return
+        if not root.objective:
+            root.objective = self._objective_of(inputs)
+        call = root.last_call
+        if root.interrupted:
+            self._end_root(root, "paused")
+        elif call is not None and call.kind == "model" and not call.answered:
+            # A chain whose stream was closed half-way ends normally, before its model does.
+            self._end_root(root, "cancelled")
+        else:
+            self._finish_root(root, outputs)
+
+    def _note_unstarted(self, root: RunRecord, outputs: object) -> None:
+        """Record the tool calls that failed before any tool started: unknown tools, rejections."""
+        for message in messages_in(outputs):
+            call_id = getattr(message, "tool_call_id", None)
+            name = root.pending.pop(call_id, None) if isinstance(call_id, str) else None
+            if name is not None and getattr(message, "status", None) == "error":
+                call = Call("tool", "", ("unstarted", call_id))
+                call.failed = True
+                call.error = message_text(message, self.bounds.text_chars)
+                root.mark("error", call)
+
+    def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
+        """A chain raised."""
+        entry = self._finish(run_id)
+        if entry is None:
+            return
+        root = entry.root
+        root.last_seen_s = time.monotonic()
+        meaning = meaning_of(type(error))
+        if meaning == "interrupt":
+            root.interrupted = True
+        if run_id != root.run_id:
+            return
+        if not root.objective:
+            root.objective = self._objective_of(inputs)
+        self._fail_root(root, error, meaning)
+
+    def _fail_root(self, root: RunRecord, error: BaseException, meaning: Meaning) -> None:
+        match meaning:
+            case "interrupt":
+                self._end_root(root, "paused")
+            case "cancelled":
+                self._end_root(root, "cancelled")
+            case "handoff":
+                self._finish_root(root, None)
+            case _:
+                root.error = error_text(error, self.bounds.text_chars)
+                self._end_root(root, "failed")
+
+    def interrupted(self, run_id: UUID | None) -> None:
+        """LangGraph says that a graph paused; also at a breakpoint, which raises nothing."""
+        self._set_interrupted(run_id, True)
+
+    def resumed(self, run_id: UUID | None) -> None:
+        """LangGraph says that a graph goes on."""
+        self._set_interrupted(run_id, False)
+
+    def _set_interrupted(self, run_id: UUID | None, interrupted: bool) -> None:
+        if run_id is not None and (entry := self._open.get(run_id)) is not None:
+            entry.root.interrupted = interrupted
+
+    # ---------------------------------------------------------------- calls
+
+    def _call(self, kind: Kind, start: Start) -> tuple[RunRecord, Call] | None:
+        entry = self._begin(start)
+        if entry is None:
+            return None
+        call = entry.call = Call(kind, start.name, (entry.parent_id, start.name))
+        root = entry.root
+        root.last_call = call
+        root.mark("start", call)
+        return root, call
+
+    def _answered(self, run_id: UUID) -> tuple[RunRecord, Call, bool] | None:
+        entry = self._finish(run_id)
+        if entry is None or entry.call is None:
+            return None
+        entry.call.close()
+        entry.root.last_seen_s = time.monotonic()
+        return entry.root, entry.call, run_id == entry.root.run_id
+
+    def model_started(self, start: Start, messages: object) -> None:
+        """A model was asked, with chat messages or prompts."""
+        made = self._call("model", start)
+        if made is None:
+            return
+        root, call = made
+        # Attempts of one call stand under one parent, or one LangGraph task, with one input.
+        place = start.metadata.get("langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
+        call.key = ("model", place, _shape(messages))
+        if not root.fallback_objective:
+            root.fallback_objective = objective_in(messages, self.bounds.text_chars)
+        if not root.objective and root.run_id == start.run_id:
+            root.objective = self._objective_of(messages)
+
+    def model_answered(self, run_id: UUID, message: object, text: str, logprobs: object) -> None:
+        """A model answered with a message, or with plain text."""
+        done = self._answered(run_id)
+        if done is None:
+            return
+        root, call, is_root = done
+        bound = self.bounds.text_chars
+        call.text = message_text(message, bound) if message is not None else clip(text, bound)
+        for asked in getattr(message, "tool_calls", None) or ():
+            if isinstance(asked, Mapping) and isinstance(asked.get("id"), str):
+                root.pending[asked["id"]] = str(asked.get("name"))
+        if logprobs is not None:
+            root.logprobs = logprobs
+        if is_root:
+            self._finish_root(root, message if message is not None else text)
+
+    def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
+        """A tool began."""
+        made = self._call("tool", start)
+        if made is None:
+            return
+        root, call = made
+        bound = self.bounds.text_chars
+        call.input = _as_input(inputs, bound)
+        call.mcp_server = as_text(start.metadata.get("mcp_server"), 200) or None
+        if isinstance(tool_call_id, str) and tool_call_id:
+            call.tool_call_id = tool_call_id
+            call.key = ("tool", tool_call_id)
+            root.pending.pop(tool_call_id, None)
+        else:
+            call.key = ("tool", call.key, str(call.input))
+        if not root.objective and root.run_id == start.run_id:
+            root.objective = self._objective_of(inputs) or as_text(inputs, bound)
+
+    def tool_answered(self, run_id: UUID, output: object) -> None:
+        """A tool or retriever returned."""
+        done = self._answered(run_id)
+        if done is None:
+            return
+        root, call, is_root = done
+        call_id = getattr(output, "tool_call_id", None)
+        if isinstance(call_id, str):
+            root.pending.pop(call_id, None)
+        text = as_text(output, self.bounds.text_chars)
+        call.failed = _says_error(output)
+        if call.failed:
+            call.error = text
+        else:
+            call.text = text
+        root.mark("error" if call.failed else "end", call)
+        if is_root:
+            self._finish_root(root, output)
+
+    def retriever_started(self, start: Start, query: object) -> None:
+        """A retriever began."""
+        made = self._call("retriever", start)
+        if made is None:
+            return
+        root, call = made
+        text = as_text(query, self.bounds.text_chars)
+        call.input = {"query": text}
+        call.key = ("retriever", call.key, text)
+        if not root.objective and root.run_id == start.run_id:
+            root.objective = text
+
+    def call_failed(self, run_id: UUID, error: BaseException) -> None:
+        """A model, tool or retriever raised."""
+        done = self._answered(run_id)
+        if done is None:
+            return
+        root, call, is_root = done
+        meaning = meaning_of(type(error))
+        if meaning == "error":
+            call.failed = True
+            call.error = error_text(error, self.bounds.text_chars)
+            if call.kind != "model":  # a model's failure stands where the model was asked
+                root.mark("error", call)
+                self._drop_pending(root, call)
+        else:
+            call.void = meaning == "interrupt" or call.kind == "model"
+            root.interrupted = root.interrupted or meaning == "interrupt"
+        if is_root:
+            self._fail_root(root, error, meaning)
+
+    def _drop_pending(self, root: RunRecord, call: Call) -> None:
+        # Older langchain-core gives no tool_call_id at the start; the name is the next best.
+        if call.tool_call_id is None:
+            for call_id, name in list(root.pending.items()):
+                if name == call.name:
+                    root.pending.pop(call_id, None)
+                    return
+
+    def retried(self, run_id: UUID, attempt: int, error: BaseException | None) -> None:
+        """The model or tool itself tries again inside one run."""
+        entry = self._open.get(run_id)
+        if entry is None or entry.call is None:
+            return
+        entry.call.retries = max(entry.call.retries, attempt)
+        if error is not None:
+            entry.call.error = error_text(error, self.bounds.text_chars)
+
+    def reported(self, run_id: UUID, outcome: object) -> None:
+        """The agent's own code dispatched its verdict on the run."""
+        if (entry := self._open.get(run_id)) is not None:
+            entry.root.reported = outcome
+
+
+def _as_input(inputs: object, limit: int) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        copied: dict[str, Any] = plain(inputs, limit)
+        return copied
+    return {"input": plain(inputs, limit)}
+
+
+def _says_error(output: object) -> bool:
+    if getattr(output, "status", None) == "error":
+        return True
+    return is_command(output) and any(
+        getattr(message, "status", None) == "error" for message in messages_in(output)
+    )
+
+
+def _shape(messages: object) -> tuple[int, int, str]:
+    """Enough of a model's input to tell two calls apart, at no cost worth counting."""
+    if not isinstance(messages, (list, tuple)) or not messages:
+        return (0, 0, "")
+    content = getattr(messages[-1], "content", messages[-1])
+    if not isinstance(content, (str, list)):
+        return (len(messages), 0, "")
+    return (len(messages), len(content), content[:80] if isinstance(content, str) else "")

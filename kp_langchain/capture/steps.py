@@ -1,0 +1,121 @@
+"""From the calls of a run to the steps of a trace.
+
+A model's answer is a thought and stands where the model was asked. A tool or retriever is a
+tool_call where it starts and an observation where it ends. A failure is an error_recovery if the
+run went on to do something afterwards, else an observation, because nothing recovered. The
+attempts of one call are one step with their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kp_langchain.capture.record import Call, Mark
+
+Draft = dict[str, Any]
+
+# Tools that the classic AgentExecutor invents to tell its model of a mistake.
+_MISTAKES = frozenset({"_Exception", "invalid_tool"})
+
+
+@dataclass
+class Story:
+    """The steps of one run in wire form, before redaction.
+
+    Args:
+        steps: The steps, numbered from 0.
+        unresolved_error: The run did nothing after its last error.
+        last_thought: What the model said last.
+    """
+
+    steps: list[Draft] = field(default_factory=list)
+    unresolved_error: bool = False
+    last_thought: str = ""
+
+
+@dataclass
+class _Failure:
+    step: Draft
+    position: int  # of the last attempt, in the timeline
+
+
+def tell(timeline: list[tuple[Mark, Call]]) -> Story:
+    """Turn a run's timeline into steps."""
+    story = Story()
+    called: dict[object, Draft] = {}
+    failing: dict[object, _Failure] = {}
+    failures: list[_Failure] = []
+    last_start = max(
+        (at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.void),
+        default=-1,
+    )
+
+    def add(kind: str, **fields: Any) -> Draft:
+        step = {"step_id": len(story.steps), "type": kind, **fields}
+        story.steps.append(step)
+        return step
+
+    def fail(call: Call, at: int, attempts: int = 1) -> None:
+        earlier = failing.get(call.key)
+        if earlier is None:
+            earlier = _Failure(add("error_recovery", content=call.error), at)
+            if call.kind != "model" and call.name and call.name not in _MISTAKES:
+                earlier.step["tool"] = _tool(call)
+            failures.append(earlier)
+        else:
+            attempts += earlier.step.get("attempts", 1)
+            earlier.step["content"] = call.error
+            earlier.position = at
+        failing[call.key] = earlier
+        if attempts > 1:
+            earlier.step["attempts"] = attempts
+        if call.latency_ms is not None:
+            earlier.step["latency_ms"] = round(call.latency_ms, 3)
+
+    for at, (mark, call) in enumerate(timeline):
+        if call.void:
+            continue
+        if call.kind == "model":
+            # The model decides anew: what a tool does from here on is another call.
+            failing = {key: one for key, one in failing.items() if key == call.key}
+            if call.failed:
+                fail(call, at, attempts=1 + call.retries)
+                continue
+            if call.retries:
+                fail(call, at, attempts=call.retries)
+                failing[call.key].position = -1  # its own answer came after it
+            failing.pop(call.key, None)
+            if call.text.strip():
+                add("thought", content=call.text)
+                story.last_thought = call.text
+        elif mark == "start":
+            if call.key in failing and call.key in called:
+                step = called[call.key]
+                step["attempts"] = step.get("attempts", 1) + 1
+            elif call.name not in _MISTAKES:
+                called[call.key] = add("tool_call", tool=_tool(call), input=call.input or {})
+        elif call.failed or call.name in _MISTAKES:
+            call.error = call.error or call.text
+            fail(call, at)
+        else:
+            failing.pop(call.key, None)
+            step = add("observation", content=call.text, tool=_tool(call))
+            if call.latency_ms is not None:
+                step["latency_ms"] = round(call.latency_ms, 3)
+
+    if not story.steps and any(call.answered and not call.void for _, call in timeline):
+        add("thought", content="")  # the model was asked and said nothing
+    for failure in failures:
+        if failure.position >= last_start:
+            failure.step["type"] = "observation"
+            story.unresolved_error = True
+    return story
+
+
+def _tool(call: Call) -> Draft:
+    tool = {"name": call.name or call.kind}
+    if call.mcp_server:
+        tool["mcp_server"] = call.mcp_server
+    return tool

@@ -1,0 +1,25 @@
+"""Counts that several threads add to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kp_langchain._forksafe import ForkSafeLock
+
+
+class Tally:
+    """A counter per name; `add` loses nothing under threads, and may be re-entered."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = ForkSafeLock()
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Add `n` to the count called `name`."""
+        with self._lock:
+            self._counts[name] += n
+
+    def counts(self) -> dict[str, int]:
+        """A copy of all counts."""
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,121 @@
+"""The worker: one thread per process that does everything the agent must not wait for.
+
+A thread of our own instead of `concurrent.futures`, for what that does not offer: putting work in
+from a garbage collection (`SimpleQueue.put` may be re-entered, an executor's lock may not), a
+bounded wait at exit, and a fresh start after a fork without the parent's work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger("kp_langchain")
+
+Job = Callable[[], None]
+
+_said: set[str] = set()
+
+
+def say_once(kind: str, message: str, *args: object) -> None:
+    """Log a warning the first time `kind` happens in this process."""
+    if kind not in _said:
+        _said.add(kind)
+        log.warning(message, *args)
+
+
+class Worker:
+    """Runs jobs one after another in a daemon thread that starts with the first job."""
+
+    def __init__(self) -> None:
+        self.exit_timeout_s = 10.0
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+        atexit.register(self._at_exit)
+
+    def _reset(self) -> None:
+        # In a forked child the thread is gone, and the queued jobs are the parent's to do.
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs not begun yet."""
+        return self._jobs.qsize()
+
+    def submit(self, job: Job) -> None:
+        """Have `job` run; never blocks."""
+        self._jobs.put(job)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        # Non-blocking: whoever holds the lock, even this very thread, is starting the worker.
+        if self._thread is not None or not self._starting.acquire(blocking=False):
+            return
+        try:
+            thread = threading.Thread(target=self._work, name="kp_langchain", daemon=True)
+            thread.start()
+            self._thread = thread
+        except RuntimeError:  # the interpreter is shutting down: the exit hook runs the jobs
+            log.debug("no worker thread can be started any more")
+        finally:
+            self._starting.release()
+
+    def _work(self) -> None:
+        jobs = self._jobs
+        while True:
+            _run(jobs.get())
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all jobs submitted so far are done; False if that took too long.
+
+        Called by the worker itself, which would wait for itself, it returns False at once.
+        """
+        if threading.current_thread() is self._thread:
+            return False
+        done = threading.Event()
+        self.submit(done.set)
+        if self._thread is None:
+            return self._run_here(done, timeout_s)
+        return done.wait(timeout_s)
+
+    def _run_here(self, done: threading.Event, timeout_s: float | None) -> bool:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not done.is_set() and (until is None or time.monotonic() < until):
+            try:
+                _run(self._jobs.get_nowait())
+            except queue.Empty:
+                break
+        return done.is_set()
+
+    def _at_exit(self) -> None:
+        begun = self._thread is not None or not self._jobs.empty()
+        if begun and not self.wait(self.exit_timeout_s):
+            log.warning(
+                "%d finished runs were not scored within %.0f s of exit and are lost; "
+                "call handler.flush() before the program ends, or raise exit_timeout_s",
+                max(1, self.waiting),
+                self.exit_timeout_s,
+            )
+
+
+def _run(job: Job) -> None:
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001 - one job must not end the worker
+        say_once(
+            f"worker:{type(error).__name__}",
+            "scoring a run failed with %s; it is counted under 'failed'",
+            type(error).__name__,
+        )
+
+
+worker = Worker()

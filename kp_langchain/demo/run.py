@@ -1,0 +1,76 @@
+"""Run the demo's tasks through real LangChain loops with the handler attached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+
+from kp_langchain.capture.handler import KPCallbackHandler
+from kp_langchain.demo.scripted import ScriptedChatModel
+from kp_langchain.demo.tasks import TASKS, DemoTask
+from kp_langchain.errors import MissingExtraError
+from kp_langchain.gate import ScoredTrace
+from kp_langchain.scoring.scorer import Scorer
+from kp_langchain.store import TraceStore
+
+
+def chat_model(name: str) -> BaseChatModel:
+    """Make the chat model called `provider:name`.
+
+    Raises:
+        MissingExtraError: langchain is not installed.
+    """
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise _missing() from error
+    model: BaseChatModel = init_chat_model(name)
+    return model
+
+
+def run_tasks(
+    store: TraceStore, scorer: Scorer, model: BaseChatModel | None = None
+) -> Iterator[tuple[DemoTask, ScoredTrace | None]]:
+    """Run each task and yield it with its scored trace.
+
+    Args:
+        store: Where breakdowns and kept traces go.
+        scorer: Scores all of them, so that a repeated task meets its predecessor.
+        model: Answers instead of the script.
+
+    Raises:
+        MissingExtraError: langchain is not installed.
+    """
+    for task in TASKS:
+        handler = KPCallbackHandler(task.domain, store=store, scorer=scorer, agent_id="demo")
+        answering = model if model is not None else ScriptedChatModel(task.answers)
+        try:
+            _invoke(task, answering, handler)
+        except ConnectionError:
+            pass  # the task whose tool breaks: a failed run is scored, too
+        yield task, handler.last()
+
+
+def _invoke(task: DemoTask, model: BaseChatModel, handler: KPCallbackHandler) -> None:
+    config: Any = {"callbacks": [handler]}
+    if not task.tools:
+        chain = ChatPromptTemplate.from_template("{question}") | model | StrOutputParser()
+        chain.invoke({"question": task.question}, config)
+        return
+    try:
+        from langchain.agents import create_agent
+    except ImportError as error:
+        raise _missing() from error
+    agent = create_agent(model, list(task.tools))
+    agent.invoke({"messages": [("user", task.question)]}, config)
+
+
+def _missing() -> MissingExtraError:
+    return MissingExtraError(
+        "the demo runs agents of langchain, which is not installed: "
+        "pip install 'kp-langchain[demo]'"
+    )

@@ -1,0 +1,83 @@
+"""What every finder of sensitive text returns, and the boundaries all of them share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """A stretch of a text, `text[start:end]`, that has to go, and the kind of thing it is."""
+
+    start: int
+    end: int
+    kind: str
+
+
+PLACEHOLDER = re.compile(r"\[REDACTED:[a-z0-9_]{1,40}(?:#\d{1,9})?\]")
+
+# What may stand glued before a word without being part of it, read backwards: an escape
+# sequence written out (\n, \x1b), a percent-encoded character, the end of an ANSI colour code.
+_GLUED_BEFORE = re.compile(
+    r"[nrtfbv]\\|[0-9A-Fa-f]{2}[%x]|m[0-9;]{0,8}\[(?:\x1b|b1x\\|b1000u\\|330\\)"
+)
+
+
+# Characters of a token, for the search for long runs of them.
+_RUN_TABLE = bytes(
+    1 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "_-./+=~@:%") else 0
+    for code in range(256)
+)
+
+
+def long_runs(text: str, length: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of at least `length` token characters, about 1 ns a character."""
+    classes = text.encode("ascii", "replace").translate(_RUN_TABLE)
+    run = b"\x01" * length
+    end = 0
+    while (found := classes.find(run, end)) >= 0:
+        end = classes.find(b"\x00", found + length)
+        if end < 0:
+            end = len(text)
+        yield found, end
+
+
+def trie(words: Iterable[str]) -> str:
+    """Return one expression for all `words` that decides on each character once."""
+    branches: dict[str, list[str]] = {}
+    ends = False
+    for word in words:
+        if word:
+            branches.setdefault(word[0], []).append(word[1:])
+        else:
+            ends = True
+    parts = [re.escape(first) + trie(rest) for first, rest in sorted(branches.items())]
+    if not parts:
+        return ""
+    body = parts[0] if len(parts) == 1 and not ends else f"(?:{'|'.join(parts)})"
+    return body + "?" if ends else body
+
+
+def placeholder(kind: str) -> str:
+    """Return the text that stands for something of `kind`."""
+    return f"[REDACTED:{kind}]"
+
+
+def starts_word(text: str, start: int) -> bool:
+    """Tell whether a word can begin at `start`: no ASCII letter, digit or `_` belongs before it.
+
+    Only ASCII counts, so a key glued to Chinese or Japanese text is still seen.
+    """
+    if start == 0:
+        return True
+    before = text[start - 1]
+    if not (before.isascii() and (before.isalnum() or before == "_")):
+        return True
+    return glued_length(text, start) > 0
+
+
+def glued_length(text: str, end: int) -> int:
+    r"""Return how many characters before `end` are an escape: `\n`, `%3D`, a colour code."""
+    match = _GLUED_BEFORE.match(text[max(0, end - 16) : end][::-1])
+    return match.end() if match else 0

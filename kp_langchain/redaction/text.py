@@ -1,0 +1,102 @@
+"""One text, redacted: all finders over it, their spans joined and replaced."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+
+from kp_langchain.redaction.carriers import find_carried
+from kp_langchain.redaction.fields import find_fields
+from kp_langchain.redaction.formats import find_formats
+from kp_langchain.redaction.identifiers import find_identifiers
+from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
+
+_MAX_PASSES = 8
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+class _UnsettledError(Exception):
+    """A text still changes after every allowed pass."""
+
+
+def redact_text(text: str, counts: Counter[str], *, identifiers: bool) -> str:
+    """Return `text` with everything sensitive replaced, and add what was found to `counts`.
+
+    A replacement can bring together what stood apart, so the text is gone over until it no
+    longer changes; almost always the second pass finds nothing.
+
+    Args:
+        text: Any text, lone surrogates included.
+        counts: Receives the number of finds per kind.
+        identifiers: Whether identifiers go too, or secrets alone.
+    """
+    found: Counter[str] = Counter()
+    for _ in range(_MAX_PASSES):
+        spans = _joined(text, _find(text, identifiers=identifiers))
+        if not spans:
+            if found:
+                counts.update(found)
+            return text
+        pieces = []
+        done = 0
+        for start, end, kind in spans:
+            pieces += [text[done:start], placeholder(kind)]
+            done = end
+            found[kind] += 1
+        text = "".join([*pieces, text[done:]])
+    raise _UnsettledError
+
+
+def _find(text: str, *, identifiers: bool) -> list[Span]:
+    low = text.lower()
+    if len(low) != len(text):  # some letters grow when lowered; positions must not move
+        low = text.translate(_ASCII_LOWER)
+    spans = [
+        *find_formats(text),
+        *find_carried(text, low),
+        *find_fields(text, low, identifiers=identifiers),
+    ]
+    if identifiers:
+        spans += find_identifiers(text, low)
+    return spans
+
+
+def _joined(text: str, spans: list[Span]) -> list[Span]:
+    """Join overlapping spans, and leave alone what earlier placeholders already cover."""
+    if not spans:
+        return []
+    standing = (
+        [match.span() for match in PLACEHOLDER.finditer(text)] if "[REDACTED:" in text else []
+    )
+    kept: list[Span] = []
+    for span in sorted(spans):
+        fresh = _around(span, standing, text) if standing else span
+        if fresh is None or fresh.start >= fresh.end:
+            continue
+        if kept and fresh.start < kept[-1].end:
+            last = kept[-1]
+            kind = last.kind if last.end - last.start >= fresh.end - fresh.start else fresh.kind
+            kept[-1] = Span(last.start, max(last.end, fresh.end), kind)
+        else:
+            kept.append(fresh)
+    return kept
+
+
+def _around(span: Span, standing: list[tuple[int, int]], text: str) -> Span | None:
+    """Widen a span over the placeholders it cuts; None when it holds nothing else."""
+    start, end = span.start, span.end
+    outside = []
+    at = start
+    place = max(0, bisect_right(standing, (start, len(text))) - 1)
+    while place < len(standing) and standing[place][0] < span.end:
+        first, last = standing[place]
+        place += 1
+        if last <= span.start:
+            continue
+        start, end = min(start, first), max(end, last)
+        outside.append(text[at:first])
+        at = last
+    outside.append(text[at : span.end])
+    if not any(map(str.isalnum, "".join(outside))):
+        return None
+    return Span(start, end, span.kind)

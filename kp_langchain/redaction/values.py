@@ -1,0 +1,72 @@
+"""What stands under a telling name: a real value, or something that only fills the place."""
+
+from __future__ import annotations
+
+import re
+
+from kp_langchain.redaction.keys import Telling, word_set
+from kp_langchain.redaction.spans import PLACEHOLDER
+
+_NO_VALUE = word_set(
+    "none null nil true false undefined nan str string int integer float number bytes bool boolean "
+    "any object array list dict secretstr optional required missing invalid expired empty unknown "
+    "hidden redacted masked removed filtered yes no on off enabled disabled strict lax default "
+    "n/a na tbd todo oauth oauth2 basic bearer digest negotiate ntlm anonymous absent present "
+    "wrong incorrect correct weak strong set unset"
+)
+_STAND_IN = re.compile(
+    r"<[^<>\n]{0,80}>|\$\{[^}\n]{0,80}\}|\$\([^)\n]{0,80}\)|(?-i:\$[A-Z_][A-Z0-9_]{0,60})"
+    r"|\$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}|(?-i:%[A-Z_][A-Z0-9_]{0,60}%)"
+    r"|%\(?\w{0,40}\)?s|\{\{.{0,80}\}\}|\{[a-z_][\w.\[\]'\"!:]{0,60}\}|([^\d])\1{2,}|\*+|\?+"
+    r"|(?:insert[_\- ]|enter[_\- ]|put[_\- ])?your[_\- ][a-z_\- ]{0,40}"
+    r"|(?:change|replace)[_\- ](?:me|this)|[\w\-]{0,6}(?:\.{3}|…)"
+    r"|process\.env\b.{0,80}|os\.(?:environ|getenv)\b.{0,80}"
+    r"|\[(?:redacted|hidden|masked|filtered)\]",
+    re.IGNORECASE | re.ASCII,
+)
+_PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
+_GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
+
+
+def looks_generated(value: str) -> bool:
+    """Tell whether a value looks drawn at random rather than written by a person."""
+    if _GENERATED.fullmatch(value) is None:
+        return False
+    digits = sum(character.isdigit() for character in value)
+    letters = sum(character.isalpha() for character in value)
+    return digits >= 3 and letters >= 3 and len(set(value)) >= 9
+
+
+def fills_the_place(value: str) -> bool:
+    """Tell whether a value is a null, a variable, a template or an earlier placeholder."""
+    stripped = value.strip().strip("\"'`")
+    if not stripped or stripped.lower() in _NO_VALUE:
+        return True
+    if len(stripped) > 120:
+        return False
+    return PLACEHOLDER.fullmatch(stripped) is not None or _STAND_IN.fullmatch(stripped) is not None
+
+
+def is_sensitive(value: str, name: str, tells: Telling) -> bool:
+    """Tell whether `value`, found under `name`, has to go.
+
+    Args:
+        value: The text of the value, without quotes.
+        name: The name it was found under.
+        tells: What that name says.
+    """
+    if fills_the_place(value):
+        return False
+    if not tells.strong:
+        if tells.identifier:
+            return sum(character.isdigit() for character in value) >= 8
+        return looks_generated(value) and not _PATH.fullmatch(value)
+    kind = tells.kind
+    if kind == "pin":
+        return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
+    if kind == "cvv":
+        return any(map(str.isdigit, value))
+    if tells.identifier:
+        return sum(map(str.isdigit, value)) >= 4
+    # PWD and OLDPWD are the shell's working folders.
+    return not (name.lower().endswith("pwd") and _PATH.fullmatch(value))

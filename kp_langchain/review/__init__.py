@@ -1,0 +1,1 @@
+"""Looking at what was scored: the command line."""

@@ -1,0 +1,206 @@
+"""The command `kp-langchain`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any, Literal, Optional
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kp_langchain import __version__
+from kp_langchain.errors import KPError
+
+app = typer.Typer(
+    name="kp-langchain",
+    help="Agent runs as scored, shareable knowledge.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+review = typer.Typer(help="List scored runs, newest first; `show` explains one.")
+app.add_typer(review, name="review", invoke_without_command=True)
+
+Database = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(help="Database URL or SQLite file; by default the one of the settings."),
+]
+
+
+def main() -> None:
+    """Run the command line; an error of this package ends it with its message and status 1."""
+    try:
+        app()
+    except KPError as error:
+        Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"kp-langchain {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version_: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Agent runs as scored, shareable knowledge."""
+
+
+def _store(database: str | None) -> Any:
+    from kp_langchain.config import load_settings
+    from kp_langchain.store import TraceStore
+
+    return TraceStore(database or load_settings().database_url)
+
+
+@review.callback()
+def _list(
+    context: typer.Context,
+    domain: Annotated[Optional[str], typer.Option(help="Only this domain.")] = None,  # noqa: UP045
+    decision: Annotated[
+        Optional[Literal["contributed", "below_threshold"]],  # noqa: UP045
+        typer.Option(help="Only runs with this decision."),
+    ] = None,
+    min_score: Annotated[float, typer.Option(help="Only runs that scored at least this.")] = 0.0,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 30,
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        context.obj = database
+        return
+    from kp_langchain.review.tables import runs_table
+
+    with _store(database) as store:
+        runs = store.runs(
+            domain=domain, decision=decision, min_score=min_score or None, limit=limit
+        )
+        total = store.count(domain=domain, decision=decision, min_score=min_score or None)
+        if as_json:
+            for run in runs:
+                print(json.dumps(_as_json(run), ensure_ascii=False))  # noqa: T201
+            return
+        console = Console()
+        if not runs:
+            console.print(f"No scored runs in {store.location}.", soft_wrap=True)
+            return
+        rows = [
+            (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run)
+            for run in runs
+        ]
+        console.print(runs_table(rows, console, first_column="run"))
+        console.print(
+            f"{len(runs)} of {total} runs in {store.location}. "
+            "Explain one: kp-langchain review show ID",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+@review.command()
+def show(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="ID", help="Trace id, run id, or its beginning.")],
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Explain how one run got its score, and show its steps if they were kept."""
+    from kp_langchain.review.tables import steps_table
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
+
+    with _store(database or context.obj) as store:
+        found = store.get(run)
+        if found is None:
+            raise KPError(f"no run {run!r} in {store.location}; list them: kp-langchain review")
+        trace = found.trace
+        if as_json:
+            body = trace.model_dump(mode="json") if trace else None
+            print(json.dumps(_as_json(found) | {"trace": body}, ensure_ascii=False))  # noqa: T201
+            return
+        console = Console(highlight=False)
+        console.print(Text(found.objective, style="bold"))
+        console.print(
+            Text(
+                f"{found.trace_id}  {found.created_at:%Y-%m-%d %H:%M:%S} UTC  {found.domain}  "
+                f"{found.framework or ''}\n{found.decision}: {found.score:.3f} against a "
+                f"threshold of {found.threshold:.3f}"
+            )
+        )
+        console.print(Text("\n" + ScoreBreakdown.from_dict(found.breakdown).text() + "\n"))
+        if trace is None:
+            console.print("The steps were not kept, because the run did not pass.")
+            return
+        console.print(steps_table(trace))
+        console.print(Text(f"Result: {trace.outcome.result_summary}"))
+
+
+def _as_json(run: Any) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if name == "created_at" else value
+        for name, value in vars(run).items()
+        if not name.startswith("_")
+    }
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a ReasoningTrace."""
+    from kp_langchain.schema import ReasoningTrace
+
+    print(json.dumps(ReasoningTrace.model_json_schema(), indent=2))  # noqa: T201
+
+
+@app.command()
+def demo(
+    model: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="PROVIDER:NAME", help="A real chat model instead of the script."),
+    ] = None,
+    database: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Where to keep the runs; by default a file of the demo's own."),
+    ] = None,
+) -> None:
+    """Run a few agents, score each run, and show what was contributed and why."""
+    from kp_langchain.config import data_dir
+    from kp_langchain.demo.run import chat_model, run_tasks
+    from kp_langchain.review.tables import runs_table
+    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.store import TraceStore
+
+    console = Console(highlight=False)
+    location = database or str(data_dir() / "demo.db")
+    answering = chat_model(model) if model else None
+    with TraceStore(location) as store:
+        rows = []
+        with console.status("Running agents and scoring what they did ..."):
+            for task, scored in run_tasks(store, Scorer(), answering):
+                stored = store.get(scored.trace.id) if scored else None
+                if stored is not None and scored is not None:
+                    rows.append((task.title, stored, scored))
+        console.print(runs_table([row[:2] for row in rows], console, first_column="run"))
+        kept = [row for row in rows if row[2].decision == "contributed"]
+        best = max(rows, key=lambda row: row[1].score)
+        console.print(Text(f"Why “{best[0]}” scored highest", style="bold"))
+        console.print(Text(best[2].breakdown.text() + "\n"))
+        console.print(
+            Text(
+                f"Contributed: {len(kept)} of {len(rows)} runs. Their traces, and the breakdowns "
+                f"of all runs, lie in\n  {store.location}\n\n"
+                "Go on with\n"
+                f"  kp-langchain review --database {location}\n"
+                f"  kp-langchain review show {best[1].trace_id.removeprefix('kp:trace:')[:8]}"
+                f" --database {location}\n"
+                "  kp-langchain demo --model PROVIDER:NAME     the same tasks, a real model"
+            ),
+            soft_wrap=True,
+        )

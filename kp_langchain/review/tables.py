@@ -1,0 +1,93 @@
+"""Scored runs as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.store import StoredRun
+
+_DIMENSIONS = (
+    ("compl.", "complexity"),
+    ("novel.", "novelty"),
+    ("tools", "tool_diversity"),
+    ("outc.", "outcome_confidence"),
+)
+_BAR = 12
+_WIDTH_FOR_BAR = 100
+_ASCII = {"█": "#", "·": ".", "┃": "|"}
+
+
+def runs_table(
+    rows: Iterable[tuple[str, StoredRun]], console: Console, *, first_column: str
+) -> Table:
+    """Lay scored runs out, one a row, as `(name in the first column, run)` pairs."""
+    with_bar = console.width >= _WIDTH_FOR_BAR
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=12)
+    table.add_column("domain", no_wrap=True, overflow="ellipsis", min_width=7, max_width=16)
+    for heading, _ in _DIMENSIONS:
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+    table.add_column("score", justify="right", no_wrap=True, min_width=5)
+    if with_bar:
+        table.add_column("0 to 1", no_wrap=True, min_width=_BAR)
+    table.add_column("decision", no_wrap=True, min_width=11)
+    for name, run in rows:
+        passed = run.decision == "contributed"
+        style = "green" if passed else "bright_black"
+        cells: list[RenderableType] = [Text(name), Text(run.domain)]
+        cells += (f"{run.breakdown[dimension]['value']:.2f}" for _, dimension in _DIMENSIONS)
+        cells.append(Text(f"{run.score:.2f}", style="bold " + style))
+        if with_bar:
+            cells.append(
+                _bar(run.score, run.threshold, style, ascii_only=console.options.ascii_only)
+            )
+        table.add_row(*cells, Text("contributed" if passed else "below", style=style))
+    return table
+
+
+def _bar(score: float, threshold: float, style: str, *, ascii_only: bool) -> Text:
+    """The score as a bar, with a mark where the threshold stands."""
+    filled = round(score * _BAR)
+    cells = ["█" if at < filled else "·" for at in range(_BAR)]
+    mark = min(_BAR - 1, int(threshold * _BAR))
+    cells[mark] = "┃"
+    if ascii_only:
+        cells = [_ASCII[cell] for cell in cells]
+    text = Text("".join(cells), style=style)
+    text.stylize("yellow", mark, mark + 1)
+    return text
+
+
+def steps_table(trace: ReasoningTrace) -> RenderableType:
+    """The steps of a kept trace, one a row."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("step", no_wrap=True)
+    table.add_column("tool", no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column("what", ratio=1)
+    table.add_column("ms", justify="right", no_wrap=True)
+    styles = {"error_recovery": "yellow", "tool_call": "cyan"}
+    for step in trace.steps:
+        what = step.content if step.content is not None else str(step.input or "")
+        again = f" (tried {step.attempts} times)" if step.attempts else ""
+        table.add_row(
+            str(step.step_id),
+            Text(step.type, style=styles.get(step.type, "")),
+            Text(step.tool.name if step.tool else ""),
+            Text(_short(what) + again),
+            "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
+        )
+    return table
+
+
+def _short(text: str, limit: int = 300) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

@@ -1,0 +1,153 @@
+"""`ScoreBreakdown`: a score that explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from kp_langchain.scoring.rules import REASONS, RuleFired
+
+# The vocabulary of `ScoreBreakdown.novelty_source`.
+NEAREST = "nearest remembered trace"
+EMPTY_CACHE = "empty cache"
+NO_EMBEDDER = "no embedder"
+NOT_INSTALLED = "embeddings extra not installed"
+EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of a score.
+
+    Args:
+        value: What the formula gave, 0 to 1.
+        weight: How much it counts, 0 to 1.
+        contribution: Value times weight: what it adds to the weighted sum.
+        why: What the value rests on, in a few words.
+    """
+
+    value: _Number
+    weight: _Number
+    contribution: _Number
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The remembered trace most like the scored one.
+
+    Args:
+        trace_id: Its id; None for a vector that was added to the cache without a key.
+        similarity: Cosine similarity of the two embeddings, -1 to 1.
+    """
+
+    trace_id: str | None
+    similarity: _Number
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBreakdown:
+    """A score and everything that led to it.
+
+    Args:
+        total: The score, 0 to 1.
+        complexity: How varied and long the run was.
+        novelty: How unlike the remembered traces.
+        tool_diversity: How many different tools.
+        outcome_confidence: How far the outcome can be trusted.
+        weighted_sum: The sum of the four contributions, before the rules.
+        profile: Name of the weight profile used, or `custom` for weights given with the call.
+        rules: The rules that applied, in order.
+        novelty_source: Where novelty came from: `nearest remembered trace`, `empty cache`,
+            `no embedder`, `embeddings extra not installed`, or `embedder failed: <error type>`;
+            in all cases but the first novelty is 0.5.
+        nearest: The most similar remembered trace, if any was compared.
+        confidence_source: Where the outcome's confidence came from; `trace` unless whoever knows
+            better replaces it.
+        elapsed_ms: Milliseconds that scoring took.
+    """
+
+    total: _Number
+    complexity: Dimension
+    novelty: Dimension
+    tool_diversity: Dimension
+    outcome_confidence: Dimension
+    weighted_sum: _Number
+    profile: str
+    rules: tuple[RuleFired, ...]
+    novelty_source: str
+    nearest: Nearest | None = None
+    confidence_source: str = "trace"
+    elapsed_ms: _Number = 0.0
+
+    def __str__(self) -> str:
+        return self.line()
+
+    def line(self) -> str:
+        """Return the score and its parts in one line."""
+        parts = [
+            f"complexity {_product(self.complexity)}",
+            f"novelty {_product(self.novelty)}",
+            f"tools {_product(self.tool_diversity)}",
+            f"outcome {_product(self.outcome_confidence)}",
+        ]
+        line = f"score {self.total:.3f} = {' + '.join(parts)}"
+        for rule in self.rules:
+            line += f", {rule.name} {rule.before:.3f} -> {rule.after:.3f}"
+        line += f" ({self.profile} profile"
+        if self.nearest is None:
+            line += f"; novelty: {self.novelty_source}"
+        return line + ")"
+
+    def text(self) -> str:
+        """Return the explanation as lines: dimensions, what novelty rests on, rules, score."""
+        rows = [
+            ("complexity", self.complexity),
+            ("novelty", self.novelty),
+            ("tool diversity", self.tool_diversity),
+            ("outcome confidence", self.outcome_confidence),
+        ]
+        lines = [f"score {self.total:.3f} with the weights of profile {self.profile}"]
+        for label, part in rows:
+            line = f"  {label:<20}{_product(part)} = {part.contribution:.3f}   {part.why}"
+            lines.append(line.rstrip())
+        lines.append(f"  {'weighted sum':<35}{self.weighted_sum:.3f}")
+        for rule in self.rules:
+            change = f"{rule.before:.3f} -> {rule.after:.3f}"
+            lines.append(f"  rule {rule.name:<21}{change}   {REASONS.get(rule.name, '')}".rstrip())
+        lines.append(f"  {'score':<35}{self.total:.3f}   in {self.elapsed_ms:.2f} ms")
+        if self.nearest is None:
+            lines.append(f"  novelty from        {self.novelty_source}")
+        else:
+            name = self.nearest.trace_id or "a vector without a key"
+            lines.append(f"  novelty from        {self.novelty_source}, {name}")
+        lines.append(f"  confidence from     {self.confidence_source}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
+        return {**asdict(self), "rules": [asdict(rule) for rule in self.rules]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ScoreBreakdown:
+        """Return the breakdown that `to_dict` wrote; keys it does not know are ignored.
+
+        Raises:
+            pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
+        """
+        return _reader().validate_python(dict(data))
+
+
+@cache
+def _reader() -> TypeAdapter[ScoreBreakdown]:
+    return TypeAdapter(ScoreBreakdown)
+
+
+def _product(part: Dimension) -> str:
+    return f"{part.value:.3f} x {part.weight:.2f}"

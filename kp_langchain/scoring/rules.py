@@ -1,0 +1,67 @@
+"""The three rules that correct a weighted sum, applied in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kp_langchain.scoring.dimensions import TraceShape
+
+SINGLE_THOUGHT = "single_thought"
+RECOVERED_ERRORS = "recovered_errors"
+SINGLE_TOOL = "single_tool"
+
+REASONS = {
+    SINGLE_THOUGHT: "the run is one thought and nothing else",
+    RECOVERED_ERRORS: "it succeeded after more than 2 recovered errors",
+    SINGLE_TOOL: "all its tool calls went to the same tool",
+}
+"""Why each rule exists, in words, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFired:
+    """A rule that applied.
+
+    Args:
+        name: The rule: `single_thought`, `recovered_errors` or `single_tool`.
+        before: The score before it.
+        after: The score after it.
+    """
+
+    name: str
+    before: float
+    after: float
+
+
+def apply_rules(
+    score: float, shape: TraceShape, *, success: bool
+) -> tuple[float, tuple[RuleFired, ...]]:
+    """Apply the rules of the scoring documents to a weighted sum.
+
+    1. Exactly one step, a thought: the score is 0.1.
+    2. More than 2 error recoveries and success: 0.1 more, at most 1.
+    3. A tool was used, but only one: 0.1 less, at least 0.
+
+    Args:
+        score: The weighted sum, 0 to 1.
+        shape: The trace's shape.
+        success: Whether the run succeeded.
+
+    Returns:
+        The score, 0 to 1, and the rules that applied, in order.
+    """
+    fired: list[RuleFired] = []
+
+    def set_to(name: str, after: float) -> float:
+        fired.append(RuleFired(name, score, after))
+        return after
+
+    if shape.steps == 1 and "thought" in shape.step_types:
+        score = set_to(SINGLE_THOUGHT, 0.1)
+    if shape.error_recoveries > 2 and success:
+        score = set_to(RECOVERED_ERRORS, min(1.0, score + 0.1))
+    if len(shape.tool_names) == 1:
+        score = set_to(SINGLE_TOOL, max(0.0, score - 0.1))
+    return score, tuple(fired)

@@ -1,0 +1,302 @@
+"""`Scorer`: from a trace to a score that explains itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.errors import ConfigError, EmbedderError, MissingExtraError, WeightsError
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring import breakdown as parts
+from kp_langchain.scoring import dimensions
+from kp_langchain.scoring._notices import warn_once
+from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.embedders import INSTALL_HINT, BadEmbeddingError, resolve_embedder
+from kp_langchain.scoring.rules import apply_rules
+from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kp_langchain.scoring.cache import VectorCache
+
+TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
+WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
+
+_CUSTOM = "custom"
+
+
+class Scorer:
+    """Scores traces with its own profiles, embedder and memory.
+
+    Scoring and remembering are two operations: `score` changes nothing, `remember` adds the
+    trace's embedding to the memory, `evaluate` does both and embeds once. All may be called from
+    any thread; two evaluations of the same text at the same time do not both find it new.
+
+    What the embedder does wrong never reaches the caller: novelty is then 0.5, the breakdown says
+    why, and the logger `kp_langchain` gets one warning per process and kind of failure. The
+    embedder is asked again for the next trace (for the limits of loading a model again see
+    `SentenceTransformerEmbedder`).
+
+    Args:
+        profiles: Weights by domain, added to the built-in `PROFILES` or replacing some of them.
+        embedder: `"auto"` for all-MiniLM-L6-v2 if installed, None for no embedder, a LangChain
+            `Embeddings`, or anything with `embed(texts)` that returns an array (n, dimensions).
+        cache: Where embeddings are remembered. By default a `VectorCache` of 1,000 vectors of the
+            embedder's length.
+        step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
+            counts all, as the documents' formula does.
+
+    Raises:
+        ConfigError: The embedder, the cache or the step cap is unusable.
+        WeightsError: A profile is unusable; the message names it.
+    """
+
+    def __init__(
+        self,
+        *,
+        profiles: Mapping[str, WeightsLike] | None = None,
+        embedder: object = "auto",
+        cache: VectorCache | None = None,
+        step_cap: int | None = None,
+    ) -> None:
+        if step_cap is not None and (
+            isinstance(step_cap, bool) or not isinstance(step_cap, int) or step_cap < 1
+        ):
+            raise ConfigError(
+                f"step_cap is {step_cap!r}; it must be a whole number above 0, or None"
+            )
+        if cache is not None:
+            _check_cache(cache)
+        self._profiles = {**PROFILES, **_profiles_of(profiles or {})}
+        self._step_cap = step_cap
+        self._embedder = resolve_embedder(embedder)
+        self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
+        self._cache = cache
+        self._cache_is_given = cache is not None
+        self._lock = ForkSafeLock()
+
+    def score(
+        self,
+        trace: TraceLike,
+        *,
+        weights: WeightsLike | None = None,
+        ignore: Set[str] = frozenset(),
+    ) -> ScoreBreakdown:
+        """Score a trace and change nothing.
+
+        Args:
+            trace: The trace, or a mapping in wire form.
+            weights: Used instead of the domain's profile, for this call.
+            ignore: Ids of remembered traces that are no precedents for this one.
+
+        Raises:
+            pydantic.ValidationError: The mapping is no valid trace; the message names the field.
+            WeightsError: The weights are unusable.
+            VectorError: The cache given to this scorer takes vectors of another length than the
+                embedder's.
+        """
+        return self._assess(trace, weights, ignore, remember=False)
+
+    def remember(self, trace: TraceLike) -> None:
+        """Add the trace's embedding to the memory, under the trace's id.
+
+        Without a working embedder there is nothing to remember.
+
+        Raises:
+            pydantic.ValidationError: The mapping is no valid trace; the message names the field.
+            VectorError: As for `score`.
+        """
+        trace = ReasoningTrace.model_validate(trace)
+        vector, _ = self._embed(trace)
+        if vector is not None and self._cache is not None:
+            self._cache.add(vector, key=trace.id)
+
+    def evaluate(
+        self,
+        trace: TraceLike,
+        *,
+        weights: WeightsLike | None = None,
+        ignore: Set[str] = frozenset(),
+    ) -> ScoreBreakdown:
+        """Score a trace, then remember it; arguments and errors are those of `score`."""
+        return self._assess(trace, weights, ignore, remember=True)
+
+    def _assess(
+        self,
+        given: TraceLike,
+        weights: WeightsLike | None,
+        ignore: Set[str],
+        *,
+        remember: bool,
+    ) -> ScoreBreakdown:
+        started = time.perf_counter()
+        trace = ReasoningTrace.model_validate(given)
+        domain, success = trace.metadata.task_domain, trace.metadata.success
+        if weights is not None:
+            profile, weighting = _CUSTOM, ScoringWeights.of(weights)
+        else:
+            profile = domain if domain in self._profiles else "default"
+            weighting = self._profiles[profile]
+        shape = dimensions.TraceShape.of(trace)
+        confidence = trace.outcome.confidence
+        outcome = dimensions.outcome_confidence(confidence, success=success)
+        nearest, source = self._compare(trace, ignore, remember=remember)
+
+        dims = (
+            _dimension(
+                dimensions.complexity(shape, step_cap=self._step_cap),
+                weighting.complexity,
+                f"{len(shape.step_types)} of 4 step types, {_count(shape.steps, 'step')}, "
+                f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
+            ),
+            _dimension(
+                dimensions.novelty(None if nearest is None else nearest.similarity),
+                weighting.novelty,
+                "neutral, nothing to compare with"
+                if nearest is None
+                else f"similarity {nearest.similarity:.3f} to the {source}",
+            ),
+            _dimension(
+                dimensions.tool_diversity(shape),
+                weighting.tool_diversity,
+                f"{_count(len(shape.tool_names), 'distinct tool')} in {_count(shape.steps, 'step')}",
+            ),
+            _dimension(
+                outcome,
+                weighting.outcome_confidence,
+                f"confidence {confidence:.3f}, {'succeeded' if success else 'failed, so x 0.3'}",
+            ),
+        )
+        weighted_sum = sum(part.contribution for part in dims)
+        # Weights may exceed a sum of 1 by their tolerance.
+        total, rules = apply_rules(min(1.0, weighted_sum), shape, success=success)
+        return ScoreBreakdown(
+            total=total,
+            complexity=dims[0],
+            novelty=dims[1],
+            tool_diversity=dims[2],
+            outcome_confidence=dims[3],
+            weighted_sum=weighted_sum,
+            profile=profile,
+            rules=rules,
+            novelty_source=source,
+            nearest=nearest,
+            elapsed_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def _compare(
+        self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool
+    ) -> tuple[Nearest | None, str]:
+        """Return the nearest remembered trace and where novelty comes from."""
+        vector, problem = self._embed(trace)
+        if vector is None or self._cache is None:
+            return None, problem
+        with self._lock:  # search and addition are one act
+            found = self._cache.nearest(vector, ignore=ignore)
+            if remember:
+                self._cache.add(vector, key=trace.id)
+        return (None, parts.EMPTY_CACHE) if found is None else (Nearest(*found), parts.NEAREST)
+
+    def _embed(self, trace: ReasoningTrace) -> tuple[NDArray[np.float32] | None, str]:
+        """Return the trace's vector, or None and the reason in the breakdown's vocabulary."""
+        if self._embedder is None:
+            if self._no_embedder_because == parts.NOT_INSTALLED:
+                _warn_not_installed()
+            return None, self._no_embedder_because
+        try:
+            vector = self._embedder.embed([dimensions.embedded_text(trace)])[0]
+            self._prepare_cache(len(vector))
+        except MissingExtraError:
+            _warn_not_installed()
+            return None, parts.NOT_INSTALLED
+        except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
+            name = type(error).__name__
+            # Only our own messages are known to hold none of the trace's text.
+            detail = error if isinstance(error, EmbedderError) else "message withheld"
+            warn_once(
+                f"{parts.EMBEDDER_FAILED}: {name}",
+                "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
+                name,
+                detail,
+            )
+            return None, f"{parts.EMBEDDER_FAILED}: {name}"
+        return vector, ""
+
+    def _prepare_cache(self, length: int) -> None:
+        from kp_langchain.scoring.cache import VectorCache
+
+        with self._lock:
+            if self._cache is None:
+                self._cache = VectorCache(dimensions=length)
+            elif length != self._cache.dimensions and not self._cache_is_given:
+                raise BadEmbeddingError(
+                    f"the embedder returned {length} values after {self._cache.dimensions} before"
+                )
+
+
+def evaluate_value(trace: TraceLike) -> float:
+    """Score a trace with the process's default scorer, remember it, return the score, 0 to 1.
+
+    The `evaluateValue` of the KnowledgePulse documents.
+
+    Raises:
+        pydantic.ValidationError: The mapping is no valid trace; the message names the field.
+    """
+    return default_scorer().evaluate(trace).total
+
+
+async def aevaluate_value(trace: TraceLike) -> float:
+    """Do what `evaluate_value` does, in a thread, so that the event loop is never blocked."""
+    return await asyncio.to_thread(evaluate_value, trace)
+
+
+_default_scorer: Scorer | None = None
+_default_lock = ForkSafeLock()
+
+
+def default_scorer() -> Scorer:
+    """Return the one scorer behind `evaluate_value` and `aevaluate_value`."""
+    global _default_scorer
+    with _default_lock:
+        if _default_scorer is None:
+            _default_scorer = Scorer()
+        return _default_scorer
+
+
+def _dimension(value: float, weight: float, why: str) -> Dimension:
+    return Dimension(value, weight, value * weight, why)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
+    profiles = {}
+    for domain, weights in given.items():
+        try:
+            profiles[domain] = ScoringWeights.of(weights)
+        except WeightsError as error:
+            raise WeightsError(f"profile {domain!r}: {error}") from error
+    return profiles
+
+
+def _check_cache(cache: object) -> None:
+    from kp_langchain.scoring.cache import VectorCache
+
+    if not isinstance(cache, VectorCache):
+        raise ConfigError(f"cache is a {type(cache).__name__}; expected a VectorCache or None")
+
+
+def _warn_not_installed() -> None:
+    warn_once(
+        "embeddings extra",
+        "novelty is 0.5 for every trace, because sentence-transformers is not installed: "
+        "%s (or pass embedder=None to say that this is meant)",
+        INSTALL_HINT,
+    )

@@ -1,0 +1,83 @@
+"""Where a store lies: a SQLite file or a PostgreSQL URL, read from what the user wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from kp_langchain.config import data_dir, load_settings, mask_password
+from kp_langchain.errors import ConfigError, MissingExtraError
+
+_FILE_NAME = "traces.db"
+_EXAMPLES = "give a file's path, sqlite:///path, or postgresql://user:password@host/database"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A database: exactly one of the two is set.
+
+    Args:
+        path: Absolute path of a SQLite file.
+        url: PostgreSQL URL in SQLAlchemy's form, password included.
+    """
+
+    path: Path | None = None
+    url: str | None = None
+
+    def __str__(self) -> str:
+        """Return what may be shown: the password is masked."""
+        return mask_password(self.url) if self.url else str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Location({str(self)!r})"
+
+
+def locate(url: object) -> Location:
+    """Read a database URL or path; None means the one in the settings, or else the default file.
+
+    Raises:
+        ConfigError: It is neither a path nor a URL of a supported kind.
+        MissingExtraError: It is a PostgreSQL URL and the driver is not installed.
+    """
+    if url is None:
+        url = load_settings().database_url or data_dir() / _FILE_NAME
+    if isinstance(url, Path):
+        return _file(str(url))
+    if not isinstance(url, str) or not url.strip():
+        raise ConfigError(f"{url!r:.80} is no database; {_EXAMPLES}")
+    scheme, separator, rest = url.strip().partition("://")
+    kind = scheme.lower().partition("+")[0]
+    if not separator:
+        return _file(url)
+    if kind == "sqlite":
+        return _file(_path_of(url, rest))
+    if kind not in ("postgresql", "postgres"):
+        raise ConfigError(f"databases of kind {scheme[:40]!r} are not supported; {_EXAMPLES}")
+    if importlib.util.find_spec("psycopg") is None:
+        raise MissingExtraError(
+            "PostgreSQL needs the psycopg driver: pip install 'kp-langchain[postgres]'"
+        )
+    return Location(url=f"postgresql+psycopg://{rest}")
+
+
+def _path_of(url: str, rest: str) -> str:
+    path = rest.removeprefix("/")
+    if not path or path == ":memory:" or path.startswith("file:") or "?" in path or path == rest:
+        raise ConfigError(
+            f"{url[:200]!r} does not name a file; write sqlite:///relative/path or "
+            "sqlite:////absolute/path, without options (to keep nothing, give the handler "
+            "store=None)"
+        )
+    return path
+
+
+def _file(path: str) -> Location:
+    if path == ":memory:":
+        path = _path_of(path, path)
+    try:
+        return Location(path=Path(path).expanduser().absolute())
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"{path[:200]!r} cannot be resolved: {error}; give an absolute path"
+        ) from None

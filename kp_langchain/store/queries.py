@@ -1,0 +1,131 @@
+"""What is asked of the table `runs`. Loads SQLAlchemy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from kp_langchain.store.rows import clean_text
+from kp_langchain.store.tables import runs
+
+_UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
+_MATCHES_SHOWN = 10
+_c = runs.c
+_listed = [column for column in runs.columns if column is not _c.body]
+_kept = _c.body.is_not(None).label("kept")
+# A page is read whole, so that no transaction stays open between two traces.
+_PAGE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which runs are meant; a part that is None lets all pass.
+
+    Args:
+        domain: Exact name.
+        decision: `contributed` or `below_threshold`.
+        min_score: Lowest score, 0 to 1.
+    """
+
+    domain: str | None = None
+    decision: str | None = None
+    min_score: float | None = None
+
+    def applied(self, select: sa.Select[Any]) -> sa.Select[Any]:
+        """Return `select` with this filter's conditions."""
+        if self.domain is not None:
+            select = select.where(_c.domain == clean_text(self.domain))
+        if self.decision is not None:
+            select = select.where(_c.decision == clean_text(self.decision))
+        if self.min_score is not None:
+            select = select.where(_c.score >= self.min_score)
+        return select
+
+
+def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert `rows`; a row whose trace id is there already is replaced."""
+    # One order in every process, so that two writers of the same ids cannot wait for each other.
+    by_id = {row["trace_id"]: row for row in rows}
+    ordered = [by_id[trace_id] for trace_id in sorted(by_id)]
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    insert = dialect.insert(runs)
+    insert = insert.on_conflict_do_update(
+        index_elements=[_c.trace_id],
+        set_={c.name: insert.excluded[c.name] for c in runs.columns if c is not _c.trace_id},
+    )
+    connection.execute(insert, ordered)
+
+
+def select_runs(
+    connection: sa.Connection,
+    which: Filter,
+    *,
+    limit: int | None,
+    offset: int,
+    newest_first: bool,
+) -> list[dict[str, Any]]:
+    """Return the columns of the runs without their bodies, and `kept`."""
+    select = which.applied(sa.select(*_listed, _kept)).order_by(*_order(newest_first))
+    rows = connection.execute(select.limit(limit).offset(offset))
+    return [dict(row._mapping) for row in rows]  # noqa: SLF001  (SQLAlchemy's documented name)
+
+
+def count(connection: sa.Connection, which: Filter) -> int:
+    """Return how many runs the filter lets pass."""
+    return connection.scalar(which.applied(sa.select(sa.func.count()).select_from(runs))) or 0
+
+
+def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
+    """Return the kept body of one run."""
+    value: dict[str, Any] | None = connection.scalar(
+        sa.select(_c.body).where(_c.trace_id == trace_id)
+    )
+    return value
+
+
+def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
+    """Return up to ten runs that `wanted` may mean: exact ids first, else ids that begin so."""
+    uuid = clean_text(wanted.strip().lower()).removeprefix("kp:trace:")
+    select = sa.select(*_listed, _kept).order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
+    exact = select.where(sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.run_id == uuid))
+    found = connection.execute(exact).all()
+    if not found and _UUID_PREFIX.fullmatch(uuid):
+        begins = sa.or_(_begins(_c.trace_id, f"kp:trace:{uuid}"), _begins(_c.run_id, uuid))
+        found = connection.execute(select.where(begins)).all()
+    return [dict(row._mapping) for row in found]  # noqa: SLF001
+
+
+def page_of_bodies(
+    connection: sa.Connection,
+    which: Filter,
+    *,
+    after: tuple[datetime, str] | None,
+    newest_first: bool,
+) -> list[tuple[datetime, str, dict[str, Any]]]:
+    """Return the next kept bodies behind the key `after`, with their own keys."""
+    key = sa.tuple_(_c.created_at, _c.trace_id)
+    select = sa.select(_c.created_at, _c.trace_id, _c.body).where(_c.body.is_not(None))
+    if after is not None:
+        last = sa.tuple_(
+            sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
+        )
+        select = select.where(key < last if newest_first else key > last)
+    select = which.applied(select).order_by(*_order(newest_first)).limit(_PAGE)
+    return [(row[0], row[1], row[2]) for row in connection.execute(select)]
+
+
+def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
+    columns: list[sa.ColumnElement[Any]] = [_c.created_at, _c.trace_id]
+    return [column.desc() for column in columns] if newest_first else columns
+
+
+def _begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
+    # As a range, which an index answers; LIKE would read the whole table.
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return sa.and_(column >= prefix, column < after)

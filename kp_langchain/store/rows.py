@@ -1,0 +1,91 @@
+"""What the store writes of a scored run, made fit for a database."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.errors import StoreError
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+
+# PostgreSQL takes no NUL in text, and no engine takes half of a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """Return `text` with every NUL and lone surrogate replaced by U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def clean_json(value: Any) -> Any:
+    """Return `value` as JSON that every engine takes; NaN and infinity become null."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_clean_key(key): clean_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [clean_json(item) for item in value]
+    if isinstance(value, bytes | bytearray):
+        return clean_text(value.decode(errors="replace"))
+    return f"<{type(value).__name__}>"
+
+
+def dumps(value: Any) -> str:
+    """Return cleaned JSON as compact text."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def row_of(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the row of the table `runs` for `scored`.
+
+    Raises:
+        StoreError: The trace cannot be written as JSON, because it holds itself or a number of
+            thousands of digits.
+    """
+    trace, breakdown = scored.trace, scored.breakdown
+    metadata = trace.metadata
+    try:
+        figures = clean_json(breakdown.to_dict())
+        body = clean_json(trace.model_dump(warnings=False)) if scored.keep_body else None
+        dumps([figures, body])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(
+            f"trace {trace.id} cannot be written as JSON: {error}; leave it out, or clean it first"
+        ) from error
+    row = {
+        "trace_id": trace.id.lower(),
+        "run_id": str(scored.run_id).lower(),
+        "created_at": metadata.created_at,
+        "domain": metadata.task_domain,
+        "framework": metadata.framework,
+        "agent_id": metadata.agent_id,
+        "objective": trace.task.objective,
+        "success": metadata.success,
+        "confidence": trace.outcome.confidence,
+        "confidence_source": breakdown.confidence_source,
+        "n_steps": len(trace.steps),
+        "score": breakdown.total,
+        "threshold": scored.threshold,
+        "decision": scored.decision,
+        "profile": breakdown.profile,
+        "visibility": metadata.visibility,
+        "privacy_level": metadata.privacy_level,
+    }
+    row = {
+        name: clean_text(value) if isinstance(value, str) else value for name, value in row.items()
+    }
+    return row | {"breakdown": figures, "body": body}
+
+
+def _clean_key(key: object) -> str:
+    if isinstance(key, str):
+        return clean_text(key)
+    return str(key) if isinstance(key, int | float | None) else f"<{type(key).__name__}>"

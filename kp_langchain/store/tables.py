@@ -1,0 +1,69 @@
+"""The tables, as the newest migration leaves them. Loads SQLAlchemy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+SCHEMA_VERSION = "0001"
+"""Revision of the newest migration in `migrations/versions`; grows as text."""
+
+VERSION_TABLE = "kp_alembic_version"
+"""Not Alembic's usual name, so that a host application's own migrations can live beside it."""
+
+
+class UtcTime(sa.types.TypeDecorator[datetime]):
+    """An aware datetime in UTC, in and out, also where the database has no time zones (SQLite)."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return UTC as the database takes it; a naive time is taken as UTC."""
+        if value is None:
+            return None
+        value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return an aware datetime in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+def key_text() -> sa.types.TypeEngine[str]:
+    """Text compared byte by byte on both engines, so that a prefix is a range of an index."""
+    return sa.String().with_variant(sa.String(collation="C"), "postgresql")
+
+
+metadata = sa.MetaData()
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("run_id", key_text(), nullable=False),
+    sa.Column("created_at", UtcTime(), nullable=False),
+    sa.Column("domain", sa.String(), nullable=False),
+    sa.Column("framework", sa.String()),
+    sa.Column("agent_id", sa.String()),
+    sa.Column("objective", sa.String(), nullable=False),
+    sa.Column("success", sa.Boolean(), nullable=False),
+    sa.Column("confidence", sa.Double(), nullable=False),
+    sa.Column("confidence_source", sa.String()),
+    sa.Column("n_steps", sa.Integer(), nullable=False),
+    sa.Column("score", sa.Double(), nullable=False),
+    sa.Column("threshold", sa.Double(), nullable=False),
+    sa.Column("decision", sa.String(), nullable=False),
+    sa.Column("profile", sa.String(), nullable=False),
+    sa.Column("visibility", sa.String(), nullable=False),
+    sa.Column("privacy_level", sa.String(), nullable=False),
+    sa.Column("breakdown", sa.JSON(), nullable=False),
+    sa.Column("body", sa.JSON(none_as_null=True)),
+    sa.Index("ix_runs_run_id", "run_id"),
+    sa.Index("ix_runs_created_at", "created_at", "trace_id"),
+    sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
+    sa.Index("ix_runs_score", "score"),
+)

@@ -1,0 +1,322 @@
+"""`TraceStore`: scored runs, written and found again."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from kp_langchain.errors import ConfigError, StoreError
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.store.location import Location, locate
+from kp_langchain.store.rows import row_of
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from kp_langchain.gate import ScoredTrace
+
+
+_ReadBody = Callable[[str], dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One scored run as the store has it.
+
+    Args:
+        trace_id: `kp:trace:<uuid>`.
+        run_id: LangChain's id of the root run.
+        created_at: When the run began, in UTC.
+        domain: The run's domain.
+        framework: `langchain`, `langgraph`, ..., if known.
+        agent_id: `kp:agent:<id>`, if known.
+        objective: The task in words.
+        success: Whether the run reached its goal.
+        confidence: The outcome's confidence, 0 to 1.
+        confidence_source: Where success and confidence came from, if known.
+        n_steps: Number of steps.
+        score: The score, 0 to 1.
+        threshold: What it was held against, 0 to 1.
+        decision: `contributed` or `below_threshold`.
+        profile: Name of the weight profile.
+        visibility: `private`, `org` or `network`.
+        privacy_level: `aggregated`, `federated` or `private`.
+        breakdown: How the score came about, as `ScoreBreakdown.to_dict` gives it.
+        kept: Whether the trace itself is in the store.
+    """
+
+    trace_id: str
+    run_id: str
+    created_at: datetime
+    domain: str
+    framework: str | None
+    agent_id: str | None
+    objective: str
+    success: bool
+    confidence: float
+    confidence_source: str | None
+    n_steps: int
+    score: float
+    threshold: float
+    decision: str
+    profile: str
+    visibility: str
+    privacy_level: str
+    breakdown: dict[str, Any]
+    kept: bool
+    read_body: InitVar[_ReadBody]
+
+    def __post_init__(self, read_body: _ReadBody) -> None:
+        # Not a field: it is no part of what the run is, nor of its dict.
+        vars(self)["_read_body"] = read_body
+
+    @property
+    def trace(self) -> ReasoningTrace | None:
+        """The trace itself, read from the store now; None unless it was kept.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        read_body: _ReadBody = vars(self)["_read_body"]
+        body = read_body(self.trace_id) if self.kept else None
+        return None if body is None else ReasoningTrace.model_validate(body)
+
+
+class TraceStore:
+    """Scored runs in SQLite or PostgreSQL. Safe to use from several threads, and after a fork.
+
+    Nothing is opened before it is first used; then the database is created, or migrated to this
+    version's schema.
+
+    Args:
+        url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
+            None for `Settings.database_url`, or else a file in the user's data folder.
+
+    Raises:
+        ConfigError: `url` is neither a path nor a URL of a supported kind.
+        MissingExtraError: PostgreSQL is wanted and its driver is not installed.
+
+    Every method that reads or writes raises `StoreError` when the database cannot be opened, read
+    or written; a write is then undone as a whole.
+    """
+
+    def __init__(self, url: str | Path | None = None) -> None:
+        self._location = locate(url)
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+        self._at_end: weakref.finalize[..., Any] | None = None
+        _stores.add(self)
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the database, without the password."""
+        return str(self._location)
+
+    def __repr__(self) -> str:
+        return f"TraceStore({self.location!r})"
+
+    def __reduce__(self) -> tuple[type[TraceStore], tuple[str | Path | None]]:
+        # To another process the store travels as its address; connections stay behind.
+        return (TraceStore, (self._location.url or self._location.path,))
+
+    def add(self, scored: ScoredTrace) -> None:
+        """Write one scored run, in place of an earlier one with the same trace id."""
+        self.add_many([scored])
+
+    def add_many(self, scored: Iterable[ScoredTrace]) -> None:
+        """Write scored runs in one transaction: all of them or none."""
+        rows = [row_of(one) for one in scored]
+        if not rows:
+            return
+        from kp_langchain.store import database, faults, queries
+
+        engine = self._open()
+        with (
+            faults.told_as_store_errors(self._location, "write"),
+            database.writing(engine) as connection,
+        ):
+            queries.write(connection, rows)
+
+    def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
+        """Return the run that `id` means, or None.
+
+        Args:
+            id: A trace id, a run id, or the first characters of either's UUID.
+
+        Raises:
+            StoreError: More than one run is meant; the message lists them.
+        """
+        from kp_langchain.store import queries
+
+        with self._reading() as connection:
+            found = queries.find(connection, str(id))
+        if len(found) > 1:
+            lines = "".join(
+                f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
+                for run in found
+            )
+            raise StoreError(f"{str(id)!r} may mean several runs; give more of one's id:{lines}")
+        return self._stored(found[0]) if found else None
+
+    def runs(
+        self,
+        *,
+        domain: str | None = None,
+        decision: str | None = None,
+        min_score: float | None = None,
+        limit: int | None = 50,
+        offset: int = 0,
+        newest_first: bool = True,
+    ) -> list[StoredRun]:
+        """Return runs by the time they began.
+
+        Args:
+            domain: Only this domain (exact name).
+            decision: Only `contributed` or only `below_threshold`.
+            min_score: Only runs with at least this score, 0 to 1.
+            limit: At most so many; None for all.
+            offset: Leave out so many at the beginning.
+            newest_first: Or the oldest first.
+
+        Raises:
+            ConfigError: `limit` or `offset` is negative.
+        """
+        if offset < 0 or (limit is not None and limit < 0):
+            raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
+        from kp_langchain.store import queries
+
+        which = queries.Filter(domain, decision, min_score)
+        with self._reading() as connection:
+            found = queries.select_runs(
+                connection, which, limit=limit, offset=offset, newest_first=newest_first
+            )
+        return [self._stored(run) for run in found]
+
+    def count(
+        self,
+        *,
+        domain: str | None = None,
+        decision: str | None = None,
+        min_score: float | None = None,
+    ) -> int:
+        """Return how many runs there are; the filters are those of `runs`."""
+        from kp_langchain.store import queries
+
+        with self._reading() as connection:
+            return queries.count(connection, queries.Filter(domain, decision, min_score))
+
+    def traces(
+        self,
+        *,
+        domain: str | None = None,
+        decision: str | None = None,
+        min_score: float | None = None,
+        newest_first: bool = True,
+    ) -> Iterator[ReasoningTrace]:
+        """Yield the kept traces, a few in memory at a time; the filters are those of `runs`.
+
+        No transaction stays open between two traces, so a slow reader holds nobody up; a run that
+        is added meanwhile appears if its place in the order is still to come.
+        """
+        from kp_langchain.store import queries
+
+        which = queries.Filter(domain, decision, min_score)
+        after: tuple[datetime, str] | None = None
+        while True:
+            with self._reading() as connection:
+                page = queries.page_of_bodies(
+                    connection, which, after=after, newest_first=newest_first
+                )
+            if not page:
+                return
+            for created_at, trace_id, body in page:
+                after = (created_at, trace_id)
+                yield ReasoningTrace.model_validate(body)
+
+    def close(self) -> None:
+        """Release the connections. Using the store again opens it again."""
+        with self._lock:
+            if self._at_end is not None:
+                self._at_end()
+            self._engine = self._at_end = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _stored(self, columns: dict[str, Any]) -> StoredRun:
+        return StoredRun(**columns, read_body=self._read_body)
+
+    def _read_body(self, trace_id: str) -> dict[str, Any] | None:
+        from kp_langchain.store import queries
+
+        with self._reading() as connection:
+            return queries.body(connection, trace_id)
+
+    def _open(self) -> sa.Engine:
+        from kp_langchain.store import database, faults
+
+        with self._lock, faults.told_as_store_errors(self._location, "open"):
+            if self._engine is None:
+                self._engine = database.open_engine(self._location)
+                self._at_end = weakref.finalize(self, self._engine.dispose)
+            return self._engine
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        from kp_langchain.store import faults
+
+        engine = self._open()
+        with faults.told_as_store_errors(self._location, "read"), engine.connect() as connection:
+            yield connection
+
+    def _forget_connections(self) -> None:
+        """In a forked child: leave the parent's connections alone and begin with none."""
+        self._lock = threading.Lock()
+        if self._at_end is not None:
+            self._at_end.detach()
+        if self._engine is not None:
+            _inherited.append(self._engine)
+        self._engine = self._at_end = None
+
+
+def default_store(url: str | Path | None = None) -> TraceStore:
+    """Return the store at `url` that this process shares, so that handlers share its connections.
+
+    Args:
+        url: As for `TraceStore`, which also says what is raised.
+    """
+    location = locate(url)
+    with _shared_lock:
+        store = _shared.get(location)
+        if store is None:
+            store = _shared[location] = TraceStore(location.url or location.path)
+        return store
+
+
+_shared: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+_stores: weakref.WeakSet[TraceStore] = weakref.WeakSet()
+# Engines of the parent process. SQLite forbids even closing a connection on the other side of a
+# fork, so they are held here for good instead of being disposed of.
+_inherited: list[sa.Engine] = []
+
+
+def _after_fork() -> None:
+    global _shared_lock  # another thread may have held it
+    _shared_lock = threading.Lock()
+    for store in list(_stores):
+        store._forget_connections()  # noqa: SLF001  (this module's own class)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

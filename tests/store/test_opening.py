@@ -1,0 +1,353 @@
+"""Opening, creating and migrating a database, alone and beside other processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from kp_langchain.config import data_dir
+from kp_langchain.errors import ConfigError, StoreError
+from kp_langchain.store import TraceStore
+
+ROOT = Path(__file__).parents[2]
+
+# What the processes started here have in common: a way to make a scored run.
+PREAMBLE = f"""
+import os, sys, threading, uuid
+sys.path.insert(0, {str(ROOT)!r})
+from kp_langchain.gate import ScoredTrace
+from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
+from kp_langchain.scoring.breakdown import Dimension, ScoreBreakdown
+from kp_langchain.store import TraceStore
+
+def scored():
+    part = Dimension(0.5, 0.25, 0.125)
+    return ScoredTrace(
+        ReasoningTrace(
+            metadata=Metadata(task_domain="code", success=True),
+            task=Task(objective="fix it"),
+            steps=[TraceStep(step_id=0, type="thought", content="hm")],
+            outcome=Outcome(result_summary="fixed", confidence=0.8),
+        ),
+        ScoreBreakdown(0.5, part, part, part, part, 0.5, "code", (), "no embedder"),
+        "below_threshold", 0.6, uuid.uuid4(),
+    )
+"""
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            PREAMBLE + textwrap.dedent(program),
+            *map(str, arguments),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+
+def test_making_a_store_opens_nothing(url, tmp_path):
+    store = TraceStore(url)
+    assert url.endswith(store.location) or "postgresql" in store.location
+    assert not (tmp_path / "store").exists()
+    store.close()
+
+
+def test_sqlalchemy_waits_for_the_first_use_and_alembic_for_a_migration(url):
+    program = """
+        store = TraceStore(sys.argv[1])
+        before = "sqlalchemy" in sys.modules
+        store.add(scored())
+        store.close()
+        print(before, "sqlalchemy" in sys.modules, "alembic" in sys.modules)
+    """
+    assert finish(start(program, url)) == "False True True"
+    assert finish(start(program, url)) == "False True False"
+
+
+def test_the_migrations_make_the_tables_that_the_code_knows(url):
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    from kp_langchain.store import tables
+
+    with TraceStore(url) as store:
+        assert store.count() == 0
+    engine = engine_of(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "version_table": tables.VERSION_TABLE}
+        )
+        assert compare_metadata(context, tables.metadata) == []
+        assert context.get_current_revision() == tables.SCHEMA_VERSION
+    engine.dispose()
+    scripts = ScriptDirectory(str(Path(tables.__file__).parent / "migrations"))
+    assert scripts.get_heads() == [tables.SCHEMA_VERSION]
+
+
+def set_version(url: str, version: str) -> None:
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE kp_alembic_version SET version_num = :v"), {"v": version}
+        )
+    engine.dispose()
+
+
+def test_a_newer_database_is_left_alone(url, scored):
+    with TraceStore(url) as store:
+        store.add(scored())
+    set_version(url, "9042")
+    with (
+        TraceStore(url) as store,
+        pytest.raises(StoreError, match=r"version 9042, .* up to 0001; upgrade it: pip install"),
+    ):
+        store.count()
+    set_version(url, "0001")
+    with TraceStore(url) as store:
+        assert store.count() == 1
+
+
+def test_an_unknown_older_version_is_an_error(url):
+    with TraceStore(url) as store:
+        store.count()
+    set_version(url, "0000")
+    with TraceStore(url) as store, pytest.raises(StoreError, match="cannot be brought to"):
+        store.count()
+
+
+def test_a_stranger_s_table_is_not_touched(url, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE runs (mine INTEGER)"))
+        connection.execute(sa.text("CREATE TABLE alembic_version (version_num TEXT)"))
+    with TraceStore(url) as store, pytest.raises(StoreError, match="a database of its own"):
+        store.count()
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE runs"))
+    with TraceStore(url) as store:
+        assert store.count() == 0
+    assert "alembic_version" in sa.inspect(engine).get_table_names()
+    engine.dispose()
+
+
+def test_processes_may_create_the_database_at_the_same_moment(url):
+    program = """
+        import sqlalchemy, alembic.command
+        from kp_langchain.store import database, faults, queries
+        print("ready", flush=True)
+        sys.stdin.readline()
+        with TraceStore(sys.argv[1]) as store:
+            for _ in range(20):
+                store.add(scored())
+    """
+    processes = [start(program, url) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        finish(process)
+    with TraceStore(url) as store:
+        assert store.count() == 80
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_connections_of_its_own(url):
+    program = """
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads: the point here
+        store = TraceStore(sys.argv[1])
+        store.add(scored())
+        paused, release = threading.Event(), threading.Event()
+
+        def hold():
+            with store._lock:
+                paused.set()
+                release.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        paused.wait()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(10):
+                    store.add(scored())
+                code = 0 if store.count() >= 11 else 2
+                store.close()
+            finally:
+                os._exit(code)
+        release.set()
+        holder.join()
+        for _ in range(10):
+            store.add(scored())
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), store.count())
+        store.close()
+    """
+    assert finish(start(program, url)) == "0 21"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_ends_leaves_the_parent_s_connections_working(url):
+    program = """
+        store = TraceStore(sys.argv[1])
+        store.add(scored())
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)  # with everything that runs at exit
+        _, status = os.waitpid(child, 0)
+        store.add(scored())
+        print(os.waitstatus_to_exitcode(status), store.count())
+        store.close()
+    """
+    assert finish(start(program, url)) == "0 2"
+
+
+def test_readers_do_not_wait_for_a_writer(url, scored):
+    with TraceStore(url) as store:
+        store.add(scored())
+        engine = engine_of(url)
+        with engine.connect() as connection, connection.begin():
+            connection.execute(sa.text("DELETE FROM runs"))
+            assert store.count() == 1
+            assert len(list(store.traces())) == 1
+            connection.rollback()
+        engine.dispose()
+
+
+class TestSqlite:
+    def test_by_default_it_lies_in_the_user_s_data_folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("KP_DATABASE_URL", raising=False)
+        monkeypatch.delenv("KP_CONFIG", raising=False)
+        assert TraceStore().location == str(data_dir() / "traces.db")
+
+    def test_the_settings_name_another_and_the_argument_goes_before_them(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("KP_DATABASE_URL", f"sqlite:///{tmp_path}/set.db")
+        assert TraceStore().location == str(tmp_path / "set.db")
+        assert TraceStore(tmp_path / "given.db").location == str(tmp_path / "given.db")
+
+    def test_paths_and_urls_mean_the_same_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        expected = str(tmp_path / "a b%.db")
+        given = [
+            "a b%.db",
+            Path("a b%.db"),
+            "sqlite:///a b%.db",
+            f"sqlite:///{expected}",
+            "~/a b%.db",
+            expected,
+            f"sqlite+pysqlite:///{expected}",
+        ]
+        assert [TraceStore(one).location for one in given] == [expected] * len(given)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            "",
+            "  ",
+            7,
+            b"x.db",
+            ":memory:",
+            "sqlite://",
+            "sqlite:///:memory:",
+            "sqlite:///x.db?mode=ro",
+            "sqlite://host/x.db",
+            "sqlite:///file:x.db",
+            "mysql://u:secret@h/db",
+            "postgresql+psycopg://h:port/db",
+        ],
+    )
+    def test_what_names_no_database_is_refused(self, wrong):
+        with pytest.raises(ConfigError, match=r"give|write") as caught:
+            TraceStore(wrong).count()
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+    def test_only_the_owner_may_read_it(self, tmp_path, scored):
+        umask = os.umask(0)
+        try:
+            store = TraceStore(tmp_path / "deep" / "folder" / "traces.db")
+            store.add(scored())
+        finally:
+            os.umask(umask)
+        folder = tmp_path / "deep" / "folder"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        assert modes == dict.fromkeys(["traces.db", "traces.db-wal", "traces.db-shm"], 0o600)
+        store.close()
+
+    def test_it_is_in_write_ahead_mode(self, tmp_path, scored):
+        with TraceStore(tmp_path / "x.db") as store:
+            store.add(scored())
+        with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+    def test_a_killed_writer_leaves_nothing_half_written(self, tmp_path, scored):
+        program = """
+            store = TraceStore(sys.argv[1])
+            store.add(scored())
+
+            def batch():
+                for n in range(1000):
+                    yield scored()
+            from kp_langchain.store import database, queries, rows
+            with database.writing(store._open()) as connection:
+                queries.write(connection, [rows.row_of(one) for one in batch()])
+                os.kill(os.getpid(), 9)
+        """
+        process = start(program, tmp_path / "x.db")
+        process.communicate(timeout=120)
+        assert process.returncode != 0
+        with TraceStore(tmp_path / "x.db") as store:
+            assert store.count() == 1
+            store.add(scored())
+            assert store.count() == 2
+
+
+def test_the_password_is_shown_nowhere():
+    url = "postgres://me:s3cr%40et/@127.0.0.1:1/db?sslmode=disable&sslpassword=s3cr"
+    store = TraceStore(url)
+    assert store.location == (
+        "postgresql+psycopg://me:***@127.0.0.1:1/db?sslmode=disable&sslpassword=***"
+    )
+    assert "s3cr" not in repr(store)
+    with pytest.raises((StoreError, ConfigError)) as caught:
+        store.count()
+    assert "s3cr" not in str(caught.value)
