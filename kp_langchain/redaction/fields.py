@@ -29,13 +29,15 @@ _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _WORDS_LEFT = re.compile(r" (?:[A-Za-z0-9]{1,20}(?: |(?![A-Za-z0-9]))){1,2}")
 _ASSIGN = re.compile(
-    r"(?P<close>\\{0,40}[\"'`])?\]?[ \t]{0,64}"
+    r"(?P<close>\\{0,40}[\"'`])?\]?(?:[ \t]\([^()\n]{1,30}\))?"
+    r"(?:[ \t](?:is|was)(?=[ \t]{0,4}[:=]))?[ \t]{0,64}"
     r"(?P<sign>:[ \t]?(?:str|bytes|[Ss]tring|SecretStr|Optional\[str\]|str \| None)[ \t]{0,8}="
     r"|=>|:=|={1,3}|:(?!:)|%3[aAdD])[ \t]{0,64}"
 )
 _NEXT_LINE = re.compile(r"\s{1,64}(?=\\{0,40}[\"'])")
 _IS = re.compile(r"[\"'`]?[ \t]{1,4}(?:is|was|are|equals)[ \t]{1,4}(?:now |still |set to )?")
 _GAP = re.compile(r"[ \t]{1,64}")
+_NEXT_CELL = re.compile(r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t)(?![ \t|])")
 _PAIRED = re.compile(
     r"\\{0,40}[\"'][ \t]{0,8},\s{0,64}"
     r"(?:(?:\\{0,40}[\"'])?[Vv]alue\\{0,40}[\"']?\s{0,8}[:=]\s{0,8})?"
@@ -43,7 +45,8 @@ _PAIRED = re.compile(
 )
 _OPEN_QUOTE = re.compile(r"(?:[bBrRuUfF]{1,2}(?=[\"']))?(\\{0,127})([\"'`])")
 _BARE = re.compile(
-    r"(?:\[REDACTED:[a-z0-9_#]{1,50}\]|[^\s\"'`,;<>(){}\[\]\\&|]"
+    r"(?:\[REDACTED:[a-z0-9_#]{1,50}\]|[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|"
+    r"\u3002\uff0c\uff1b\u3001\uff09\u300d]"
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|&)|\\(?![nrtu\"'\\]))+"
 )
 _CALLED = re.compile(r"[A-Za-z_][\w.]*")
@@ -71,7 +74,13 @@ _FUNCTION_WORDS = word_set(
     "about good bad safe secure public private available optional mandatory key all any "
     "raise return pass break continue yield await assert print else lambda throw new del import"
 )
+_OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
+_OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
+_MARK = re.compile(r"\\{0,127}[\"']|[{}\[\]]")
+_IS_NAME = re.compile(r"\s{0,8}:")
 _MAX_QUOTED = 16_384
+_MAX_MARKS = 128  # brackets and names, not counting the values found
+_MAX_INSIDE = 4  # levels of nesting
 
 
 def find_fields(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
@@ -92,6 +101,8 @@ def find_fields(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         right = _NAME_RIGHT.match(text, stem.end())
         end = right.end() if right else stem.end()
         done = end
+        if text.startswith("[REDACTED:", start - 10) and start >= 10:
+            continue
         if start > 0:
             start = min(start + _escape_inside(text, start), stem.start())
         for span in _values(text, start, end):
@@ -144,9 +155,13 @@ def _values(text: str, start: int, end: int) -> Iterator[tuple[Span, Telling]]:
         span = _quoted(text, paired.end())
     elif after in " \t\"'`" and (said := _IS.match(text, end)) is not None:
         span = _said(text, said.end(), tells)
+    elif (cell := _NEXT_CELL.match(text, end)) is not None:
+        span = _bare(text, cell.end())
+        if span is not None and not any(map(str.isdigit, text[slice(*span)])):
+            span = None
     elif after == " " and tells.kind == "password":
         # SQL: ALTER ROLE app PASSWORD 'x'; netrc: login bob password x
-        span = _quoted(text, end + 1) if text[end + 1 : end + 2] == "'" else None
+        span = _quoted(text, end + 1)
         if span is None and _LOGIN_BEFORE.search(text[max(0, start - 80) : start]):
             span = _bare(text, end + 1)
     if span is not None and is_sensitive(text[slice(*span)], name, tells):
@@ -171,17 +186,11 @@ def _each_value(
     name: str,
     tells: Telling,
 ) -> Iterator[tuple[Span, Telling]]:
-    """Yield the value at `at`, or each string of a list there."""
-    if text[at : at + 1] == "[" and text[at : at + 10] != "[REDACTED:":
-        at += 1
-        while (quoted := _quoted(text, _skip(text, at, " \t\n\r,"))) is not None:
-            if is_sensitive(text[slice(*quoted)], name, tells):
-                yield Span(*quoted, tells.kind), tells
-            at = quoted[1]
-            close = _OPEN_QUOTE.match(text, at)
-            if close is None:
-                return
-            at = close.end()
+    """Yield the value at `at`, or each string of the list or mapping there."""
+    if _OPENS_LIST.match(text, at) or (not tells.open and _OPENS_MAPPING.match(text, at)):
+        for inner in _strings_inside(text, at):
+            if is_sensitive(text[slice(*inner)], name, tells):
+                yield Span(*inner, tells.kind), tells
         return
     span = _quoted(text, at)
     if span is None:
@@ -190,10 +199,25 @@ def _each_value(
         yield Span(*span, tells.kind), tells
 
 
-def _skip(text: str, at: int, characters: str) -> int:
-    while at < len(text) and text[at] in characters:
-        at += 1
-    return at
+def _strings_inside(text: str, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the strings that are values in the list or mapping that opens at `at`."""
+    depth = 0
+    patience = _MAX_MARKS
+    while patience and (mark := _MARK.search(text, at, at + _MAX_QUOTED)) is not None:
+        at = mark.end()
+        patience -= 1
+        if mark.group() in "{[":
+            depth += 1
+        elif mark.group() in "]}":
+            depth -= 1
+        elif (inner := _quoted(text, mark.start())) is not None:
+            close = _OPEN_QUOTE.match(text, inner[1])
+            at = close.end() if close else inner[1]
+            if not _IS_NAME.match(text, at):
+                yield inner
+                patience += 1
+        if depth <= 0 or depth > _MAX_INSIDE:
+            return
 
 
 def _quoted(text: str, at: int) -> tuple[int, int] | None:
@@ -201,11 +225,16 @@ def _quoted(text: str, at: int) -> tuple[int, int] | None:
     opening = _OPEN_QUOTE.match(text, at)
     if opening is None:
         return None
-    end = closing_quote(text, opening.end(), opening[2], len(opening[1]), _MAX_QUOTED)
-    if end is None:  # cut off: what is left of the line belongs to the value
-        rest = _TO_LINE_END.match(text, opening.end())
-        return (opening.end(), rest.end()) if rest else None
-    return opening.end(), end
+    start = opening.end()
+    if text.startswith(opening[2] * 2, start) and not opening[1]:
+        start += 2
+        end = text.find(opening[2] * 3, start, start + _MAX_QUOTED)
+        return (start, end) if end > start else None
+    closed = closing_quote(text, start, opening[2], len(opening[1]), _MAX_QUOTED)
+    if closed is None:  # cut off: what is left of the line belongs to the value
+        rest = _TO_LINE_END.match(text, start)
+        return (start, rest.end()) if rest else None
+    return start, closed
 
 
 def _bare(text: str, at: int) -> tuple[int, int] | None:

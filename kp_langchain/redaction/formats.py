@@ -115,7 +115,7 @@ _FORMS = (
     _Form("teams_webhook", "outlook.office.com/webhook/", r"[\w@/\-]{40,}"),
     _Form("sendgrid_key", "SG.", _URL64 + r"{16,32}\.[A-Za-z0-9_\-]{30,}"),
     _Form("twilio_key", "SK", _HEX + "{32}(?![A-Za-z0-9])"),
-    _Form("mailgun_key", "key- pubkey-", _HEX + "{32}(?![A-Za-z0-9])"),
+    _Form("mailgun_key", "key-", r"(?<![A-Za-z0-9]key-)" + _HEX + "{32}(?![A-Za-z0-9])"),
     _Form("brevo_key", "xkeysib-", r"[0-9a-f]{60,}-\w{16}"),
     _Form("resend_key", "re_", _WITH_DIGITS + _ALNUM + r"{8}_[A-Za-z0-9]{20,}"),
     _Form("facebook_token", "EAA", _ALNUM + "{80,}"),
@@ -155,7 +155,7 @@ _FORMS = (
     _Form("adobe_secret", "p8e-", _ALNUM + r"[A-Za-z0-9_\-]{30,}"),
     _Form("authress_key", "sc_ ext_ scauth_ authress_", r"\w{5,40}\.\w{4,8}\.acc[_\-]\S{20,90}"),
     _Form("settlemint_token", "sm_aat_ sm_pat_ sm_sat_", _ALNUM + "{16}"),
-    _Form("defined_key", "dnkey-", r"[A-Za-z0-9_=\-]{50,}"),
+    _Form("defined_key", "dnkey-", _URL64 + "{50,}"),
     _Form("registry_key", "kp_", _WITH_DIGITS + _ALNUM + "{24,}"),
     # Signed tokens
     _Form("jwt", "eyJ", r"[\w\-]{8,4096}\.[\w\-]{4,8192}(?:\.[\w\-]*)?(?:\.[\w\-]+){0,2}={0,2}"),
@@ -201,7 +201,8 @@ for _form in _FORMS:
 
 _PREFIX = re.compile(trie(sorted(_BY_PREFIX)))
 _SHORTEST = 18  # characters of the shortest form, prefix included
-_FREE_LENGTH = 5  # a prefix this long is told from ordinary words without a boundary before it
+# A prefix this long with a mark at its end is told from words without a boundary before it.
+_FREE_LENGTH = 4
 
 
 def find_formats(text: str) -> Iterator[Span]:
@@ -233,10 +234,13 @@ def _form_end(text: str, start: int, longest: str) -> Span | None:
         forms = _BY_PREFIX.get(longest[:length])
         if forms is None:
             continue
-        if length < _FREE_LENGTH and not starts_word(text, start):
+        free = length >= _FREE_LENGTH and not longest[length - 1].isalnum()
+        if not free and not starts_word(text, start):
             continue
         for kind, pattern in forms:
             match = pattern.match(text, start + length)
             if match is not None:
-                return Span(start, match.end(), kind)
+                # A path leading to the secret is no part of it.
+                first = match.start() if longest[length - 1] == "/" else start
+                return Span(first, match.end(), kind)
     return None

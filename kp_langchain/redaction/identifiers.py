@@ -25,6 +25,8 @@ _NUMBERS = re.compile(r"\d[\d.\-() /]{6,}", re.ASCII)
 
 _NOBODY = frozenset({"git", "hg", "svn"})
 
+KINDS = frozenset({"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"})
+
 _IPV4 = re.compile(
     r"(?<![\w.])(?<!\d-)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)"
     r"(?![\w])(?!\.\d)(?!-\d)",
@@ -111,7 +113,7 @@ def _homes(text: str) -> Iterator[Span]:
     for match in _HOME.finditer(text):
         start = match.start("name")
         before = _BEFORE_HOME if text[match.start()] == "/" else _BEFORE_USERS
-        if match["name"] in _NOT_A_PERSON or not match["name"].strip("."):
+        if match["name"] in _NOT_A_PERSON or not match["name"].strip(".0123456789"):
             continue
         if before.search(text[max(0, start - 96) : start]) is not None:
             yield Span(*match.span("name"), "home_path")

@@ -25,7 +25,13 @@ class Telling(NamedTuple):
     strong: bool = True
     identifier: bool = False
 
+    @property
+    def open(self) -> bool:
+        """Whether a mapping under the name holds ordinary things too, each with its own name."""
+        return not self.strong or self.kind in _OPEN_KINDS
 
+
+_OPEN_KINDS = frozenset({"session", "authorization", "token", "card", "pin"})
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
 _MAX_NAME = 128
 
@@ -72,7 +78,7 @@ _SINGLE = {
     **dict.fromkeys(word_set("pin"), Telling("pin")),
     **dict.fromkeys(word_set("cvv cvv2 cvc cvc2 cvn csc"), Telling("cvv")),
     **dict.fromkeys(word_set("mnemonic"), Telling("private_key")),
-    **dict.fromkeys(word_set("pass pw authentication signature sig"), Telling("secret", False)),
+    **dict.fromkeys(word_set("pass pw sid authentication signature sig"), Telling("secret", False)),
     **dict.fromkeys(word_set("ssn ssns nino"), Telling("ssn", identifier=True)),
     **dict.fromkeys(word_set("iban ibans"), Telling("iban", identifier=True)),
     **dict.fromkeys(word_set("card"), Telling("card", False, True)),

@@ -65,14 +65,14 @@ def placeholder(kind: str) -> str:
 
 
 def starts_word(text: str, start: int) -> bool:
-    """Tell whether a word can begin at `start`: no ASCII letter, digit or `_` belongs before it.
+    """Tell whether a word can begin at `start`: no ASCII letter or digit belongs before it.
 
     Only ASCII counts, so a key glued to Chinese or Japanese text is still seen.
     """
     if start == 0:
         return True
     before = text[start - 1]
-    if not (before.isascii() and (before.isalnum() or before == "_")):
+    if not (before.isascii() and before.isalnum()):
         return True
     return glued_length(text, start) > 0
 

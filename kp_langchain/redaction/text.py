@@ -8,7 +8,7 @@ from collections import Counter
 from kp_langchain.redaction.carriers import find_carried
 from kp_langchain.redaction.fields import find_fields
 from kp_langchain.redaction.formats import find_formats
-from kp_langchain.redaction.identifiers import find_identifiers
+from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
 _MAX_PASSES = 8
@@ -75,7 +75,11 @@ def _joined(text: str, spans: list[Span]) -> list[Span]:
             continue
         if kept and fresh.start < kept[-1].end:
             last = kept[-1]
-            kind = last.kind if last.end - last.start >= fresh.end - fresh.start else fresh.kind
+            if fresh.kind == "email" and text.find("@", fresh.start) <= last.end:
+                continue  # scheme://user:password@host is no address; the host may stay
+            longer = last if last.end - last.start >= fresh.end - fresh.start else fresh
+            secret = [span.kind for span in (longer, last, fresh) if span.kind not in KINDS]
+            kind = secret[0] if secret else longer.kind
             kept[-1] = Span(last.start, max(last.end, fresh.end), kind)
         else:
             kept.append(fresh)

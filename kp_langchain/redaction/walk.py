@@ -14,8 +14,6 @@ from kp_langchain.redaction.values import is_sensitive
 MAX_DEPTH = 200  # readers of JSON and pydantic give up soon after
 _NAME_FIELDS = ("name", "key", "header", "field", "param", "parameter", "variable")
 _MIN_CARD = 10**12
-# Under these names a mapping holds ordinary things too, each with its own name.
-_OPEN_KINDS = frozenset({"session", "authorization", "token", "card", "pin"})
 
 
 class Walker:
@@ -130,7 +128,7 @@ class Walker:
             if isinstance(key, (str, bytes)):
                 own = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 mine = self._tells(own)
-                if mine is not None and not self._holds_more(mine, item):
+                if mine is not None and not (mine.open and isinstance(item, dict)):
                     said, saying = mine, own
                 elif named is not None and own.lower() == "value":
                     said, saying = named
@@ -140,9 +138,6 @@ class Walker:
     def _tells(self, name: str) -> Telling | None:
         tells = telling(name)
         return None if tells and tells.identifier and not self._identifiers else tells
-
-    def _holds_more(self, tells: Telling, item: Any) -> bool:
-        return isinstance(item, dict) and (not tells.strong or tells.kind in _OPEN_KINDS)
 
     def _named_by_field(self, value: dict[Any, Any]) -> tuple[Telling, str] | None:
         """Read `{"name": "X-Api-Key", "value": ...}`, as headers and variables are often kept."""

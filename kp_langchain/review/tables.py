@@ -21,7 +21,7 @@ _DIMENSIONS = (
     ("outc.", "outcome_confidence"),
 )
 _BAR = 12
-_WIDTH_FOR_BAR = 100
+_WIDTH_FOR_BAR = 104
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
 
 
@@ -30,7 +30,7 @@ def runs_table(
 ) -> Table:
     """Lay scored runs out, one a row, as `(name in the first column, run)` pairs."""
     with_bar = console.width >= _WIDTH_FOR_BAR
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1, 0, 0))
     table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=12)
     table.add_column("domain", no_wrap=True, overflow="ellipsis", min_width=7, max_width=16)
     for heading, _ in _DIMENSIONS:

@@ -107,7 +107,7 @@ def _use_wal(engine: sa.Engine) -> None:
 
 def _postgres_engine(location: Location) -> sa.Engine:
     try:
-        url = make_url(location.url or "")
+        url = make_url(location.url or "").set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
         # Without the cause, which may quote the password.
         url = None

@@ -19,7 +19,7 @@ class Location:
 
     Args:
         path: Absolute path of a SQLite file.
-        url: PostgreSQL URL in SQLAlchemy's form, password included.
+        url: PostgreSQL URL, password included.
     """
 
     path: Path | None = None
@@ -58,7 +58,7 @@ def locate(url: object) -> Location:
         raise MissingExtraError(
             "PostgreSQL needs the psycopg driver: pip install 'kp-langchain[postgres]'"
         )
-    return Location(url=f"postgresql+psycopg://{rest}")
+    return Location(url=f"postgresql://{rest}")
 
 
 def _path_of(url: str, rest: str) -> str:

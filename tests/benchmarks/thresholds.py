@@ -1,0 +1,106 @@
+"""Measure where the default thresholds must stand so that about one real run in ten passes.
+
+    python tests/benchmarks/thresholds.py [--every N]
+
+Recorded runs are played through real agent loops with the handler attached and default outcomes;
+each trace is then scored under every profile, with the embedding model and without. The order is
+shuffled by a fixed seed, because novelty depends on what came before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import random
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kp_langchain import ScoreBreakdown, Scorer
+from kp_langchain.config import DEFAULT_THRESHOLDS
+from kp_langchain.scoring.weights import PROFILES
+from tests.recorded import DOMAINS, FOLDER, load, play, present
+
+DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
+ENOUGH_RUNS = 50
+
+
+def total_under(profile: str, breakdown: ScoreBreakdown) -> float:
+    """The score of an evaluated trace had it been weighed with another profile."""
+    weights = PROFILES[profile]
+    score = sum(getattr(breakdown, name).value * getattr(weights, name) for name in DIMENSIONS)
+    for rule in breakdown.rules:
+        match rule.name:
+            case "single_thought":
+                score = 0.1
+            case "recovered_errors":
+                score = min(1.0, score + 0.1)
+            case "single_tool":
+                score = max(0.0, score - 0.1)
+    return score
+
+
+def main() -> None:
+    """Print the table for the README."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=1, help="play every Nth run")
+    options = parser.parse_args()
+    if not present():
+        sys.exit(f"no recorded runs at {FOLDER}")
+    logging.disable(logging.WARNING)
+    runs = list(itertools.islice(load(), 0, None, options.every))
+    random.Random(1).shuffle(runs)
+    scored: dict[bool, dict[str, list[tuple[str, float]]]] = {}
+    for embedded in (True, False):
+        kept: list = []
+        scorer = Scorer(embedder="auto" if embedded else None)
+        play(runs, "conversation", "raise", scorer=scorer, keep=kept)
+        scored[embedded] = {
+            profile: [
+                (
+                    DOMAINS.get(run["domain"], run["domain"]),
+                    total_under(profile, one.breakdown),
+                )
+                for run, one in kept
+            ]
+            for profile in PROFILES
+        }
+    print(f"{len(runs)} runs\n")
+    print(
+        "| profile | runs of it | median | 90th pct. | 90th pct., all runs | default "
+        "| pass, own | pass, all | pass, own, no embedder | pass, all, no embedder |"
+    )
+    print("| --- |" + " ---: |" * 9)
+    for profile in PROFILES:
+        with_model, without = scored[True][profile], scored[False][profile]
+        own = [total for domain, total in with_model if domain == profile]
+        everything = [total for _, total in with_model]
+        threshold = DEFAULT_THRESHOLDS[profile]
+        cells = [
+            profile,
+            str(len(own)),
+            f"{statistics.median(own):.2f}" if own else "-",
+            f"{_p90(own):.3f}" if len(own) >= ENOUGH_RUNS else "too few",
+            f"{_p90(everything):.3f}",
+            f"{threshold:.2f}",
+            _share(own, threshold),
+            _share(everything, threshold),
+            _share([total for domain, total in without if domain == profile], threshold),
+            _share([total for _, total in without], threshold),
+        ]
+        print("| " + " | ".join(cells) + " |")
+
+
+def _p90(totals: list[float]) -> float:
+    return statistics.quantiles(totals, n=10, method="inclusive")[8]
+
+
+def _share(totals: list[float], threshold: float) -> str:
+    return f"{sum(t >= threshold for t in totals) / len(totals):.0%}" if totals else "-"
+
+
+if __name__ == "__main__":
+    main()

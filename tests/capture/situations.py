@@ -1,0 +1,917 @@
+"""What agents do in production, each with what must be recorded of it.
+
+    python -m tests.capture.situations          prints the table
+
+A situation runs real LangChain or LangGraph code with the handler it is given. What it expects:
+the steps of each trace, the counts that are not zero, and whether each run counts as a success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import operator
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    ToolRetryMiddleware,
+    wrap_tool_call,
+)
+from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, RetryPolicy, interrupt
+from pydantic import BaseModel
+
+from kp_langchain import KPCallbackHandler, ScoredTrace
+from tests.agents import (
+    ASK,
+    QUESTION,
+    ScriptedChatModel,
+    add,
+    agent,
+    asearch,
+    broken,
+    call,
+    handler,
+    say,
+    search,
+    searching,
+    shape,
+    soft,
+)
+
+SEARCHED = ["thought", "call search", "saw search", "thought"]
+Run = Callable[[KPCallbackHandler], Any]
+
+
+@dataclass(frozen=True)
+class Situation:
+    name: str
+    go: Run
+    traces: list[list[str]]
+    fates: dict[str, int] = field(default_factory=dict)
+    success: list[bool] | None = None
+    objective: str = QUESTION
+    framework: str = "langgraph"
+
+
+SITUATIONS: list[Situation] = []
+
+
+def situation(
+    name: str,
+    *traces: list[str],
+    success: list[bool] | None = None,
+    objective: str = QUESTION,
+    framework: str = "langgraph",
+    **fates: int,
+) -> Callable[[Run], Run]:
+    def add_to_list(go: Run) -> Run:
+        expected = {"runs": len(traces), **fates}  # what is not named must be zero
+        SITUATIONS.append(
+            Situation(name, go, list(traces), expected, success, objective, framework)
+        )
+        return go
+
+    return add_to_list
+
+
+def using(watching: KPCallbackHandler, **more: Any) -> Any:
+    return {"callbacks": [watching], **more}
+
+
+def in_thread(watching: KPCallbackHandler, name: str) -> Any:
+    return using(watching, configurable={"thread_id": name})
+
+
+# ------------------------------------------------------------------ ways to run an agent
+
+
+@situation("create_agent.invoke", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    searching().invoke(ASK, using(watching))
+
+
+@situation("create_agent.ainvoke", SEARCHED)
+async def _(watching: KPCallbackHandler) -> None:
+    await searching().ainvoke(ASK, using(watching))
+
+
+for _mode in ("updates", "messages", "values"):
+
+    @situation(f"create_agent.stream, {_mode}", SEARCHED)
+    def _(watching: KPCallbackHandler, mode: str = _mode) -> None:
+        list(searching().stream(ASK, using(watching), stream_mode=mode))
+
+    @situation(f"create_agent.astream, {_mode}", SEARCHED)
+    async def _(watching: KPCallbackHandler, mode: str = _mode) -> None:
+        _ = [part async for part in searching().astream(ASK, using(watching), stream_mode=mode)]
+
+
+@situation("create_agent.astream_events", SEARCHED)
+async def _(watching: KPCallbackHandler) -> None:
+    _ = [e async for e in searching().astream_events(ASK, using(watching), version="v2")]
+
+
+class Attentive(ScriptedChatModel):
+    """Answers by what it is asked, not by when, so that runs may overlap."""
+
+    def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        searched = isinstance(messages[-1], ToolMessage)
+        answer = say("42") if searched else say("I search.", call("search", q="a"))
+        return ScriptedChatModel([answer])._generate(messages)
+
+
+@situation("create_agent.batch of 3", SEARCHED, SEARCHED, SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    create_agent(Attentive(), [search]).batch([ASK] * 3, using(watching))
+
+
+@situation("create_agent.abatch of 3", SEARCHED, SEARCHED, SEARCHED)
+async def _(watching: KPCallbackHandler) -> None:
+    await create_agent(Attentive(), [search]).abatch([ASK] * 3, using(watching))
+
+
+@situation("hand-made StateGraph with ToolNode", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
+    graph = StateGraph(MessagesState)
+    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode([search]))
+    graph.add_edge(START, "llm")
+    graph.add_conditional_edges("llm", tools_condition)
+    graph.add_edge("tools", "llm")
+    graph.compile().invoke(ASK, using(watching))
+
+
+_CHAIN_OBJECTIVE = "bears"
+
+
+def _chain(*answers: Any) -> Any:
+    prompt = ChatPromptTemplate.from_template("Tell me about {question}")
+    return prompt | ScriptedChatModel(answers) | StrOutputParser()
+
+
+@situation(
+    "LCEL chain", ["thought"], objective=_CHAIN_OBJECTIVE, framework="langchain", success=[True]
+)
+def _(watching: KPCallbackHandler) -> None:
+    _chain(say("They sleep.")).invoke({"question": "bears"}, using(watching))
+
+
+@situation("LCEL chain, stream", ["thought"], objective=_CHAIN_OBJECTIVE, framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    list(_chain(say("They sleep.")).stream({"question": "bears"}, using(watching)))
+
+
+@situation("LCEL chain, ainvoke", ["thought"], objective=_CHAIN_OBJECTIVE, framework="langchain")
+async def _(watching: KPCallbackHandler) -> None:
+    await _chain(say("They sleep.")).ainvoke({"question": "bears"}, using(watching))
+
+
+@situation("a model alone", ["thought"], framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    ScriptedChatModel([say("42")]).invoke(QUESTION, using(watching))
+
+
+@situation(
+    "a tool alone, raising", ["call broken", "saw broken"],
+    objective="1", framework="langchain", success=[False],
+)  # fmt: skip
+def _(watching: KPCallbackHandler) -> None:
+    try:
+        broken.invoke({"x": "1"}, using(watching))
+    except ValueError:
+        pass
+
+
+class _Shelf(BaseRetriever):
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return [Document(f"about {query}"), Document("more")]
+
+
+@situation(
+    "retriever in a chain", ["call shelf", "saw shelf", "thought"], framework="langchain"
+)
+def _(watching: KPCallbackHandler) -> None:
+    chain = (
+        _Shelf(name="shelf")
+        | RunnableLambda(lambda docs: docs[0].page_content)
+        | ScriptedChatModel([say("42")])
+    )
+    chain.invoke(QUESTION, using(watching))
+
+
+@situation("a chain that asks nobody", runs=1, empty=1)
+def _(watching: KPCallbackHandler) -> None:
+    RunnableLambda(lambda x: x + 1).invoke(1, using(watching))
+
+
+# ------------------------------------------------------------------ the classic executor
+
+
+def _react(*answers: str, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from langchain_classic.agents import AgentExecutor, create_react_agent
+
+    prompt = PromptTemplate.from_template(
+        "Tools: {tools} named {tool_names}\nQuestion: {input}\n{agent_scratchpad}"
+    )
+    brain = create_react_agent(
+        ScriptedChatModel([say(text) for text in answers]), [search, soft], prompt
+    )
+    return AgentExecutor(agent=brain, tools=[search, soft], **options)
+
+
+_REACT_SEARCH = "I search\nAction: search\nAction Input: a"
+_REACT_FINAL = "I know\nFinal Answer: 42"
+
+
+@situation("AgentExecutor, text ReAct", SEARCHED, framework="langchain", success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    _react(_REACT_SEARCH, _REACT_FINAL).invoke({"input": QUESTION}, using(watching))
+
+
+@situation("AgentExecutor, ainvoke", SEARCHED, framework="langchain")
+async def _(watching: KPCallbackHandler) -> None:
+    await _react(_REACT_SEARCH, _REACT_FINAL).ainvoke({"input": QUESTION}, using(watching))
+
+
+@situation(
+    "AgentExecutor, parse error handled",
+    ["thought", "recovered", "thought"],
+    framework="langchain",
+)
+def _(watching: KPCallbackHandler) -> None:
+    executor = _react("no action here", _REACT_FINAL, handle_parsing_errors=True)
+    executor.invoke({"input": QUESTION}, using(watching))
+
+
+@situation(
+    "AgentExecutor, unknown tool", ["thought", "recovered", "thought"], framework="langchain"
+)
+def _(watching: KPCallbackHandler) -> None:
+    executor = _react("x\nAction: nope\nAction Input: a", _REACT_FINAL)
+    executor.invoke({"input": QUESTION}, using(watching))
+
+
+@situation(
+    "AgentExecutor, iteration limit",
+    ["thought", "call search", "saw search"],
+    framework="langchain",
+    success=[False],
+)
+def _(watching: KPCallbackHandler) -> None:
+    _react(_REACT_SEARCH, max_iterations=1).invoke({"input": QUESTION}, using(watching))
+
+
+# ------------------------------------------------------------------ errors of tools
+
+
+@wrap_tool_call
+def _telling(request: Any, proceed: Any) -> Any:
+    try:
+        return proceed(request)
+    except Exception as error:
+        return ToolMessage(str(error), tool_call_id=request.tool_call["id"], status="error")
+
+
+_RECOVERED = ["thought", "call broken", "recovered broken", "thought"]
+
+
+@situation("middleware handles a tool's error", _RECOVERED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("Try.", call("broken", x="1")), say("42"), middleware=[_telling]).invoke(
+        ASK, using(watching)
+    )
+
+
+@situation(
+    "handle_tool_error=True", ["thought", "call soft", "recovered soft", "thought"], success=[True]
+)
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("Try.", call("soft", x="1")), say("42")).invoke(ASK, using(watching))
+
+
+@situation("ToolNode(handle_tool_errors=True)", _RECOVERED)
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([say("Try.", call("broken", x="1")), say("42")])
+    graph = StateGraph(MessagesState)
+    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode([broken], handle_tool_errors=True))
+    graph.add_edge(START, "llm")
+    graph.add_conditional_edges("llm", tools_condition)
+    graph.add_edge("tools", "llm")
+    graph.compile().invoke(ASK, using(watching))
+
+
+@situation(
+    "a tool's error ends the run", ["thought", "call broken", "saw broken"], success=[False]
+)
+def _(watching: KPCallbackHandler) -> None:
+    try:
+        agent(say("Try.", call("broken", x="1"))).invoke(ASK, using(watching))
+    except ValueError:
+        pass
+
+
+@situation("unknown tool", ["thought", "recovered", "thought"], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("Try.", call("nope", x="1")), say("42")).invoke(ASK, using(watching))
+
+
+@situation(
+    "invalid arguments", ["thought", "call add", "recovered add", "thought"], success=[True]
+)
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("Try.", call("add", a="x")), say("42")).invoke(ASK, using(watching))
+
+
+def _twice_broken() -> Any:
+    tries = iter((TimeoutError("slow"), TimeoutError("slower"), None))
+
+    @tool
+    def slow(x: str) -> str:
+        """Fail twice."""
+        if (error := next(tries)) is not None:
+            raise error
+        return "done"
+
+    return slow
+
+
+@situation(
+    "ToolRetryMiddleware: one call, three attempts",
+    ["thought", "call slow x3", "recovered slow x2", "saw slow", "thought"],
+    success=[True],
+)
+def _(watching: KPCallbackHandler) -> None:
+    agent(
+        say("Try.", call("slow", x="1")),
+        say("42"),
+        tools=(_twice_broken(),),
+        middleware=[ToolRetryMiddleware(max_retries=3, initial_delay=0.0, jitter=False)],
+    ).invoke(ASK, using(watching))
+
+
+@situation(
+    "the model tries again: two calls",
+    [
+        "thought", "call soft", "recovered soft", "thought", "call soft", "recovered soft",
+        "thought",
+    ],
+)  # fmt: skip
+def _(watching: KPCallbackHandler) -> None:
+    again = say("Again.", call("soft", "c2", x="1"))
+    agent(say("Try.", call("soft", "c1", x="1")), again, say("42")).invoke(ASK, using(watching))
+
+
+# ------------------------------------------------------------------ errors of models
+
+
+@situation(
+    "with_retry, two failures", ["recovered x2", "thought"], framework="langchain", success=[True]
+)
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([OSError("1"), OSError("2"), say("42")])
+    model.with_retry(stop_after_attempt=3, exponential_jitter_params=_NO_WAIT).invoke(
+        QUESTION, using(watching)
+    )
+
+
+_NO_WAIT: Any = {"initial": 0, "max": 0, "jitter": 0}
+
+
+@situation("with_retry exhausted", ["saw x2"], framework="langchain", success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([OSError("1"), OSError("2")])
+    try:
+        model.with_retry(stop_after_attempt=2, exponential_jitter_params=_NO_WAIT).invoke(
+            QUESTION, using(watching)
+        )
+    except OSError:
+        pass
+
+
+def _with_backup(*backup: Any) -> Any:
+    return ScriptedChatModel([OSError("down")]).with_fallbacks([ScriptedChatModel(backup)])
+
+
+_FELL_BACK = ["recovered", "thought"]
+
+
+@situation("with_fallbacks", _FELL_BACK, framework="langchain", success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    _with_backup(say("42")).invoke(QUESTION, using(watching))
+
+
+@situation("with_fallbacks, ainvoke", _FELL_BACK, framework="langchain")
+async def _(watching: KPCallbackHandler) -> None:
+    await _with_backup(say("42")).ainvoke(QUESTION, using(watching))
+
+
+@situation("with_fallbacks, stream", _FELL_BACK, framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    list(_with_backup(say("42")).stream(QUESTION, using(watching)))
+
+
+@situation("with_fallbacks in a chain", _FELL_BACK, objective="bears", framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    chain = ChatPromptTemplate.from_template("About {question}") | _with_backup(say("42"))
+    chain.invoke({"question": "bears"}, using(watching))
+
+
+@situation("with_fallbacks, all fail", ["saw x2"], framework="langchain", success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    try:
+        _with_backup(OSError("also down")).invoke(QUESTION, using(watching))
+    except OSError:
+        pass
+
+
+@situation("ModelFallbackMiddleware", _FELL_BACK)
+def _(watching: KPCallbackHandler) -> None:
+    backup = ModelFallbackMiddleware(ScriptedChatModel([say("42")]))
+    agent(OSError("down"), middleware=[backup]).invoke(ASK, using(watching))
+
+
+@situation("a node's RetryPolicy around a model", _FELL_BACK)
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([ConnectionError("net"), say("42")])
+    graph = StateGraph(MessagesState)
+    graph.add_node(
+        "llm",
+        lambda state: {"messages": [model.invoke(state["messages"])]},
+        retry_policy=RetryPolicy(initial_interval=0.0, jitter=False),
+    )
+    graph.add_edge(START, "llm")
+    graph.compile().invoke(ASK, using(watching))
+
+
+@situation("a model's error ends the run", ["saw"], success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    try:
+        agent(OSError("down")).invoke(ASK, using(watching))
+    except OSError:
+        pass
+
+
+@situation("an empty answer", ["thought"], success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("")).invoke(ASK, using(watching))
+
+
+# ------------------------------------------------------------------ several at once
+
+
+def _parallel(*tools: Any) -> Any:
+    return agent(
+        say(
+            "Both.",
+            call(tools[0].name, "p1", q="a"),
+            call("add", "p2", a=1, b=2),
+            call(tools[0].name, "p3", q="z"),
+        ),
+        say("42"),
+        tools=(*tools, add),
+    )
+
+
+# What runs side by side may be interleaved in any way; the test sorts what lies between.
+_AT_ONCE = ["thought", *sorted(["call search", "saw search"] * 2 + ["call add", "saw add"]), "thought"]
+
+
+@situation("parallel tool calls", _AT_ONCE)
+def _(watching: KPCallbackHandler) -> None:
+    _parallel(search).invoke(ASK, using(watching))
+
+
+@situation(
+    "parallel tool calls, async",
+    [word.replace("search", "asearch") for word in _AT_ONCE],
+)
+async def _(watching: KPCallbackHandler) -> None:
+    await _parallel(asearch).ainvoke(ASK, using(watching))
+
+
+_DELEGATED = [
+    "thought", "call ask", "thought", "call search", "saw search", "thought", "saw ask", "thought",
+]  # fmt: skip
+
+
+@situation("sub-agent as a tool", _DELEGATED)
+def _(watching: KPCallbackHandler) -> None:
+    @tool
+    def ask(q: str) -> str:
+        """Delegate."""
+        return str(searching().invoke({"messages": [("user", q)]})["messages"][-1].text)
+
+    agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).invoke(
+        ASK, using(watching)
+    )
+
+
+@situation("sub-agent as a tool, async", _DELEGATED)
+async def _(watching: KPCallbackHandler) -> None:
+    @tool
+    async def ask(q: str) -> str:
+        """Delegate."""
+        done = await searching().ainvoke({"messages": [("user", q)]})
+        return str(done["messages"][-1].text)
+
+    await agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).ainvoke(
+        ASK, using(watching)
+    )
+
+
+@situation("sub-agent given the same handler again", _DELEGATED)
+def _(watching: KPCallbackHandler) -> None:
+    @tool
+    def ask(q: str) -> str:
+        """Delegate."""
+        done = searching().invoke({"messages": [("user", q)]}, using(watching))
+        return str(done["messages"][-1].text)
+
+    agent(say("Delegate.", call("ask", q="x")), say("42"), tools=(ask,)).invoke(
+        ASK, using(watching)
+    )
+
+
+@situation("a graph as a node of a graph", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("sub", searching())
+    graph.add_edge(START, "sub")
+    graph.compile().invoke(ASK, using(watching))
+
+
+class _Fan(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    seen: Annotated[list[str], operator.add]
+
+
+@situation("hand-off between agents", ["thought", "call transfer", "saw transfer", "thought"])
+def _(watching: KPCallbackHandler) -> None:
+    @tool
+    def transfer(reason: str) -> Command[Any]:
+        """Hand over."""
+        message = ToolMessage("handed over", tool_call_id="t1")
+        return Command(goto="second", graph=Command.PARENT, update={"messages": [message]})
+
+    first = create_agent(
+        ScriptedChatModel([say("Not mine.", call("transfer", "t1", reason="x"))]), [transfer]
+    )
+    graph = StateGraph(MessagesState)
+    graph.add_node("first", first, destinations=("second",))
+    graph.add_node("second", create_agent(ScriptedChatModel([say("42")]), []))
+    graph.add_edge(START, "first")
+    graph.compile().invoke(ASK, using(watching))
+
+
+# ------------------------------------------------------------------ pause and resume
+
+
+def _asking_first(*answers: Any) -> Any:
+    return agent(
+        *answers,
+        checkpointer=InMemorySaver(),
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
+    )
+
+
+def _decide(kind: str, **more: Any) -> Command[Any]:
+    return Command(resume={"decisions": [{"type": kind, **more}]})
+
+
+@situation("paused, then approved", SEARCHED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
+    paused.invoke(ASK, in_thread(watching, "approve"))
+    paused.invoke(_decide("approve"), in_thread(watching, "approve"))
+
+
+@situation("paused, then rejected", ["thought", "recovered", "thought"])
+def _(watching: KPCallbackHandler) -> None:
+    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
+    paused.invoke(ASK, in_thread(watching, "reject"))
+    paused.invoke(_decide("reject", message="no"), in_thread(watching, "reject"))
+
+
+@situation("paused and not resumed", runs=1, paused=1)
+def _(watching: KPCallbackHandler) -> None:
+    _asking_first(say("I search.", call("search", q="a"))).invoke(
+        ASK, in_thread(watching, "waits")
+    )
+
+
+def _interrupting_tool() -> Any:
+    @tool
+    def ask_human(q: str) -> str:
+        """Ask a human."""
+        return f"human: {interrupt(q)}"
+
+    return ask_human
+
+
+@situation(
+    "interrupt() in a tool, then resumed",
+    ["thought", "call ask_human", "saw ask_human", "thought"],
+)
+def _(watching: KPCallbackHandler) -> None:
+    paused = agent(
+        say("Ask.", call("ask_human", q="ok?")), say("42"),
+        tools=(_interrupting_tool(),), checkpointer=InMemorySaver(),
+    )  # fmt: skip
+    paused.invoke(ASK, in_thread(watching, "tool"))
+    paused.invoke(Command(resume="yes"), in_thread(watching, "tool"))
+
+
+@situation(
+    "interrupt() in a tool, ainvoke", ["thought", "call ask_human", "saw ask_human", "thought"]
+)
+async def _(watching: KPCallbackHandler) -> None:
+    paused = agent(
+        say("Ask.", call("ask_human", q="ok?")), say("42"),
+        tools=(_interrupting_tool(),), checkpointer=InMemorySaver(),
+    )  # fmt: skip
+    await paused.ainvoke(ASK, in_thread(watching, "atool"))
+    await paused.ainvoke(Command(resume="yes"), in_thread(watching, "atool"))
+
+
+@situation("interrupt() in a sub-graph, then resumed", ["thought"])
+def _(watching: KPCallbackHandler) -> None:
+    inner = StateGraph(MessagesState)
+    model = ScriptedChatModel([say("42")])
+
+    def ask(state: MessagesState) -> Any:
+        return {"messages": [HumanMessage(str(interrupt("ok?")))]}
+
+    inner.add_node("ask", ask)
+    inner.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    inner.add_edge(START, "ask")
+    inner.add_edge("ask", "llm")
+    outer = StateGraph(MessagesState)
+    outer.add_node("sub", inner.compile())
+    outer.add_edge(START, "sub")
+    paused = outer.compile(checkpointer=InMemorySaver())
+    paused.invoke(ASK, in_thread(watching, "sub"))
+    paused.invoke(Command(resume="yes"), in_thread(watching, "sub"))
+
+
+@situation("breakpoint before tools, then continued", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    stopping = agent(
+        say("I search.", call("search", q="a")), say("42"),
+        checkpointer=InMemorySaver(), interrupt_before=["tools"],
+    )  # fmt: skip
+    stopping.invoke(ASK, in_thread(watching, "static"))
+    stopping.invoke(None, in_thread(watching, "static"))
+
+
+@situation("paused and resumed inside one root run", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
+    thread: Any = {"configurable": {"thread_id": "inside"}}
+
+    def both(question: str) -> Any:
+        paused.invoke({"messages": [("user", question)]}, thread)
+        return paused.invoke(_decide("approve"), thread)
+
+    RunnableLambda(both).invoke(QUESTION, using(watching))
+
+
+@situation("a new question in a thread that waits", ["thought"], runs=2, abandoned=1)
+def _(watching: KPCallbackHandler) -> None:
+    def ask(state: MessagesState) -> Any:
+        if len(state["messages"]) == 1:
+            interrupt("ok?")
+        return {"messages": [model.invoke(state["messages"])]}
+
+    model = ScriptedChatModel([say("42")])
+    graph = StateGraph(MessagesState)
+    graph.add_node("ask", ask)
+    graph.add_edge(START, "ask")
+    paused = graph.compile(checkpointer=InMemorySaver())
+    paused.invoke(ASK, in_thread(watching, "new question"))
+    paused.invoke(ASK, in_thread(watching, "new question"))
+
+
+@situation("two turns in one thread", SEARCHED, ["thought"])
+def _(watching: KPCallbackHandler) -> None:
+    talking = agent(
+        say("I search.", call("search", q="a")), say("42"), say("43"), checkpointer=InMemorySaver()
+    )
+    talking.invoke(ASK, in_thread(watching, "turns"))
+    talking.invoke(ASK, in_thread(watching, "turns"))
+
+
+# ------------------------------------------------------------------ limits and other ends
+
+
+@situation("recursion limit", ["thought", "call search", "saw search"] * 1, success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    endless = agent(*[say("Again.", call("search", q="a"))] * 5)
+    try:
+        endless.invoke(ASK, using(watching, recursion_limit=2))
+    except GraphRecursionError:
+        pass
+
+
+@situation("ModelCallLimitMiddleware", ["thought", "call search", "saw search"], success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    limit = ModelCallLimitMiddleware(run_limit=1, exit_behavior="end")
+    agent(*[say("Again.", call("search", q="a"))] * 3, middleware=[limit]).invoke(
+        ASK, using(watching)
+    )
+
+
+@situation("stream closed early", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    stream = searching().stream(ASK, using(watching))
+    next(stream)
+    stream.close()
+
+
+@situation("stream dropped", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    stream = searching().stream(ASK, using(watching))
+    next(stream)
+    del stream
+    gc.collect()
+
+
+@situation("astream closed early", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    stream = searching().astream(ASK, using(watching))
+    await anext(stream)
+    await stream.aclose()
+
+
+@situation("LCEL stream closed early", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    stream = _chain(say("one two three four")).stream({"question": "bears"}, using(watching))
+    next(stream)
+    stream.close()
+
+
+@situation("model stream closed early", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    stream = ScriptedChatModel([say("one two three four")]).stream(QUESTION, using(watching))
+    next(stream)
+    stream.close()
+
+
+_unclosed: list[Any] = []
+
+
+@situation("stream never closed", runs=1, open=1)
+def _(watching: KPCallbackHandler) -> None:
+    stream = searching().stream(ASK, using(watching))
+    next(stream)
+    _unclosed.append(stream)
+
+
+async def _cancelled(work: Awaitable[Any], begun: asyncio.Event) -> None:
+    task = asyncio.ensure_future(work)
+    await begun.wait()
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass
+
+
+@situation("cancelled in an async tool", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def sleepy(x: str) -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return x
+
+    work = agent(say("Wait.", call("sleepy", x="1")), tools=(sleepy,))
+    await _cancelled(work.ainvoke(ASK, using(watching)), begun)
+
+
+@situation("cancelled in the model", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    begun = asyncio.Event()
+
+    class Sleepy(ScriptedChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+    await _cancelled(create_agent(Sleepy(), []).ainvoke(ASK, using(watching)), begun)
+
+
+# ------------------------------------------------------------------ handlers in odd places
+
+
+@situation("the same handler given twice", SEARCHED)
+def _(watching: KPCallbackHandler) -> None:
+    searching().with_config(callbacks=[watching]).invoke(ASK, {"callbacks": [watching, watching]})
+
+
+@situation("a handler on the model only", ["thought"], ["thought"])
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel(
+        [say("I search.", call("search", q="a")), say("42")], callbacks=[watching]
+    )
+    create_agent(model, [search]).invoke(ASK)
+
+
+@situation("an outcome dispatched by the agent", SEARCHED, success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    def work(question: str) -> Any:
+        answer = searching().invoke({"messages": [("user", question)]})
+        dispatch_custom_event("kp.outcome", {"success": False, "confidence": 0.9})
+        return answer
+
+    RunnableLambda(work).invoke(QUESTION, using(watching))
+
+
+@situation("an outcome dispatched by an async agent", SEARCHED, success=[False])
+async def _(watching: KPCallbackHandler) -> None:
+    async def work(question: str) -> Any:
+        answer = await searching().ainvoke({"messages": [("user", question)]})
+        await adispatch_custom_event("kp.outcome", {"success": False})
+        return answer
+
+    await RunnableLambda(work).ainvoke(QUESTION, using(watching))
+
+
+class _Form(BaseModel):
+    value: int
+    confidence: float
+
+
+@situation("structured output", ["thought"], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    agent(say("", call("_Form", value=42, confidence=0.9)), response_format=_Form).invoke(
+        ASK, using(watching)
+    )
+
+
+# ------------------------------------------------------------------ what came of it
+
+
+@dataclass(frozen=True)
+class Result:
+    scored: list[ScoredTrace]
+    stats: dict[str, int]
+
+
+def play(one: Situation) -> Result:
+    """Run a situation with a fresh handler and wait for what it gives."""
+    scored: list[ScoredTrace] = []
+    watching = handler(on_scored=scored.append)
+    done = one.go(watching)
+    if asyncio.iscoroutine(done):
+        asyncio.run(done)
+    assert watching.flush(60)
+    stats = watching.stats()
+    _unclosed.clear()
+    return Result(scored, stats)
+
+
+def as_expected(steps: list[str], expected: list[str]) -> list[str]:
+    """Steps with what ran side by side sorted, where that is what is expected."""
+    parallel = expected[:1] + sorted(expected[1:-1]) + expected[-1:] == expected
+    return steps[:1] + sorted(steps[1:-1]) + steps[-1:] if parallel and len(steps) > 4 else steps
+
+
+def main() -> None:
+    width = max(len(one.name) for one in SITUATIONS)
+    for one in SITUATIONS:
+        result = play(one)
+        told = [" · ".join(shape(scored.trace)) for scored in result.scored]
+        ended = [name for name in ("cancelled", "abandoned", "paused", "open", "empty")
+                 if result.stats[name]]  # fmt: skip
+        print(f"{one.name:{width}}  {' | '.join(told) or '(' + ', '.join(ended) + ')'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kp_langchain.errors import KPError, VectorError
+from kp_langchain.scoring import VectorCache
+
+
+class Clock:
+    """Seconds that move only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Model:
+    """The cache as a plain list in float64."""
+
+    def __init__(self, max_elements: int, ttl_ms: float | None, clock: Clock) -> None:
+        self.entries: list[tuple[float, str, np.ndarray]] = []
+        self.max_elements, self.ttl_ms, self.clock = max_elements, ttl_ms, clock
+
+    def live(self):
+        return [
+            entry
+            for entry in self.entries
+            if self.ttl_ms is None or (self.clock.now - entry[0]) * 1000 <= self.ttl_ms
+        ]
+
+    def add(self, vector, key):
+        self.entries = [*self.live(), (self.clock.now, key, vector)][-self.max_elements :]
+
+    def similarities(self, query):
+        return {key: cosine(vector, query) for _, key, vector in self.live()}
+
+
+def cosine(a, b) -> float:
+    norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
+    return float(a @ b) / norms if norms else 0.0
+
+
+vectors = st.lists(
+    st.integers(-3, 3).map(float) | st.floats(-2, 2, width=32).filter(lambda x: abs(x) > 1e-3),
+    min_size=3,
+    max_size=3,
+).map(np.array)
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), vectors),
+        st.tuples(st.just("query"), vectors),
+        st.tuples(st.just("wait"), st.sampled_from([0.25, 0.5, 1.0])),
+        st.tuples(st.just("clear"), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.sampled_from([None, 250.0, 1000.0]), actions, st.integers(0, 9))
+def test_behaves_like_a_plain_list(max_elements, ttl_ms, steps, ignored):
+    clock = Clock()
+    cache = VectorCache(max_elements, 3, ttl_ms, clock=clock)
+    model = Model(max_elements, ttl_ms, clock)
+    names = (f"v{number}" for number in itertools.count())
+    ignore = frozenset({f"v{ignored}", f"v{ignored + 1}"})
+    for action, value in steps:
+        if action == "add":
+            name = next(names)
+            cache.add(value, key=name)
+            model.add(value, name)
+        elif action == "wait":
+            clock.now += value
+        elif action == "clear":
+            cache.clear()
+            model.entries = []
+        else:
+            expected = model.similarities(value)
+            assert cache.max_cosine_similarity(value) == pytest.approx(
+                max(expected.values(), default=0.0), abs=1e-6
+            )
+            assert_nearest(cache.nearest(value), expected)
+            others = {key: sim for key, sim in expected.items() if key not in ignore}
+            assert_nearest(cache.nearest(value, ignore=ignore), others)
+        assert cache.size == len(cache) == len(model.live())
+
+
+def assert_nearest(found, expected):
+    if not expected:
+        assert found is None
+        return
+    key, similarity = found
+    assert similarity == pytest.approx(max(expected.values()), abs=1e-6)
+    assert expected[key] == pytest.approx(similarity, abs=1e-6)
+
+
+def test_empty_and_zero_vectors():
+    cache = VectorCache(dimensions=2)
+    assert cache.max_cosine_similarity([1, 0]) == 0.0
+    assert cache.nearest([1, 0]) is None
+    cache.add([0, 0], key="zero")
+    assert cache.nearest([1, 0]) == ("zero", 0.0)
+    cache.add([-1, 0], key="opposite")
+    assert cache.nearest([1, 0]) == ("zero", 0.0)
+    assert cache.max_cosine_similarity([0, 0]) == 0.0
+
+
+def test_similarity_may_be_negative():
+    cache = VectorCache(dimensions=2)
+    cache.add([-1, 0])
+    assert cache.nearest([2, 0]) == (None, -1.0)
+
+
+def test_oldest_leaves_first():
+    cache = VectorCache(max_elements=2, dimensions=3)
+    for axis in range(3):
+        cache.add(np.eye(3)[axis], key=str(axis))
+    assert len(cache) == 2
+    assert [cache.max_cosine_similarity(np.eye(3)[axis]) for axis in range(3)] == [0.0, 1.0, 1.0]
+
+
+def test_ttl_counts_up_to_and_including_the_limit():
+    clock = Clock()
+    cache = VectorCache(dimensions=2, ttl_ms=500, clock=clock)
+    cache.add([1, 0], key="a")
+    clock.now += 0.5
+    assert cache.size == 1
+    clock.now += 0.25
+    assert cache.size == 0
+    assert cache.max_cosine_similarity([1, 0]) == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-323, 1e-310, 1e-200, 1e-30, 1e30, 1e200, 1.7e308])
+def test_magnitude_does_not_matter(scale):
+    cache = VectorCache(dimensions=3)
+    cache.add(np.array([1.0, 1.0, 0.0]) * scale)
+    assert cache.max_cosine_similarity([1, 1, 0]) == pytest.approx(1.0, abs=1e-6)
+    assert cache.max_cosine_similarity([1, 0, 0]) == pytest.approx(math.sqrt(0.5), abs=1e-6)
+
+
+def test_the_callers_array_is_neither_kept_nor_changed():
+    cache = VectorCache(dimensions=2)
+    vector = np.array([3.0, 4.0], dtype=np.float32)
+    cache.add(vector)
+    assert vector.tolist() == [3.0, 4.0]
+    vector[:] = [-4.0, 3.0]
+    assert cache.max_cosine_similarity([3, 4]) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("given", "named"), [([], "0"), ([1.0], "1"), (np.ones(385), "385")])
+def test_wrong_length_names_both(given, named):
+    cache = VectorCache()
+    for call in (cache.add, cache.nearest, cache.max_cosine_similarity):
+        with pytest.raises(VectorError) as caught:
+            call(given)
+        assert named in str(caught.value)
+        assert "384" in str(caught.value)
+    assert isinstance(caught.value, KPError)
+    assert isinstance(caught.value, ValueError)
+    assert cache.size == 0
+
+
+class Unreadable:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("no")
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+cyclic: list = [1.0]
+cyclic.append(cyclic)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [math.nan, 1.0],
+        [math.inf, 1.0],
+        [1e308, -math.inf],
+        [10**400, 1],
+        None,
+        "ab",
+        ["1", "2"],
+        b"ab",
+        [True, False],
+        [1j, 0],
+        [None, 1.0],
+        [[1.0, 2.0]],
+        [[1.0], [2.0, 3.0]],
+        5.0,
+        {1: 2},
+        cyclic,
+        Unreadable(),
+        np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_vector_is_refused(given):
+    cache = VectorCache(dimensions=2)
+    for call in (cache.add, cache.max_cosine_similarity):
+        with pytest.raises(VectorError):
+            call(given)
+    assert cache.size == 0
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, "3", math.nan])
+@pytest.mark.parametrize("name", ["max_elements", "dimensions"])
+def test_sizes_are_checked(name, bad):
+    with pytest.raises(ValueError, match=name):
+        VectorCache(**{name: bad})
+
+
+@pytest.mark.parametrize("bad", [0, -1, math.inf, math.nan, True, "3"])
+def test_ttl_is_checked(bad):
+    with pytest.raises(ValueError, match="ttl_ms"):
+        VectorCache(ttl_ms=bad)
+
+
+def test_many_threads():
+    cache = VectorCache(max_elements=50, dimensions=8, ttl_ms=60_000)
+    failures = []
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        try:
+            for number in range(200):
+                vector = random.normal(size=8)
+                cache.add(vector, key=f"{seed}-{number}")
+                found = cache.nearest(vector)
+                assert found is not None
+                assert -1.0 <= found[1] <= 1.0
+                assert cache.size <= 50
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert cache.size == 50
