@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kp_langchain.capture.from_messages import trace_from_messages
-    from kp_langchain.capture.handler import KPCallbackHandler, capture
-    from kp_langchain.capture.outcome import FinishedRun
+    from kp_langchain.recording.from_messages import trace_from_messages
+    from kp_langchain.recording.handler import KPCallbackHandler, capture
+    from kp_langchain.recording.outcome import FinishedRun
     from kp_langchain.config import DomainPolicy, Settings
     from kp_langchain.errors import (
         ConfigError,
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "kp_langchain.capture.from_messages": ("trace_from_messages",),
-    "kp_langchain.capture.handler": ("KPCallbackHandler", "capture"),
-    "kp_langchain.capture.outcome": ("FinishedRun",),
+    "kp_langchain.recording.from_messages": ("trace_from_messages",),
+    "kp_langchain.recording.handler": ("KPCallbackHandler", "capture"),
+    "kp_langchain.recording.outcome": ("FinishedRun",),
     "kp_langchain.config": ("DomainPolicy", "Settings"),
     "kp_langchain.errors": (
         "ConfigError",

@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from kp_langchain.capture.handler import KPCallbackHandler
+from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.demo.tasks import TASKS, DemoTask
 from kp_langchain.errors import MissingExtraError

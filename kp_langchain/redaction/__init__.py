@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from kp_langchain.errors import ConfigError
@@ -58,4 +57,4 @@ def redact(value: object, *, level: str = "aggregated") -> Redaction:
         raise ConfigError(f"unknown privacy level {level!r}; use one of {allowed}")
     walker = Walker(identifiers=level != "private")
     redacted = walker.walk(value)
-    return Redaction(redacted, MappingProxyType(dict(walker.counts)))
+    return Redaction(redacted, dict(walker.counts))

@@ -164,26 +164,26 @@ _FORMS = (
 
 # Forms without a fixed beginning: the literal that must be present, then the expression.
 _LOOSE = (
-    ("mailchimp_key", "-us", re.compile(r"(?<![A-Za-z0-9])[0-9a-f]{32}-us\d{1,2}(?!\w)", re.ASCII)),
+    ("mailchimp_key", "-us", re.compile(r"[0-9a-f]{32}-us\d{1,2}(?!\w)", re.ASCII)),
     (
         "telegram_token",
         ":AA",
-        re.compile(r"(?<![0-9])\d{8,10}:AA[\w\-]{32,34}(?![\w\-])", re.ASCII),
+        re.compile(r"\d{8,10}:AA[\w\-]{32,34}(?![\w\-])", re.ASCII),
     ),
     (
         "discord_token",
         ".",
-        re.compile(r"(?<![\w.\-])[MNO][\w\-]{22,27}\.[\w\-]{6}\.[\w\-]{27,40}(?![\w\-])", re.ASCII),
+        re.compile(r"[MNO][\w\-]{22,27}\.[\w\-]{6}\.[\w\-]{27,40}(?![\w\-])", re.ASCII),
     ),
     (
         "terraform_token",
         ".atlasv1.",
-        re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{14}\.atlasv1\.[\w\-=]{40,}", re.ASCII),
+        re.compile(r"[A-Za-z0-9]{14}\.atlasv1\.[\w\-=]{40,}", re.ASCII),
     ),
     (
         "azure_secret",
         "8Q~",
-        re.compile(r"(?<![\w.~\-])[\w.~\-]{3}8Q~[\w.~\-]{30,36}", re.ASCII),
+        re.compile(r"[\w.~\-]{3}8Q~[\w.~\-]{30,36}", re.ASCII),
     ),
 )
 _PASSWORD_HASH = re.compile(
@@ -222,7 +222,8 @@ def find_formats(text: str) -> Iterator[Span]:
         for kind, literal, pattern in _LOOSE:
             if text.find(literal, first, last) >= 0:
                 for match in pattern.finditer(text, first, min(last + 1, len(text))):
-                    yield Span(*match.span(), kind)
+                    if starts_word(text, match.start()):
+                        yield Span(*match.span(), kind)
     if "$" in text:
         for match in _PASSWORD_HASH.finditer(text):
             yield Span(*match.span(), "password_hash")

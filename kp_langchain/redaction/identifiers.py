@@ -209,7 +209,7 @@ def _is_ipv6(written: str) -> bool:
 
 def _is_card(written: str) -> bool:
     digits = written.replace(" ", "").replace("-", "")
-    if _CARD_NETWORKS.fullmatch(digits) is None or len(set(digits)) < 3:
+    if _CARD_NETWORKS.fullmatch(digits) is None or len(set(digits)) < 2:
         return False
     total = 0
     for place, digit in enumerate(reversed(digits)):

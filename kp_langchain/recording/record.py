@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.capture.messages import as_text
+from kp_langchain.recording.messages import as_text
 
 if TYPE_CHECKING:
-    from kp_langchain.capture.recorder import Recorder
+    from kp_langchain.recording.recorder import Recorder
 
 Kind = Literal["model", "tool", "retriever"]
 Mark = Literal["start", "end", "error"]

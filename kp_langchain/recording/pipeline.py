@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kp_langchain.capture.messages import clean
-from kp_langchain.capture.outcome import (
+from kp_langchain.recording.messages import clean
+from kp_langchain.recording.outcome import (
     FinishedRun,
     Judgement,
     OutcomeFunction,
@@ -21,8 +21,8 @@ from kp_langchain.capture.outcome import (
     judge,
     looks_successful,
 )
-from kp_langchain.capture.steps import Story, tell
-from kp_langchain.capture.worker import say_once
+from kp_langchain.recording.steps import Story, tell
+from kp_langchain.recording.worker import say_once
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace, TraceStep
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from kp_langchain.scoring.scorer import Scorer
 
-    from kp_langchain.capture.record import RunRecord
-    from kp_langchain.capture.tally import Tally
+    from kp_langchain.recording.record import RunRecord
+    from kp_langchain.recording.tally import Tally
     from kp_langchain.config import DomainPolicy
     from kp_langchain.store import TraceStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.agents import shape
-from tests.capture.situations import SITUATIONS, Situation, as_expected, play
+from tests.recording.situations import SITUATIONS, Situation, as_expected, play
 
 FATES = (
     "runs", "open", "paused", "cancelled", "abandoned", "handed_over", "empty", "dropped",

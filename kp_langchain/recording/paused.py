@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kp_langchain._forksafe import ForkSafeLock
 
 if TYPE_CHECKING:
-    from kp_langchain.capture.record import RunRecord
-    from kp_langchain.capture.recorder import Recorder
+    from kp_langchain.recording.record import RunRecord
+    from kp_langchain.recording.recorder import Recorder
 
 _lock = ForkSafeLock()
 _shelf: dict[tuple[str, int], RunRecord] = {}

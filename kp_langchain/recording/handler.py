@@ -21,13 +21,13 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from kp_langchain.capture import paused
-from kp_langchain.capture.graph_events import hear_graph_events
-from kp_langchain.capture.outcome import OutcomeFunction
-from kp_langchain.capture.pipeline import Pipeline
-from kp_langchain.capture.record import Bounds, RunRecord, Start
-from kp_langchain.capture.recorder import Recorder
-from kp_langchain.capture.worker import say_once, worker
+from kp_langchain.recording import paused
+from kp_langchain.recording.graph_events import hear_graph_events
+from kp_langchain.recording.outcome import OutcomeFunction
+from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.record import Bounds, RunRecord, Start
+from kp_langchain.recording.recorder import Recorder
+from kp_langchain.recording.worker import say_once, worker
 from kp_langchain.config import DomainPolicy, Settings, load_settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
@@ -114,6 +114,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         ):  # fmt: skip
             if function is not None and not callable(function):
                 raise ConfigError(f"{name} is {function!r}; give a function or leave it out")
+        if scorer is not None and not callable(getattr(scorer, "evaluate", None)):
+            raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
         settings = load_settings()
         self.domain = domain
         self._disabled = settings.disabled

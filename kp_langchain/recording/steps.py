@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kp_langchain.capture.record import Call, Mark
+    from kp_langchain.recording.record import Call, Mark
 
 Draft = dict[str, Any]
 

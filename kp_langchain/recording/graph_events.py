@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kp_langchain.capture.handler import KPCallbackHandler
+    from kp_langchain.recording.handler import KPCallbackHandler
 
 _graph_kinds: dict[type, type] = {}
 

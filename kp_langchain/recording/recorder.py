@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from kp_langchain.capture import paused
-from kp_langchain.capture.meaning import Meaning, meaning_of
-from kp_langchain.capture.messages import (
+from kp_langchain.recording import paused
+from kp_langchain.recording.meaning import Meaning, meaning_of
+from kp_langchain.recording.messages import (
     answer_in,
     as_text,
     clip,
@@ -30,9 +30,9 @@ from kp_langchain.capture.messages import (
     objective_in,
     plain,
 )
-from kp_langchain.capture.outcome import confidence_in
-from kp_langchain.capture.record import Bounds, Call, Ending, Kind, RunRecord, Start, thread_id_in
-from kp_langchain.capture.tally import Tally
+from kp_langchain.recording.outcome import confidence_in
+from kp_langchain.recording.record import Bounds, Call, Ending, Kind, RunRecord, Start, thread_id_in
+from kp_langchain.recording.tally import Tally
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")

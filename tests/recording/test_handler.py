@@ -1,0 +1,658 @@
+"""The handler as its owner uses it: gate, log, outcome, what goes wrong, what is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+from pydantic import BaseModel
+
+from kp_langchain import (
+    ConfigError,
+    DomainPolicy,
+    FinishedRun,
+    KPCallbackHandler,
+    ScoredTrace,
+    Scorer,
+    ScoringWeights,
+    TraceStore,
+    capture,
+)
+from tests.agents import (
+    ASK,
+    QUESTION,
+    ScriptedChatModel,
+    agent,
+    call,
+    handler,
+    run,
+    say,
+    search,
+    searching,
+    shape,
+)
+
+ALWAYS = DomainPolicy(threshold=0.0)
+NEVER = DomainPolicy(threshold=1.0)
+
+
+def test_the_last_scored_run_is_there_after_the_agent_returned() -> None:
+    watching = handler("finance")
+    assert watching.last(0.1) is None
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.trace.metadata.task_domain == "finance"
+    assert scored.trace.metadata.quality_score == scored.breakdown.total
+    assert scored.breakdown.profile == "finance"
+    assert scored.trace.outcome.result_summary == "42"
+
+
+def test_run_id_is_langchains() -> None:
+    run_id = uuid4()
+    watching = handler()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.run_id == run_id
+
+
+@pytest.mark.parametrize(
+    ("policy", "decision"), [(ALWAYS, "contributed"), (NEVER, "below_threshold")]
+)
+def test_the_gate_decides_and_the_store_keeps_bodies_of_what_passed(
+    policy: DomainPolicy, decision: str, tmp_path: Path
+) -> None:
+    with TraceStore(tmp_path / "t.db") as store:
+        watching = handler(policy=policy, store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        assert scored.decision == decision
+        assert watching.stats()[decision] == 1
+        stored = store.get(scored.trace.id)
+        assert stored is not None
+        assert stored.decision == decision
+        assert stored.breakdown == scored.breakdown.to_dict()
+        assert (stored.trace is not None) == (decision == "contributed")
+        if stored.trace:
+            assert stored.trace == scored.trace
+
+
+def test_keep_all_keeps_the_body_of_a_run_that_did_not_pass(tmp_path: Path) -> None:
+    with TraceStore(tmp_path / "t.db") as store:
+        watching = handler(policy=DomainPolicy(threshold=1.0, keep="all"), store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        stored = store.get(str(scored.run_id))
+        assert stored is not None
+        assert stored.trace == scored.trace
+
+
+def test_policy_weights_visibility_and_privacy_reach_the_trace() -> None:
+    policy = DomainPolicy(
+        weights=ScoringWeights(0.0, 0.0, 0.0, 1.0), visibility="org", privacy_level="private"
+    )
+    watching = handler("finance", policy={"finance": policy})
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.breakdown.outcome_confidence.weight == 1.0
+    assert scored.trace.metadata.visibility == "org"
+    assert scored.trace.metadata.privacy_level == "private"
+
+
+def test_the_runs_metadata_names_the_domain() -> None:
+    watching = handler("finance")
+    searching().invoke(ASK, {"callbacks": [watching], "metadata": {"kp_domain": "medical"}})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.breakdown.profile == "medical"
+
+
+def test_kp_toml_and_environment_set_the_threshold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("kp.toml").write_text("[domains.finance]\nthreshold = 0.11\n")
+    assert run_threshold("finance") == 0.11
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.22")
+    assert run_threshold("finance") == 0.22
+    assert run_threshold("finance", policy=DomainPolicy(threshold=0.33)) == 0.33
+
+
+def run_threshold(domain: str, **options: Any) -> float:
+    return run(searching(), domain=domain, **options).threshold
+
+
+def test_agent_id_is_written_in_the_protocols_form() -> None:
+    assert run(searching(), agent_id="a1").trace.metadata.agent_id == "kp:agent:a1"
+    assert run(searching(), agent_id="kp:agent:b").trace.metadata.agent_id == "kp:agent:b"
+    assert run(searching()).trace.metadata.agent_id is None
+
+
+def test_mcp_server_comes_from_the_tools_metadata() -> None:
+    remote = search.model_copy(update={"metadata": {"mcp_server": "github"}})
+    made = agent(say("", call("search", q="a")), say("42"), tools=(remote,))
+    step = run(made).trace.steps[0]
+    assert step.tool is not None
+    assert step.tool.mcp_server == "github"
+
+
+def test_steps_hold_inputs_outputs_and_latency() -> None:
+    thought, asked, seen, last = run(searching()).trace.steps
+    assert thought.content == "I search."
+    assert asked.input == {"q": "a"}
+    assert seen.content == "result for a"
+    assert seen.latency_ms is not None
+    assert last.content == "42"
+
+
+# ------------------------------------------------------------------ logging
+
+
+def test_every_scored_run_gives_one_record_with_every_figure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        scored = run(searching(), domain="finance")
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "kp.trace_scored"]
+    fields = vars(record)
+    assert record.levelno == logging.INFO
+    assert fields["score"] == scored.breakdown.total
+    assert fields["threshold"] == scored.threshold
+    assert fields["decision"] == scored.decision
+    assert fields["trace_id"] == scored.trace.id
+    assert fields["run_id"] == str(scored.run_id)
+    assert fields["confidence_source"] == "default"
+    for name in ("complexity", "novelty", "tool_diversity", "outcome_confidence"):
+        dimension = getattr(scored.breakdown, name)
+        assert fields[name] == dimension.value
+        assert fields[f"{name}_weight"] == dimension.weight
+        assert fields[f"{name}_contribution"] == dimension.contribution
+    json.dumps({key: value for key, value in fields.items() if key not in ("args", "exc_info")})
+    assert f"{scored.breakdown.total:.3f}" in record.getMessage()
+
+
+# ------------------------------------------------------------------ outcome
+
+
+@pytest.mark.parametrize(
+    ("report", "success", "confidence", "source"),
+    [
+        (None, True, 0.8, "default"),
+        (True, True, 0.8, "default after outcome function"),
+        (False, False, 0.2, "default after outcome function"),
+        (0.7, True, 0.7, "outcome function"),
+        ({"success": False, "confidence": 0.6}, False, 0.6, "outcome function"),
+        ({"confidence": 0}, True, 0.0, "outcome function"),
+        ({}, True, 0.8, "default"),
+    ],
+)
+def test_outcome_function(report: Any, success: bool, confidence: float, source: str) -> None:
+    seen: list[FinishedRun] = []
+
+    def judge(finished: FinishedRun) -> Any:
+        seen.append(finished)
+        return report
+
+    scored = run(searching(), outcome=judge)
+    assert scored.trace.metadata.success is success
+    assert scored.trace.outcome.confidence == confidence
+    assert scored.breakdown.confidence_source == source
+    assert seen[0].objective == QUESTION
+    assert seen[0].answer == "42"
+    assert seen[0].output["messages"][-1].content == "42"  # type: ignore[index]
+    assert [step.type for step in seen[0].steps] == [s.type for s in scored.trace.steps]
+
+
+@pytest.mark.parametrize("report", [7, "yes", float("nan"), {"confidence": 2}, {"success": 1}])
+def test_an_unusable_report_is_counted_and_passed_over(
+    report: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = handler(outcome=lambda _: report)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.breakdown.confidence_source == "default"
+    assert watching.stats()["outcome_errors"] == 1
+
+
+class _Form(BaseModel):
+    value: int
+    confidence: float
+
+
+def test_confidence_from_structured_output() -> None:
+    made = agent(say("", call("_Form", value=1, confidence=0.91)), response_format=_Form)
+    scored = run(made)
+    assert scored.trace.outcome.confidence == 0.91
+    assert scored.breakdown.confidence_source == "structured output"
+
+
+def test_confidence_from_token_probabilities() -> None:
+    answer = AIMessage(
+        "yes",
+        response_metadata={"logprobs": {"content": [{"logprob": 0.0}, {"logprob": -0.6931472}]}},
+    )
+    scored = run(agent(answer))
+    assert scored.trace.outcome.confidence == pytest.approx(0.75)
+    assert scored.breakdown.confidence_source == "token probabilities"
+
+
+def test_what_the_caller_reported_comes_before_what_the_output_says() -> None:
+    made = agent(say("", call("_Form", value=1, confidence=0.91)), response_format=_Form)
+    assert run(made, outcome=lambda _: 0.4).trace.outcome.confidence == 0.4
+
+
+def test_objective_function_comes_first_and_may_fail() -> None:
+    assert run(searching(), objective=lambda _: "mine").trace.task.objective == "mine"
+    assert run(searching(), objective=lambda _: None).trace.task.objective == QUESTION
+    assert run(searching(), objective=lambda x: x["no"]).trace.task.objective == QUESTION
+
+
+# ------------------------------------------------------------------ several handlers
+
+
+def test_two_handlers_of_different_domains_record_one_run_each_for_itself() -> None:
+    class Lengths:
+        def embed(self, texts: Any) -> Any:
+            import numpy as np
+
+            return np.ones((len(texts), 4), dtype="float32")
+
+    shared = Scorer(embedder=Lengths())
+    one, other = handler("finance", scorer=shared), handler("code", scorer=shared)
+    searching().invoke(ASK, {"callbacks": [one, other]})
+    first, second = one.last(), other.last()
+    assert first is not None
+    assert second is not None
+    assert (first.breakdown.profile, second.breakdown.profile) == ("finance", "code")
+    assert first.trace.id != second.trace.id
+    # One experience: neither is a precedent for the other.
+    assert first.breakdown.novelty.value == second.breakdown.novelty.value == 0.5
+    searching().invoke(ASK, {"callbacks": [one]})
+    again = one.last()
+    assert again is not None
+    assert again.breakdown.novelty.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_capture_records_runs_inside_the_block_only() -> None:
+    with capture("finance", store=None, scorer=Scorer(embedder=None)) as watching:
+        searching().invoke(ASK)
+    searching().invoke(ASK)
+    assert watching.flush()
+    assert watching.stats()["runs"] == 1
+    scored = watching.last()
+    assert scored is not None
+    assert scored.breakdown.profile == "finance"
+
+
+def test_capture_around_async_code() -> None:
+    async def main() -> KPCallbackHandler:
+        with capture(store=None, scorer=Scorer(embedder=None)) as watching:
+            await asyncio.gather(*(searching().ainvoke(ASK) for _ in range(5)))
+        return watching
+
+    watching = asyncio.run(main())
+    assert watching.flush()
+    assert watching.stats()["scored"] == 5
+
+
+def test_resume_with_another_handler_gives_one_trace() -> None:
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.types import Command
+
+    paused = agent(
+        say("I search.", call("search", q="a")),
+        say("42"),
+        checkpointer=InMemorySaver(),
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
+    )
+    thread: Any = {"thread_id": "two handlers"}
+    first, second = handler("finance"), handler("finance")
+    paused.invoke(ASK, {"callbacks": [first], "configurable": thread})
+    assert first.stats()["paused"] == 1
+    resume = Command(resume={"decisions": [{"type": "approve"}]})
+    paused.invoke(resume, {"callbacks": [second], "configurable": thread})
+    scored = second.last()
+    assert scored is not None
+    assert shape(scored.trace) == ["thought", "call search", "saw search", "thought"]
+    assert scored.trace.task.objective == QUESTION
+    assert first.stats()["handed_over"] == 1
+    assert first.stats()["paused"] == 0
+
+
+# ------------------------------------------------------------------ what goes wrong
+
+
+class _RaisingEmbedder:
+    def embed(self, texts: Any) -> Any:
+        raise OSError("no weights")
+
+
+def test_an_embedder_that_raises_costs_the_novelty_only() -> None:
+    scored = run(searching(), scorer=Scorer(embedder=_RaisingEmbedder()))
+    assert scored.breakdown.novelty.value == 0.5
+    assert "OSError" in scored.breakdown.novelty_source
+
+
+class _RaisingScorer(Scorer):
+    def evaluate(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("secret text of the run")
+
+
+def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.recording.worker._said", set())
+    watching = handler(scorer=_RaisingScorer(embedder=None))
+    for _ in range(3):
+        assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
+    assert watching.flush()
+    assert watching.stats()["failed"] == 3
+    assert watching.stats()["scored"] == 0
+    warned = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) == 1
+    assert "RuntimeError" in warned[0].getMessage()
+    assert "secret text" not in caplog.text
+
+
+def test_a_store_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "dir.db").mkdir()
+    watching = handler(store=TraceStore(tmp_path / "dir.db"))
+    assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
+    assert watching.last() is None
+    stats = watching.stats()
+    assert (stats["runs"], stats["failed"], stats["scored"]) == (1, 1, 0)
+
+
+def test_on_scored_that_raises_is_counted_and_changes_nothing() -> None:
+    def boom(_: ScoredTrace) -> None:
+        raise ValueError("mine")
+
+    watching = handler(on_scored=boom)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.last() is not None
+    assert watching.stats()["on_scored_errors"] == 1
+
+
+def test_flush_from_on_scored_does_not_wait_for_itself() -> None:
+    said: list[bool] = []
+    watching: KPCallbackHandler
+    watching = handler(on_scored=lambda _: said.append(watching.flush(5)))
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.flush()
+    assert said == [False]
+
+
+class _Hostile:
+    """Raises whatever is asked of it."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __str__(self) -> str:
+        raise self.error("str")
+
+    __repr__ = __str__
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error(name)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, RecursionError, GeneratorExit])
+def test_values_that_raise_do_not_reach_the_agent(error: type[BaseException]) -> None:
+    watching = handler()
+    run_id, tool_id = uuid4(), uuid4()
+    watching.on_chain_start(None, {"input": _Hostile(error)}, run_id=run_id)
+    watching.on_tool_start(
+        {"name": "t"}, "x", run_id=tool_id, parent_run_id=run_id, inputs={"a": _Hostile(error)}
+    )
+    watching.on_tool_end(_Hostile(error), run_id=tool_id)
+    watching.on_chain_end(_Hostile(error), run_id=run_id)
+    assert watching.flush()
+    assert watching.stats()["runs"] == 1
+
+
+def test_arguments_that_make_no_sense_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    watching = handler()
+    for event in (
+        "on_chain_start", "on_chain_end", "on_chain_error", "on_chat_model_start", "on_llm_start",
+        "on_llm_end", "on_llm_error", "on_tool_start", "on_tool_end", "on_tool_error",
+        "on_retriever_start", "on_retriever_end", "on_retriever_error", "on_retry",
+        "on_custom_event", "on_interrupt", "on_resume",
+    ):  # fmt: skip
+        getattr(watching, event)()
+        getattr(watching, event)(None, None, None, run_id=[], parent_run_id=object())
+    assert watching.stats()["callback_errors"] >= 17
+    assert watching.stats()["open"] == 0
+
+
+def test_cyclic_and_huge_values_are_cut_to_their_bound() -> None:
+    ring: dict[str, Any] = {"data": "x" * 5_000_000}
+    ring["ring"] = ring
+    watching = handler()
+    run_id, tool_id = uuid4(), uuid4()
+    watching.on_chain_start(None, {"input": "q"}, run_id=run_id)
+    watching.on_tool_start({"name": "t"}, "", run_id=tool_id, parent_run_id=run_id, inputs=ring)
+    watching.on_tool_end("y" * 5_000_000, run_id=tool_id)
+    watching.on_chain_end({"output": "done"}, run_id=run_id)
+    scored = watching.last()
+    assert scored is not None
+    assert len(scored.trace.model_dump_json()) < 20_000
+    assert "more characters" in (scored.trace.steps[1].content or "")
+
+
+def test_lone_surrogates_and_nul_are_replaced(tmp_path: Path) -> None:
+    with TraceStore(tmp_path / "t.db") as store:
+        watching = handler(store=store, policy=ALWAYS)
+        made = agent(say("bad \ud800 text\x00"))
+        made.invoke({"messages": [("user", "why \udfff\x00?")]}, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        assert scored.trace.steps[0].content == "bad ? text\ufffd"
+        stored = store.get(scored.trace.id)
+        assert stored is not None
+        assert stored.objective == "why ?\ufffd?"
+
+
+# ------------------------------------------------------------------ privacy
+
+
+def test_secrets_and_identifiers_reach_neither_embedder_nor_log_nor_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    embedded: list[str] = []
+
+    class Reading:
+        def embed(self, texts: Any) -> Any:
+            import numpy as np
+
+            embedded.extend(texts)
+            return np.ones((len(texts), 4), dtype="float32")
+
+    secret, person = "sk-proj-" + "a1B2" * 12, "jane.doe@example.com"
+    file = tmp_path / "t.db"
+    with caplog.at_level(logging.DEBUG), TraceStore(file) as store:
+        watching = handler(store=store, policy=ALWAYS, scorer=Scorer(embedder=Reading()))
+        made = agent(
+            say(f"key {secret} of {person}", call("search", q=f"password={secret}")),
+            say(f"done with {secret} for {person}"),
+        )
+        made.invoke(
+            {"messages": [("user", f"use {secret}, ask {person}")]}, {"callbacks": [watching]}
+        )
+        scored = watching.last()
+    assert scored is not None
+    for private in (secret, person):
+        assert private not in scored.trace.model_dump_json()
+        assert all(private not in text for text in embedded)
+        assert private not in caplog.text
+        assert all(private.encode() not in path.read_bytes() for path in tmp_path.glob("t.db*"))
+    assert embedded
+
+
+def test_privacy_level_private_keeps_identifiers_but_no_secrets() -> None:
+    secret, person = "sk-proj-" + "a1B2" * 12, "jane.doe@example.com"
+    made = agent(say(f"{secret} {person}"))
+    text = run(made, policy=DomainPolicy(privacy_level="private")).trace.model_dump_json()
+    assert secret not in text
+    assert person in text
+
+
+def test_what_cannot_be_redacted_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError
+
+    monkeypatch.setattr("kp_langchain.recording.pipeline.redact", broken)
+    scored = run(searching())
+    text = scored.trace.model_dump_json()
+    assert "I search" not in text
+    assert QUESTION not in text
+    assert scored.trace.steps[1].input == {"input": "[REDACTED:failed]"}
+
+
+# ------------------------------------------------------------------ bounds
+
+
+def test_the_oldest_open_run_is_given_up_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_OPEN_RUNS", "2")
+    watching = handler()
+    ids = [uuid4() for _ in range(5)]
+    for run_id in ids:
+        watching.on_chain_start(None, {}, run_id=run_id)
+    assert watching.stats()["open"] == 2
+    assert watching.stats()["abandoned"] == 3
+    watching.on_chain_end({}, run_id=ids[0])
+    assert watching.stats()["scored"] == 0
+
+
+def test_a_silent_run_is_abandoned_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setenv("KP_RUN_TIMEOUT_S", "60")
+    watching = handler()
+    silent, busy = uuid4(), uuid4()
+    watching.on_chain_start(None, {}, run_id=silent)
+    watching.on_chain_start(None, {}, run_id=busy)
+    clock[0] += 50
+    watching.on_tool_start({"name": "t"}, "", run_id=uuid4(), parent_run_id=busy)
+    clock[0] += 20
+    assert watching.stats()["open"] == 1
+    assert watching.stats()["abandoned"] == 1
+
+
+def test_steps_beyond_the_bound_are_dropped_from_the_middle_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KP_MAX_STEPS", "10")
+    watching = handler()
+    run_id = uuid4()
+    watching.on_chain_start(None, {"input": "q"}, run_id=run_id)
+    for at in range(50):
+        tool_id = uuid4()
+        watching.on_tool_start({"name": "t"}, str(at), run_id=tool_id, parent_run_id=run_id)
+        watching.on_tool_end(f"saw {at}", run_id=tool_id)
+    watching.on_chain_end({"output": "done"}, run_id=run_id)
+    scored = watching.last()
+    assert scored is not None
+    assert len(scored.trace.steps) == 10
+    assert scored.trace.steps[0].input == {"input": "0"}
+    assert scored.trace.steps[-1].content == "saw 49"
+    assert watching.stats()["dropped_steps"] == 90
+
+
+def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    go, begun = threading.Event(), threading.Event()
+
+    def hold(_: ScoredTrace) -> None:
+        begun.set()
+        go.wait(30)
+
+    watching = handler(on_scored=hold)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert begun.wait(30)
+    for _ in range(5):
+        searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.stats()["dropped"] == 3
+    go.set()
+    assert watching.flush(30)
+    stats = watching.stats()
+    assert stats["runs"] == 6 == stats["scored"] + stats["dropped"]
+
+
+def test_closed_and_disabled_handlers_record_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    watching = handler()
+    watching.on_chain_start(None, {}, run_id=uuid4())
+    watching.close()
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.stats()["runs"] == 1
+    assert watching.stats()["abandoned"] == 1
+    monkeypatch.setenv("KP_DISABLED", "1")
+    off = handler()
+    searching().invoke(ASK, {"callbacks": [off]})
+    assert off.stats()["runs"] == 0
+
+
+def test_what_starts_after_its_root_has_ended_is_not_a_new_run() -> None:
+    watching = handler()
+    root, child, grandchild = uuid4(), uuid4(), uuid4()
+    watching.on_chain_start(None, {"input": "q"}, run_id=root)
+    watching.on_chain_error(asyncio.CancelledError(), run_id=root)
+    watching.on_chain_start(None, {"input": "q"}, run_id=child, parent_run_id=root)
+    watching.on_chain_start(None, {"input": "q"}, run_id=grandchild, parent_run_id=child)
+    assert watching.stats()["runs"] == 1
+    assert watching.stats()["cancelled"] == 1
+
+
+# ------------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"domain": ""}, "domain"),
+        ({"domain": None}, "domain"),
+        ({"policy": {"threshold": 1}}, "policy"),
+        ({"outcome": 3}, "outcome"),
+        ({"on_scored": "x"}, "on_scored"),
+        ({"objective": 1}, "objective"),
+        ({"registry": object()}, "registry"),
+        ({"store": 7}, "store"),
+        ({"scorer": "auto"}, "scorer"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        KPCallbackHandler(**arguments)
+
+
+def test_a_bad_configuration_file_names_file_key_value_and_remedy() -> None:
+    Path("kp.toml").write_text("[domains.finance]\nthresold = 0.6\n")
+    with pytest.raises(ConfigError, match=r"kp\.toml.*domains\.finance\.thresold.*threshold"):
+        handler()
+
+
+def test_unknown_domain_is_scored_with_the_default_profile() -> None:
+    assert run(searching(), domain="gardening").breakdown.profile == "default"
+
+
+def test_a_root_that_is_not_a_graph_gets_no_graph_events() -> None:
+    watching = handler()
+    RunnableLambda(lambda x: ScriptedChatModel([say("hi")]).invoke(x)).invoke(
+        "q", {"callbacks": [watching]}
+    )
+    scored = watching.last()
+    assert scored is not None
+    assert shape(scored.trace) == ["thought"]
