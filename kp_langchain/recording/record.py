@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Kind = Literal["model", "tool", "retriever"]
 Mark = Literal["start", "end", "error"]
 Ending = Literal["finished", "failed", "cancelled", "paused"]
+
+# How agents and graphs name themselves in `metadata.ls_integration`.
+_GRAPHS = ("langgraph", "langchain_create_agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +50,24 @@ class Start(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a model, tool or retriever."""
 
-    __slots__ = (
-        "answered", "error", "failed", "input", "key", "kind", "latency_ms", "mcp_server",
-        "name", "retries", "started_s", "text", "tool_call_id", "void",
-    )  # fmt: skip
-
-    def __init__(self, kind: Kind, name: str, key: object) -> None:
-        self.kind: Kind = kind
-        self.name = name
-        self.key = key  # equal for the attempts of one call
-        self.started_s = time.perf_counter()
-        self.latency_ms: float | None = None
-        self.input: dict[str, Any] | None = None
-        self.mcp_server: str | None = None
-        self.tool_call_id: str | None = None
-        self.text = ""
-        self.error = ""
-        self.answered = False
-        self.failed = False
-        self.retries = 0
-        self.void = False  # paused or cancelled: as if it had not been made
+    kind: Kind
+    name: str
+    key: object  # equal for the attempts of one call
+    started_s: float = field(default_factory=time.perf_counter)
+    latency_ms: float | None = None
+    input: dict[str, Any] | None = None
+    mcp_server: str | None = None
+    tool_call_id: str | None = None
+    text: str = ""
+    error: str = ""
+    answered: bool = False
+    failed: bool = False
+    retries: int = 0
+    void: bool = False  # paused or cancelled: as if it had not been made
 
     def close(self) -> None:
         """Note that it answered, and how long it took."""
@@ -77,47 +75,49 @@ class Call:
         self.latency_ms = (time.perf_counter() - self.started_s) * 1000
 
 
+@dataclass(slots=True, eq=False)
 class RunRecord:
     """What was recorded of one root run."""
 
-    __slots__ = (
-        "answer", "claimed_confidence", "domain", "dropped_steps", "ending", "error",
-        "fallback_objective", "head", "interrupted", "langgraph", "last_call", "last_seen_s",
-        "limit_reached", "logprobs", "metadata", "name", "objective", "open_runs", "output",
-        "pending", "recorder", "reported", "run_id", "started_at", "steps_bound", "tail",
-        "thread_id",
-    )  # fmt: skip
+    recorder: Recorder
+    start: InitVar[Start]
+    run_id: UUID = field(init=False)
+    name: str = field(init=False)
+    metadata: Mapping[str, Any] = field(init=False)
+    domain: str = field(init=False)
+    thread_id: str | None = field(init=False)
+    langgraph: bool = field(init=False)
+    steps_bound: int = field(init=False)
+    tail: deque[tuple[Mark, Call]] = field(init=False)
+    head: list[tuple[Mark, Call]] = field(default_factory=list)
+    dropped_steps: int = 0
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    last_seen_s: float = field(init=False)
+    objective: str = ""
+    fallback_objective: str = ""
+    open_runs: set[UUID] = field(default_factory=set)
+    pending: dict[str, str] = field(default_factory=dict)  # tool calls asked for, not yet started
+    last_call: Call | None = None
+    interrupted: bool = False
+    limit_reached: bool = False
+    over: bool = False
+    ending: Ending | None = None
+    error: str = ""
+    answer: str | None = None
+    output: object = None
+    claimed_confidence: float | None = None
+    logprobs: object = None
+    reported: Any = None
 
-    def __init__(self, recorder: Recorder, start: Start) -> None:
-        run_id, _, name, metadata = start
-        half = recorder.bounds.steps // 2
-        self.recorder = recorder
-        self.run_id = run_id
-        self.name = name
-        self.started_at = datetime.now(UTC)
+    def __post_init__(self, start: Start) -> None:
+        self.run_id, _, self.name, self.metadata = start
         self.last_seen_s = time.monotonic()
-        self.objective = ""
-        self.fallback_objective = ""
-        self.domain = as_text(metadata.get("kp_domain"), 100)
-        self.thread_id = thread_id_in(metadata)
-        self.metadata = metadata
-        self.langgraph = "langgraph" in str(metadata.get("ls_integration", ""))
-        self.steps_bound = recorder.bounds.steps - half
-        self.head: list[tuple[Mark, Call]] = []
-        self.tail: deque[tuple[Mark, Call]] = deque(maxlen=half)
-        self.dropped_steps = 0
-        self.pending: dict[str, str] = {}  # tool calls a model asked for, by id, not yet started
-        self.open_runs: set[UUID] = set()
-        self.last_call: Call | None = None
-        self.logprobs: Any = None
-        self.reported: Any = None
-        self.interrupted = False
-        self.limit_reached = False
-        self.ending: Ending | None = None
-        self.error = ""
-        self.answer: str | None = None
-        self.claimed_confidence: float | None = None
-        self.output: object = None
+        self.domain = as_text(self.metadata.get("kp_domain"), 100)
+        self.thread_id = thread_id_in(self.metadata)
+        self.langgraph = self.metadata.get("ls_integration") in _GRAPHS
+        tail = self.recorder.bounds.steps // 2
+        self.steps_bound = self.recorder.bounds.steps - tail
+        self.tail = deque(maxlen=tail)
 
     def mark(self, mark: Mark, call: Call) -> None:
         """Add a start, end or error of `call` to the timeline."""

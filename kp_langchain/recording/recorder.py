@@ -37,6 +37,7 @@ from kp_langchain.recording.tally import Tally
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 _RECENTLY_OVER = 1024
+_GONE = object()
 
 
 class _Open:
@@ -81,7 +82,7 @@ class Recorder:
         self._deliver = deliver
         self._ambient = ambient
         self._open: dict[UUID, _Open] = {}
-        self._roots: dict[UUID, RunRecord] = {}
+        self._roots: dict[RunRecord, None] = {}  # in the order in which they began
         self._over: dict[UUID, None] = {}
 
     # ---------------------------------------------------------------- the tree of runs
@@ -101,15 +102,21 @@ class Recorder:
                 parent_id = outer if parent is not None else parent_id
         root = RunRecord(self, start) if parent is None else parent.root
         entry = _Open(root, parent_id)
+        if parent is None:
+            self._roots[root] = None
         if self._open.setdefault(run_id, entry) is not entry:
+            if parent is None:
+                self._roots.pop(root, None)
             return None
         if parent is None:
             self.tally.add("runs")
-            self._roots[run_id] = root
             self._give_up_oldest()
         else:
             root.last_seen_s = time.monotonic()
         root.open_runs.add(run_id)
+        if root.over:  # it ended in another thread just now
+            self._open.pop(run_id, None)
+            return None
         if not root.langgraph and "langgraph_step" in metadata:
             root.langgraph = True
         if root.thread_id is None:
@@ -128,8 +135,12 @@ class Recorder:
             with suppress(StopIteration, RuntimeError):
                 self._over.pop(next(iter(self._over)), None)
 
+    def _take(self, root: RunRecord) -> bool:
+        """Claim the end of a root; False for whoever comes second."""
+        return self._roots.pop(root, _GONE) is not _GONE
+
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
-        if self._roots.pop(root.run_id, None) is None:
+        if not self._take(root):
             return
         self._forget(root)
         root.ending = ending
@@ -161,6 +172,7 @@ class Recorder:
         self._end_root(root, "finished")
 
     def _forget(self, root: RunRecord) -> None:
+        root.over = True
         self._remember_over(root.run_id)
         for run_id in list(root.open_runs):
             self._open.pop(run_id, None)
@@ -181,12 +193,12 @@ class Recorder:
 
     def _oldest(self) -> RunRecord | None:
         try:
-            return next(iter(self._roots.values()), None)
+            return next(iter(self._roots), None)
         except RuntimeError:  # another thread changed it: there will be a next time
             return None
 
     def _abandon(self, root: RunRecord | None) -> bool:
-        if root is None or self._roots.pop(root.run_id, None) is None:
+        if root is None or not self._take(root):
             return False
         self._forget(root)
         self.tally.add("abandoned")

@@ -79,8 +79,6 @@ class Walker:
             redacted = self._replace(tells.kind)
         else:
             redacted = redact_text(text, self.counts, identifiers=self._identifiers)
-        if redacted == text:
-            return value
         encoded = redacted.encode("utf-8", "surrogateescape")
         return bytearray(encoded) if isinstance(value, bytearray) else encoded
 
@@ -122,16 +120,16 @@ class Walker:
         self, value: dict[Any, Any], depth: int, tells: Telling | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
-        named = self._named_by_field(value)
+        by_field = self._named_by_field(value)
         for key, item in list(dict.items(value)):
             said, saying = tells, name
             if isinstance(key, (str, bytes)):
                 own = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 mine = self._tells(own)
+                if mine is None and own.lower() == "value" and by_field is not None:
+                    mine, own = by_field
                 if mine is not None and not (mine.open and _is(item, dict)):
                     said, saying = mine, own
-                elif named is not None and own.lower() == "value":
-                    said, saying = named
             result[self._distinct(self._key(key), result)] = self.walk(item, depth, said, saying)
         return result
 

@@ -143,6 +143,7 @@ class Scorer:
             profile = domain if domain in self._profiles else "default"
             weighting = self._profiles[profile]
         shape = dimensions.TraceShape.of(trace)
+        steps = _count(shape.steps, "step")
         confidence = trace.outcome.confidence
         outcome = dimensions.outcome_confidence(confidence, success=success)
         nearest, source = self._compare(trace, ignore, remember=remember)
@@ -151,7 +152,7 @@ class Scorer:
             _dimension(
                 dimensions.complexity(shape, step_cap=self._step_cap),
                 weighting.complexity,
-                f"{len(shape.step_types)} of 4 step types, {_count(shape.steps, 'step')}, "
+                f"{len(shape.step_types)} of 4 step types, {steps}, "
                 f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
             ),
             _dimension(
@@ -164,7 +165,7 @@ class Scorer:
             _dimension(
                 dimensions.tool_diversity(shape),
                 weighting.tool_diversity,
-                f"{_count(len(shape.tool_names), 'distinct tool')} in {_count(shape.steps, 'step')}",
+                f"{_count(len(shape.tool_names), 'distinct tool')} in {steps}",
             ),
             _dimension(
                 outcome,

@@ -20,10 +20,10 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        """Return UTC as the database takes it; a naive time is taken as UTC."""
+        """Return UTC as the database takes it."""
         if value is None:
             return None
-        value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+        value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:

@@ -51,8 +51,10 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a script in a fresh interpreter, offline. The timeout is there for deadlocks alone."""
 
     def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        base = {k: v for k, v in os.environ.items() if k not in {"KP_EMBEDDING_MODEL", "HF_ENDPOINT"}}
-        done = subprocess.run(
+        base = {
+            k: v for k, v in os.environ.items() if k not in {"KP_EMBEDDING_MODEL", "HF_ENDPOINT"}
+        }
+        done = subprocess.run(  # noqa: S603 - our own script
             [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
             env={**base, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment},
             cwd=ROOT,

@@ -63,8 +63,11 @@ def test_line(explained):
 
 
 def test_line_says_when_novelty_is_neutral(make_trace):
-    assert Scorer(embedder=None).score(make_trace()).line().endswith(
-        "(default profile; novelty: no embedder)"
+    assert (
+        Scorer(embedder=None)
+        .score(make_trace())
+        .line()
+        .endswith("(default profile; novelty: no embedder)")
     )
 
 
@@ -75,15 +78,13 @@ def test_text(explained):
     ).text()
     assert lines.splitlines() == [
         "score 0.561 with the weights of profile code",
-        "  complexity          0.705 x 0.20 = 0.141   "
-        "3 of 4 step types, 3 steps, 1 error recovery",
+        "  complexity          0.705 x 0.20 = 0.141   3 of 4 step types, 3 steps, 1 error recovery",
         "  novelty             0.400 x 0.30 = 0.120   "
         "similarity 0.600 to the nearest remembered trace",
         "  tool diversity      1.000 x 0.30 = 0.300   1 distinct tool in 3 steps",
         "  outcome confidence  0.500 x 0.20 = 0.100   confidence 0.500, succeeded",
         "  weighted sum                       0.661",
-        "  rule single_tool          0.661 -> 0.561   "
-        "all its tool calls went to the same tool",
+        "  rule single_tool          0.661 -> 0.561   all its tool calls went to the same tool",
         "  score                              0.561   in 1.50 ms",
         f"  novelty from        nearest remembered trace, {first.id}",
         "  confidence from     reported by the caller",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -228,25 +228,17 @@ def test_ttl_is_checked(bad):
 
 def test_many_threads():
     cache = VectorCache(max_elements=50, dimensions=8, ttl_ms=60_000)
-    failures = []
 
     def work(seed):
         random = np.random.default_rng(seed)
-        try:
-            for number in range(200):
-                vector = random.normal(size=8)
-                cache.add(vector, key=f"{seed}-{number}")
-                found = cache.nearest(vector)
-                assert found is not None
-                assert -1.0 <= found[1] <= 1.0
-                assert cache.size <= 50
-        except BaseException as error:
-            failures.append(error)
+        for number in range(200):
+            vector = random.normal(size=8)
+            cache.add(vector, key=f"{seed}-{number}")
+            found = cache.nearest(vector)
+            assert found is not None
+            assert -1.0 <= found[1] <= 1.0
+            assert cache.size <= 50
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(6))) == [None] * 6
     assert cache.size == 50

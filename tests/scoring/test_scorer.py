@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -188,33 +189,33 @@ def test_confidence_that_escaped_validation_is_refused(make_trace, bad):
         Scorer(embedder=None).score(trace.model_copy(update={"outcome": outcome}))
 
 
-class FirstProblem(RuntimeError):
+class FirstError(RuntimeError):
     """Error types of this module's own, because each kind is logged once per process."""
 
 
-class SecondProblem(RuntimeError):
+class SecondError(RuntimeError):
     pass
 
 
 def test_an_embedder_that_raises(make_trace, caplog):
-    scorer = Scorer(embedder=Returning(FirstProblem("the secret text of the trace")))
+    scorer = Scorer(embedder=Returning(FirstError("the secret text of the trace")))
     with caplog.at_level(logging.DEBUG, logger="kp_langchain"):
         breakdowns = [scorer.evaluate(make_trace()) for _ in range(3)]
         scorer.remember(make_trace())
     for breakdown in breakdowns:
         assert breakdown.novelty.value == 0.5
-        assert breakdown.novelty_source == "embedder failed: FirstProblem"
+        assert breakdown.novelty_source == "embedder failed: FirstError"
         assert breakdown.nearest is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "FirstProblem" in caplog.text
+    assert "FirstError" in caplog.text
     assert "secret" not in caplog.text
 
 
 def test_an_embedder_that_recovers(make_trace):
     good = [[1.0, 0.0]]
-    scorer = Scorer(embedder=Returning(good, SecondProblem(), good))
+    scorer = Scorer(embedder=Returning(good, SecondError(), good))
     sources = [scorer.evaluate(make_trace()).novelty_source for _ in range(3)]
-    assert sources == ["empty cache", "embedder failed: SecondProblem", "nearest remembered trace"]
+    assert sources == ["empty cache", "embedder failed: SecondError", "nearest remembered trace"]
 
 
 @pytest.mark.parametrize(
@@ -335,39 +336,25 @@ def test_same_text_at_the_same_time_is_new_once(make_trace):
             return np.ones((len(texts), 4), dtype=np.float32)
 
     scorer = Scorer(embedder=Together())
-    sources: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: sources.append(scorer.evaluate(make_trace()).novelty_source))
-        for _ in range(threads_count)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(threads_count) as pool:
+        breakdowns = pool.map(scorer.evaluate, [make_trace() for _ in range(threads_count)])
+        sources = [breakdown.novelty_source for breakdown in breakdowns]
     assert sorted(sources) == ["empty cache"] + ["nearest remembered trace"] * (threads_count - 1)
 
 
 def test_many_threads_on_one_scorer(make_trace):
     cache = VectorCache(max_elements=100, dimensions=26)
     scorer = Scorer(embedder=Words(), cache=cache)
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            for turn in range(50):
-                trace = make_trace(objective=f"task {number} turn {turn}")
-                assert 0.0 <= scorer.evaluate(trace).total <= 1.0
-                scorer.remember(trace)
-                assert scorer.score(trace).nearest is not None
-        except BaseException as error:
-            failures.append(error)
+        for turn in range(50):
+            trace = make_trace(objective=f"task {number} turn {turn}")
+            assert 0.0 <= scorer.evaluate(trace).total <= 1.0
+            scorer.remember(trace)
+            assert scorer.score(trace).nearest is not None
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [None] * 8
     assert cache.size == 100
 
 
@@ -408,4 +395,3 @@ print(*values, default_scorer().score(trace).novelty_source, sep="|")
     [line] = done.stderr.strip().splitlines()
     assert line.startswith("WARNING kp_langchain ")
     assert "pip install 'kp-langchain[embeddings]'" in line
-

@@ -221,19 +221,24 @@ def test_a_forked_child_has_connections_of_its_own(url):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_that_ends_leaves_the_parent_s_connections_working(url):
+def test_a_child_that_ends_leaves_the_parent_s_session_open(new_postgres_url):
     program = """
         store = TraceStore(sys.argv[1])
         store.add(scored())
+
+        def session():
+            with store._open().connect() as connection:
+                return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+
+        before = session()
         child = os.fork()
         if child == 0:
             sys.exit(0)  # with everything that runs at exit
         _, status = os.waitpid(child, 0)
-        store.add(scored())
-        print(os.waitstatus_to_exitcode(status), store.count())
+        print(os.waitstatus_to_exitcode(status), session() == before)
         store.close()
     """
-    assert finish(start(program, url)) == "0 2"
+    assert finish(start(program, new_postgres_url())) == "0 True"
 
 
 def test_readers_do_not_wait_for_a_writer(url, scored):
@@ -339,6 +344,17 @@ class TestSqlite:
             assert store.count() == 1
             store.add(scored())
             assert store.count() == 2
+
+
+def test_postgres_compares_ids_byte_by_byte_in_every_locale(new_postgres_url):
+    url = new_postgres_url()
+    with TraceStore(url) as store:
+        store.count()
+    engine = engine_of(url)
+    columns = {column["name"]: column["type"] for column in sa.inspect(engine).get_columns("runs")}
+    engine.dispose()
+    assert columns["trace_id"].collation == "C"
+    assert columns["run_id"].collation == "C"
 
 
 def test_the_password_is_shown_nowhere():
