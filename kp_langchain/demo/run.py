@@ -65,8 +65,8 @@ def _invoke(task: DemoTask, model: BaseChatModel, handler: KPCallbackHandler) ->
         from langchain.agents import create_agent
     except ImportError as error:
         raise _missing() from error
-    agent = create_agent(model, list(task.tools))
-    agent.invoke({"messages": [("user", task.question)]}, config)
+    question: Any = {"messages": [("user", task.question)]}
+    create_agent(model, list(task.tools)).invoke(question, config)
 
 
 def _missing() -> MissingExtraError:

@@ -42,7 +42,7 @@ class ScriptedChatModel(BaseChatModel):
     answers: deque[Any] = Field(default_factory=deque)
 
     def __init__(self, answers: Iterable[Answer] = (), **fields: Any) -> None:
-        super().__init__(answers=deque(answers), **fields)
+        super().__init__(**{"answers": deque(answers), **fields})
 
     @property
     def _llm_type(self) -> str:
@@ -92,7 +92,7 @@ class ScriptedChatModel(BaseChatModel):
         words = answer.text.split(" ") if isinstance(answer.content, str) else []
         for at, word in enumerate(words):
             text = word if at == len(words) - 1 else f"{word} "
-            chunk = ChatGenerationChunk(message=AIMessageChunk(text))
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
             if run_manager:
                 run_manager.on_llm_new_token(text, chunk=chunk)
             yield chunk

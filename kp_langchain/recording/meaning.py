@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from functools import lru_cache
 from typing import Literal
 
 Meaning = Literal["error", "interrupt", "handoff", "cancelled"]
@@ -18,17 +17,13 @@ _CANCELLED = (
 )
 
 
-@lru_cache(maxsize=256)
-def meaning_of(error: type) -> Meaning:
-    """Tell an error from LangGraph's pauses and hand-offs, and from a cancellation.
-
-    Args:
-        error: The exception's class. LangGraph's are known by name, so that it is not imported.
-    """
-    for base in error.__mro__:
+def meaning_of(error: object) -> Meaning:
+    """Tell an error from LangGraph's pauses and hand-offs, and from a cancellation."""
+    # LangGraph's exceptions are known by name, so that it need not be imported.
+    for base in type(error).__mro__:
         if base.__module__ == "langgraph.errors":
             if base.__name__ == "GraphInterrupt":
                 return "interrupt"
             if base.__name__ == "GraphBubbleUp":
                 return "handoff"
-    return "cancelled" if issubclass(error, _CANCELLED) else "error"
+    return "cancelled" if isinstance(error, _CANCELLED) else "error"

@@ -298,7 +298,7 @@ class Recorder:
             return
         root = entry.root
         root.last_seen_s = time.monotonic()
-        meaning = meaning_of(type(error))
+        meaning = meaning_of(error)
         if meaning == "interrupt":
             root.interrupted = True
         if run_id != root.run_id:
@@ -436,7 +436,7 @@ class Recorder:
         if done is None:
             return
         root, call, is_root = done
-        meaning = meaning_of(type(error))
+        meaning = meaning_of(error)
         if meaning == "error":
             call.failed = True
             call.error = error_text(error, self.bounds.text_chars)

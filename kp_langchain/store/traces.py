@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.location import Location, locate
@@ -121,7 +121,7 @@ class TraceStore:
 
     def __init__(self, url: str | Path | None = None) -> None:
         self._location = locate(url)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._engine: sa.Engine | None = None
         self._at_end: weakref.finalize[..., Any] | None = None
         _stores.add(self)
@@ -293,7 +293,6 @@ class TraceStore:
 
     def _forget_connections(self) -> None:
         """In a forked child: leave the parent's connections alone and begin with none."""
-        self._lock = threading.Lock()
         if self._at_end is not None:
             self._at_end.detach()
         if self._engine is not None:
@@ -316,7 +315,7 @@ def default_store(url: str | Path | None = None) -> TraceStore:
 
 
 _shared: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
+_shared_lock = ForkSafeLock()
 _stores: weakref.WeakSet[TraceStore] = weakref.WeakSet()
 # Engines of the parent process. SQLite forbids even closing a connection on the other side of a
 # fork, so they are held here for good instead of being disposed of.
@@ -324,8 +323,6 @@ _inherited: list[sa.Engine] = []
 
 
 def _after_fork() -> None:
-    global _shared_lock  # another thread may have held it
-    _shared_lock = threading.Lock()
     for store in list(_stores):
         store._forget_connections()  # noqa: SLF001  (this module's own class)
 

@@ -1,0 +1,150 @@
+"""The worker at the edges of a process: exit with work queued, fork after start, interrupt."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kp_langchain import TraceStore
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = """
+import os, sys
+from tests.agents import ASK, handler, searching
+from kp_langchain import DomainPolicy, TraceStore
+store = TraceStore("runs.db")
+watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+"""
+
+
+def python(script: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", HEAD + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_script_that_just_ends_loses_nothing() -> None:
+    python(
+        """
+        for _ in range(20):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        """
+    )
+    with TraceStore("runs.db") as store:
+        assert store.count() == 20
+
+
+def test_a_script_that_raises_loses_nothing() -> None:
+    done = python(
+        """
+        searching().invoke(ASK, {"callbacks": [watching]})
+        raise SystemExit(3)
+        """,
+        check=False,
+    )
+    assert done.returncode == 3
+    with TraceStore("runs.db") as store:
+        assert store.count() == 1
+
+
+def test_exit_is_not_held_up_for_ever() -> None:
+    done = python(
+        """
+        import threading
+        from kp_langchain.recording.worker import worker
+        worker.exit_timeout_s = 0.05
+        worker.submit(threading.Event().wait)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        """
+    )
+    assert "were not scored" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
+    python(
+        """
+        import threading
+        go, begun = threading.Event(), threading.Event()
+
+        def hold(_):
+            begun.set()
+            go.wait(60)
+
+        held = handler("held", store=store, on_scored=hold)
+        searching().invoke(ASK, {"callbacks": [held]})
+        begun.wait(60)
+        # These wait in the queue while the process forks: they are the parent's to score.
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                mine = handler("child", store=store)
+                searching().invoke(ASK, {"callbacks": [mine]})
+                searching().invoke(ASK, {"callbacks": [watching]})
+                code = 0 if mine.flush(60) else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        go.set()
+        assert watching.flush(60)
+        """
+    )
+    with TraceStore("runs.db") as store:
+        assert store.count(domain="held") == 1
+        assert store.count(domain="child") == 1
+        assert store.count(domain="default") == 3 + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_fork_while_threads_record() -> None:
+    python(
+        """
+        import threading
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                searching().invoke(ASK, {"callbacks": [watching]})
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    mine = handler("child", store=store)
+                    searching().invoke(ASK, {"callbacks": [mine]})
+                    code = 0 if mine.flush(60) else 2
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, status
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert watching.flush(60)
+        stats = watching.stats()
+        assert stats["scored"] == stats["runs"]
+        assert store.count(domain="default") == stats["scored"]
+        """
+    )
+    with TraceStore("runs.db") as store:
+        assert store.count(domain="child") == 10

@@ -1,0 +1,174 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
+from kp_langchain.demo.tasks import TASKS
+from tests.agents import ASK, handler, searching
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cli(*words: str, columns: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable, "-W", "ignore", "-c",
+            "from kp_langchain.review.cli import main; main()", *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), **environment},
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def runs() -> list[str]:
+    """A store in `runs.db` with one run that passed and one that did not; their trace ids."""
+    ids = []
+    with TraceStore("runs.db") as store:
+        for domain, threshold in (("finance", 0.0), ("code", 1.0)):
+            watching = handler(domain, store=store, policy=DomainPolicy(threshold=threshold))
+            searching().invoke(ASK, {"callbacks": [watching]})
+            scored = watching.last()
+            assert scored is not None
+            ids.append(scored.trace.id)
+    return ids
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(r"kp-langchain \d+\.\d+\.\d+\n", cli("--version").stdout)
+    for words in ([], ["--help"], ["review", "--help"], ["demo", "--help"]):
+        assert "Usage" in (cli(*words).stdout + cli(*words).stderr)
+
+
+def test_review_lists_runs_newest_first(runs: list[str]) -> None:
+    done = cli("review", "--database", "runs.db")
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stdout.splitlines() if "what is the answer" in line)
+    assert "code" in first
+    assert "below" in first
+    assert "finance" in second
+    assert "contributed" in second
+    assert runs[0].removeprefix("kp:trace:")[:8] in second
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_review_fits_its_terminal(runs: list[str], columns: int) -> None:
+    table = cli("review", "--database", "runs.db", columns=columns).stdout.splitlines()[:5]
+    assert max(map(len, table)) <= columns
+
+
+def test_review_in_a_terminal_without_unicode(runs: list[str]) -> None:
+    done = cli("review", "--database", "runs.db", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "finance" in done.stdout
+
+
+def test_review_filters(runs: list[str]) -> None:
+    def ids(*words: str) -> list[str]:
+        lines = cli("review", "--database", "runs.db", "--json", *words).stdout.splitlines()
+        return [json.loads(line)["trace_id"] for line in lines]
+
+    assert ids() == runs[::-1]
+    assert ids("--domain", "finance") == runs[:1]
+    assert ids("--decision", "below_threshold") == runs[1:]
+    assert ids("--min-score", "0.99") == []
+    assert ids("--limit", "1") == runs[1:]
+
+
+def test_review_of_an_empty_store_says_so() -> None:
+    done = cli("review", "--database", "none.db")
+    assert done.returncode == 0
+    assert "No scored runs in" in done.stdout
+
+
+def test_show_explains_a_run_and_its_steps(runs: list[str]) -> None:
+    done = cli("review", "show", runs[0], "--database", "runs.db")
+    assert done.returncode == 0, done.stderr
+    for word in ("complexity", "novelty", "confidence from", "call", "result for a", "Result: 42"):
+        assert word in done.stdout
+
+
+def test_show_of_a_run_that_was_not_kept_says_so(runs: list[str]) -> None:
+    done = cli("review", "show", runs[1].removeprefix("kp:trace:")[:13], "--database", "runs.db")
+    assert "were not kept" in done.stdout
+    assert "complexity" in done.stdout
+
+
+def test_show_as_json_holds_the_trace(runs: list[str]) -> None:
+    done = cli("review", "show", runs[0], "--database", "runs.db", "--json")
+    data = json.loads(done.stdout)
+    assert data["trace_id"] == runs[0]
+    assert ReasoningTrace.model_validate(data["trace"]).id == runs[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["review", "show", "nothing", "--database", "none.db"], "no run 'nothing'"),
+        (["review", "--database", "folder"], "folder"),
+        (["review", "--database", "mysql://host/db"], "mysql"),
+    ],
+)
+def test_an_error_is_one_message_and_status_1(words: list[str], told: str) -> None:
+    Path("folder").mkdir()
+    done = cli(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_configuration_file_is_told_to_the_user() -> None:
+    Path("kp.toml").write_text("databas_url = 'x'\n")
+    done = cli("review")
+    assert done.returncode == 1
+    assert "did you mean database_url" in done.stderr
+
+
+def test_schema_is_json_schema() -> None:
+    schema = json.loads(cli("schema").stdout)
+    assert schema["title"] == "ReasoningTrace"
+    assert "@context" in schema["properties"]
+
+
+def test_demo_runs_scores_gates_and_shows() -> None:
+    done = cli("demo", "--database", "demo.db")
+    assert done.returncode == 0, done.stderr
+    for task in TASKS:
+        assert task.title[:20] in done.stdout
+    with TraceStore("demo.db") as store:
+        stored = {run.objective: run for run in store.runs()}
+        assert len(stored) == len(TASKS)
+        assert {run.domain for run in stored.values()} >= {
+            "finance", "code", "medical", "customer_service",
+        }  # fmt: skip
+        by_title = {task.title: stored[task.question] for task in TASKS}
+        kept = store.count(decision="contributed")
+    assert f"Contributed: {kept} of {len(TASKS)}" in done.stdout
+    assert by_title["a plain prompt"].score == pytest.approx(0.1)
+    assert by_title["fix a bug, after three mistakes"].breakdown["rules"]
+    failed = by_title["settle a trade, bank unreachable"]
+    assert failed.success is False
+    assert failed.decision == "below_threshold"
+    assert "kp-langchain review show" in done.stdout
+    shown = re.findall(r"review show (\w+) --database (\S+)", done.stdout)
+    assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
+
+
+def test_demo_with_an_unknown_model_is_told_to_the_user() -> None:
+    done = cli("demo", "--model", "nobody:nothing", "--database", "demo.db")
+    assert done.returncode == 1
+    assert "nobody" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,30 @@
+"""Real recorded agent runs through real loops, in every mode and error style."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests import recorded
+
+EVERY = 25
+
+
+@pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")
+@pytest.mark.parametrize("use_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("errors", recorded.ERRORS)
+@pytest.mark.parametrize("mode", recorded.MODES)
+def test_recorded_runs(mode: str, errors: str, use_async: bool) -> None:
+    if mode == "wrapped" and use_async:
+        use_async = False  # the replayer has no asynchronous wrapped mode
+    runs = list(itertools.islice(recorded.load(), 0, None, EVERY))
+    seen = recorded.play(runs, mode, errors, use_async=use_async)
+    assert seen.agent_errors == []
+    assert seen.mismatches == []
+    assert seen.traces == seen.roots
+    assert seen.empty == 0
+    assert sum(seen.other_fates.values()) == 0
+    assert seen.tool_call_steps == seen.tool_calls > 0
+    assert seen.error_steps == seen.tool_errors
+    assert (seen.tool_errors == 0) == (errors == "return")
