@@ -9,9 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.from_messages import trace_from_messages
-    from kp_langchain.recording.handler import KPCallbackHandler, capture
-    from kp_langchain.recording.outcome import FinishedRun
     from kp_langchain.config import DomainPolicy, Settings
     from kp_langchain.errors import (
         ConfigError,
@@ -23,6 +20,9 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.from_messages import trace_from_messages
+    from kp_langchain.recording.handler import KPCallbackHandler, capture
+    from kp_langchain.recording.outcome import FinishedRun
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache

@@ -1,49 +1,43 @@
 """Settings: arguments over environment variables (`KP_*`) over `kp.toml` over defaults.
 
-    [defaults]                  # for every domain
-    privacy_level = "private"
+[defaults]                  # for every domain
+privacy_level = "private"
 
-    [domains.finance]
-    threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
-
-`load_settings` reads all of it. Every value remembers which file, variable or argument it came
-from, so that a fault can be told where it is to be put right.
+[domains.finance]
+threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.scoring.weights import ScoringWeights
 
-DEFAULT_THRESHOLDS: dict[str, float] = {
-    "default": 0.6,
-    "finance": 0.6,
-    "code": 0.6,
-    "medical": 0.6,
-    "customer_service": 0.6,
-}
-"""Score (0 to 1) that a run must reach, per domain; a domain not listed uses `default`."""
-
-_CONFIG_FILE = Path("kp.toml")
-_WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
+_ENVIRONMENT = "environment variable"
 _PREFIX = "KP_"
 _FILE_VARIABLE = "KP_CONFIG"
 _LONGEST_VALUE_SHOWN = 120
 _YEAR_S = 365 * 24 * 3600.0
-_POLICY_DEPTH = 4  # domains . finance . weights . novelty
+_WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
 
 
 def _refuse_bool(value: object) -> object:
@@ -105,8 +99,13 @@ class DomainPolicy(BaseModel):
         return base.model_copy(update=self.given())
 
 
-class Settings(BaseModel):
-    """Everything that can be set. `load_settings` builds it from all sources.
+class Settings(BaseSettings):
+    """Everything that can be set. None counts as not given.
+
+    Constructing it reads all sources: an argument given here comes before the environment
+    variable `KP_<FIELD>` (nested: `KP_DOMAINS__FINANCE__THRESHOLD`, `KP_DEFAULTS__KEEP`; an empty
+    one counts as not set), that before `kp.toml` in the working directory (or the file that
+    `KP_CONFIG` names, which must then exist), and that before the default.
 
     Args:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
@@ -125,10 +124,18 @@ class Settings(BaseModel):
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
 
     Raises:
-        pydantic.ValidationError: A field is unknown or its value wrong.
+        ConfigError: Something cannot be read or used. The message names, for each fault, the file,
+            variable or argument, the key, the value, and what would be right.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
 
     database_url: str | None = Field(
         default=None, repr=False, description="postgresql://..., sqlite:///path, or a file's path"
@@ -150,16 +157,76 @@ class Settings(BaseModel):
     run_timeout_s: _Seconds = Field(default=3600.0, description=_SECONDS)
     exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
 
-    def policy_for(self, domain: str) -> DomainPolicy:
-        """Return the policy of `domain`, resolved: its threshold is always a number.
+    def __init__(self, **arguments: Any) -> None:
+        arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}
+        faults: list[Any] = []
+        try:
+            super().__init__(**arguments)
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+        except SettingsError as error:
+            raise ConfigError(f"an environment variable cannot be read: {error}") from None
+        if not faults:
+            return
+        # Outside the handler: pydantic's own error would show the values in the traceback.
+        origins: list[tuple[str, Mapping[str, Any]]] = [
+            *((f"argument {name}", {name: value}) for name, value in arguments.items()),
+            (_ENVIRONMENT, EnvSettingsSource(type(self))()),
+            (str(_config_file()), _read_toml()),
+        ]
+        told = "".join(f"\n  {_describe(fault, origins)}" for fault in faults)
+        raise ConfigError(f"these settings cannot be used:{told}")
 
-        Built-in threshold <- `defaults` <- `domains[domain]` (exact name; later ones win).
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Say where settings come from, first one first."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_toml())
+
+    def policy_for(self, domain: str) -> DomainPolicy:
+        """Return the policy of `domain`: `defaults`, with `domains[domain]` (exact name) over it.
+
+        Its threshold is None where none was set: then the measured default of the gate holds.
         """
-        built_in = DomainPolicy(
-            threshold=DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
-        )
-        policy = self.defaults.merged_over(built_in)
-        return self.domains[domain].merged_over(policy) if domain in self.domains else policy
+        if domain not in self.domains:
+            return self.defaults
+        return self.domains[domain].merged_over(self.defaults)
+
+
+def _config_file() -> Path:
+    return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
+
+
+def _read_toml() -> dict[str, Any]:
+    named = bool(os.environ.get(_FILE_VARIABLE))
+    path = _config_file()
+    text = ""
+    try:
+        text = path.expanduser().read_bytes().decode()
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        if not named:
+            return {}
+        reason = f"does not exist; create it or unset {_FILE_VARIABLE}"
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
+    except tomllib.TOMLDecodeError as error:
+        last = text.count("\n") + 1
+        told = str(error).replace("at end of document", f"at the end, line {last}")
+        reason = f"is not valid TOML: {told}"
+    except RecursionError:
+        reason = "is not valid TOML: it is nested too deeply"
+    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
+        told = getattr(error, "strerror", None) or str(error)
+        reason = f"cannot be read: {told}; make it a readable file, or remove it"
+    raise ConfigError(f"{path}{f' (named by {_FILE_VARIABLE})' if named else ''} {reason}")
 
 
 def data_dir() -> Path:
@@ -175,125 +242,6 @@ def mask_password(text: str) -> str:
     return re.sub(r"(?i)([?&\s]\w*password\s*=\s*)[^&\s'\"]+", r"\1***", text)
 
 
-def load_settings(**overrides: Any) -> Settings:
-    """Read settings from arguments, environment and file, in this order of precedence.
-
-    The file is `kp.toml` in the working directory if there is one, or the file that `KP_CONFIG`
-    names, which must then exist. A variable's name is the key path in capitals, joined by two
-    underscores: `KP_MAX_STEPS`, `KP_DEFAULTS__KEEP`, `KP_DOMAINS__CUSTOMER_SERVICE__THRESHOLD`.
-    An empty variable counts as not set.
-
-    Args:
-        overrides: Fields of `Settings` by name; None counts as not given.
-
-    Returns:
-        The settings, checked.
-
-    Raises:
-        ConfigError: Something cannot be read or used. The message names, for each fault, the file,
-            variable or argument, the key, the value, and what would be right.
-    """
-    arguments = {name: _plain(value) for name, value in overrides.items() if value is not None}
-    path, from_file = _read_file()
-    domains = set(DEFAULT_THRESHOLDS)
-    for data in (from_file, arguments):
-        if isinstance(named := data.get("domains"), dict):
-            domains.update(map(str, named))
-    layers = [(path, from_file)]
-    layers += _read_environment(domains)
-    layers += [(f"argument {name}", {name: value}) for name, value in arguments.items()]
-
-    merged: dict[str, Any] = {}
-    origins: dict[tuple[Any, ...], str] = {}
-    for origin, data in layers:
-        merged = _merge(merged, data)
-        origins.update(dict.fromkeys(_nodes(data), origin))
-    try:
-        return Settings.model_validate(merged)
-    except ValidationError as error:
-        faults = [_describe(fault, origins) for fault in error.errors(include_url=False)]
-    # Outside the handler: pydantic's own error would show the values in the traceback.
-    raise ConfigError("these settings cannot be used:" + "".join(f"\n  {line}" for line in faults))
-
-
-def _read_file() -> tuple[str, dict[str, Any]]:
-    named = os.environ.get(_FILE_VARIABLE)
-    path = Path(named) if named else _CONFIG_FILE
-    hint = f" (named by {_FILE_VARIABLE})" if named else ""
-    try:
-        path = path.expanduser()
-        text = path.read_bytes().decode()
-    except FileNotFoundError:
-        if not named:
-            return str(path), {}
-        raise ConfigError(
-            f"{path}{hint} does not exist; create it or unset {_FILE_VARIABLE}"
-        ) from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError(
-            f"{path}{hint} is not UTF-8 text at line {line}; save it as UTF-8"
-        ) from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(
-            f"{path}{hint} cannot be read: {reason}; make it a readable file, or remove it"
-        ) from None
-    return str(path), _parse_toml(text, f"{path}{hint}")
-
-
-def _parse_toml(text: str, name: str) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        last = text.count("\n") + 1
-        reason = str(error).replace("at end of document", f"at the end, line {last}")
-    except RecursionError:
-        reason = "it is nested too deeply"
-    raise ConfigError(f"{name} is not valid TOML: {reason}")
-
-
-def _read_environment(domains: set[str]) -> list[tuple[str, dict[str, Any]]]:
-    """One layer per `KP_*` variable that names a setting; `domains` are the names in use."""
-    layers: list[tuple[str, dict[str, Any]]] = []
-    for variable in sorted(os.environ):
-        text = os.environ[variable]
-        if not variable.startswith(_PREFIX) or variable == _FILE_VARIABLE or not text:
-            continue
-        keys = variable.removeprefix(_PREFIX).lower().split("__")
-        # Other programs may have KP_ variables of their own; only a near miss is taken as meant.
-        if not difflib.get_close_matches(keys[0], Settings.model_fields, cutoff=0.85):
-            continue
-        for path in _key_paths(keys, domains):
-            layer = _read_value(text)
-            for key in reversed(path):
-                layer = {key: layer}
-            layers.append((f"environment variable {variable}", layer))
-    return layers
-
-
-def _read_value(text: str) -> Any:
-    """A JSON object stands for a table; anything else is text, which the fields know to read."""
-    if text.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(text)
-    return text
-
-
-def _key_paths(keys: list[str], domains: set[str]) -> list[list[str]]:
-    """Key paths a variable sets: variables have no case and no hyphens, names of domains may."""
-    if keys[0] != "domains" or len(keys) < 2:
-        return [keys]
-    same = sorted(name for name in domains if _variable_form(name) == keys[1])
-    return [["domains", name, *keys[2:]] for name in same or [keys[1]]]
-
-
-def _variable_form(domain: str) -> str:
-    return re.sub(r"\W", "_", domain.lower())
-
-
 def _plain(value: Any) -> Any:
     """Policies within an argument as the fields they give, so that they merge like tables."""
     if isinstance(value, DomainPolicy):
@@ -306,29 +254,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _merge(base: Any, over: Any) -> Any:
-    if not (isinstance(base, dict) and isinstance(over, dict)):
-        return over
-    return base | {key: _merge(base.get(key), value) for key, value in over.items()}
-
-
-def _nodes(data: dict[Any, Any], above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for key, value in data.items():
-        yield (*above, key)
-        if isinstance(value, dict) and len(above) + 1 < _POLICY_DEPTH:
-            yield from _nodes(value, (*above, key))
-
-
-def _describe(fault: Any, origins: dict[tuple[Any, ...], str]) -> str:
+def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
     """One fault in one line: where it stands, key and value, what would be right."""
     location = tuple(fault["loc"])
-    parts = (location[:n] for n in range(len(location), 0, -1))
-    origin = next(origins[part] for part in parts if part in origins)
-    key = ".".join(str(part) for part in location)
-    place = f"{origin}: {key}"
+    origin = max(origins, key=lambda one: _depth(one[1], location))[0]
+    if origin == _ENVIRONMENT:
+        origin = f"{origin} {_PREFIX}{'__'.join(map(str, location)).upper()}"
+    place = f"{origin}: {'.'.join(map(str, location))}"
     if fault["type"] == "missing":
         return f"{place} is missing"
-    place += f" = {_show(key, fault['input'])}"
+    place += f" = {_show(str(location[-1]), fault['input'])}"
 
     depth = {"defaults": 1, "domains": 2}.get(str(location[0]), 0)
     within = location[depth:] if depth and len(location) > depth else location
@@ -342,6 +277,15 @@ def _describe(fault: Any, origins: dict[tuple[Any, ...], str]) -> str:
     if field not in fields or (field == "weights" and fault["type"] == "value_error"):
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
     return f"{place}: expected {fields[field].description}"
+
+
+def _depth(data: object, location: tuple[Any, ...]) -> int:
+    """How far `location` can be followed into nested `data`."""
+    for depth, part in enumerate(location):
+        if not isinstance(data, Mapping) or part not in data:
+            return depth
+        data = data[part]
+    return len(location)
 
 
 def _show(key: str, value: object) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -33,6 +35,37 @@ class ScoredTrace:
     threshold: float
     run_id: UUID
     keep_body: bool = True
+
+
+class Threshold(NamedTuple):
+    """Where the gate stands by default: two places, because novelty is not always measured.
+
+    Args:
+        measured: For traces whose novelty was measured against remembered ones.
+        unmeasured: For traces that got 0.5 for want of an embedder or of anything remembered:
+            more than a repeated task would get, so the gate stands higher.
+    """
+
+    measured: float
+    unmeasured: float
+
+
+DEFAULT_THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
+    {
+        "default": Threshold(0.59, 0.65),
+        "finance": Threshold(0.61, 0.66),
+        "code": Threshold(0.62, 0.67),
+        "medical": Threshold(0.67, 0.70),
+        "customer_service": Threshold(0.63, 0.72),
+    }
+)
+"""Per domain, the score that about one real run in ten reaches; see the README's table."""
+
+
+def default_threshold(domain: str, *, novelty_measured: bool) -> float:
+    """Return the threshold (0 to 1) of `domain` where no policy sets one."""
+    found = DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
+    return found.measured if novelty_measured else found.unmeasured
 
 
 def decide(score: float, threshold: float) -> Decision:

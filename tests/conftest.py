@@ -19,4 +19,4 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    yield
+    return

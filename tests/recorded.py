@@ -1,4 +1,4 @@
-"""Recorded agent runs, where a folder with them lies beside the checkout, played through real loops."""
+"""Recorded agent runs from a folder beside the checkout, played through real loops."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def play(
                 asyncio.run(replay.areplay(run, callbacks, mode, errors))
             else:
                 replay.replay(run, callbacks, mode, errors)
-        except Exception as error:  # noqa: BLE001 - the report names it
+        except Exception as error:
             seen.agent_errors.append(f"{run['run_id']}: {type(error).__name__}: {error}"[:200])
         assert handler.flush(60)
         stats = handler.stats()
@@ -124,9 +124,7 @@ def play(
                 f"{run['run_id']}: {counter.tool_errors} tool errors, {len(failures)} steps"
             )
         for one in scored:
-            seen.scores[run["source"]].append(
-                (one.breakdown.total, one.decision == "contributed")
-            )
+            seen.scores[run["source"]].append((one.breakdown.total, one.decision == "contributed"))
             if keep is not None:
                 keep.append((run, one))
     return seen
@@ -169,7 +167,7 @@ def _comparable(text: str) -> str:
 
 
 def as_played(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a recording that the replayer really plays, with its handling of arguments."""
+    """The messages of a recording that the replayer really plays."""
     replay = replayer()
     _, turns, _, _ = replay.split_turns(run)
     last = turns[-1]["ai"][-1]

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kp_langchain.config import (
-    DEFAULT_THRESHOLDS,
     DomainPolicy,
     Settings,
     data_dir,
-    load_settings,
 )
+from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.weights import ScoringWeights
 
 EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
@@ -37,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 class TestWhereValuesComeFrom:
     def test_defaults(self):
-        found = load_settings()
+        found = Settings()
         assert found == Settings()
         assert found.model_dump() == {
             "database_url": None,
@@ -56,13 +55,13 @@ class TestWhereValuesComeFrom:
         }
 
     def test_arguments_over_environment_over_file_over_defaults(self, folder, monkeypatch):
-        assert load_settings().max_steps == 1000
+        assert Settings().max_steps == 1000
         (folder / "kp.toml").write_text("max_steps = 10\nmax_queue = 10\nmax_open_runs = 10")
-        assert load_settings().max_steps == 10
+        assert Settings().max_steps == 10
         monkeypatch.setenv("KP_MAX_STEPS", "20")
         monkeypatch.setenv("KP_MAX_QUEUE", "20")
-        assert load_settings().max_steps == 20
-        found = load_settings(max_steps=30)
+        assert Settings().max_steps == 20
+        found = Settings(max_steps=30)
         assert (found.max_steps, found.max_queue, found.max_open_runs) == (30, 20, 10)
         assert found.max_paused_runs == 1000
 
@@ -86,11 +85,11 @@ class TestWhereValuesComeFrom:
             for name, value in wanted.items()
         ]
         (folder / "kp.toml").write_text("\n".join(lines))
-        assert load_settings().model_dump(include=set(wanted)) == wanted
+        assert Settings().model_dump(include=set(wanted)) == wanted
         (folder / "kp.toml").unlink()
         for name, value in wanted.items():
             monkeypatch.setenv(f"KP_{name.upper()}", str(value))
-        assert load_settings().model_dump(include=set(wanted)) == wanted
+        assert Settings().model_dump(include=set(wanted)) == wanted
 
     def test_policies_merge_key_by_key(self, folder, monkeypatch):
         (folder / "kp.toml").write_text(
@@ -99,7 +98,7 @@ class TestWhereValuesComeFrom:
         )
         monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.8")
         monkeypatch.setenv("KP_DEFAULTS__KEEP", "passed")
-        found = load_settings(domains={"finance": DomainPolicy(visibility="network")})
+        found = Settings(domains={"finance": DomainPolicy(visibility="network")})
         assert found.policy_for("finance") == DomainPolicy(
             threshold=0.8, visibility="network", privacy_level="private", keep="passed"
         )
@@ -107,7 +106,7 @@ class TestWhereValuesComeFrom:
 
     def test_arguments_may_be_policies_or_tables_and_none_is_not_given(self, folder):
         (folder / "kp.toml").write_text('agent_id = "a"\n[defaults]\nkeep = "all"\nthreshold = 0.5')
-        found = load_settings(
+        found = Settings(
             agent_id=None,
             defaults=DomainPolicy(visibility="org", threshold=None),
             domains={"x": {"weights": EVEN}, "y": DomainPolicy(weights=ScoringWeights(**EVEN))},
@@ -116,33 +115,20 @@ class TestWhereValuesComeFrom:
         assert found.defaults == DomainPolicy(visibility="org", keep="all", threshold=0.5)
         assert found.policy_for("x").weights == found.policy_for("y").weights
 
-    @pytest.mark.parametrize(
-        ("in_file", "variable", "domain"),
-        [
-            (None, "FINANCE", "finance"),
-            (None, "CUSTOMER_SERVICE", "customer_service"),
-            (None, "Legal", "legal"),
-            ("Legal", "LEGAL", "Legal"),
-            ("claims-eu", "CLAIMS_EU", "claims-eu"),
-            ("customer service", "CUSTOMER_SERVICE", "customer service"),
-            ("Finance", "finance", "Finance"),
-        ],
-    )
-    def test_variables_name_domains_without_regard_to_case(
-        self, folder, monkeypatch, in_file, variable, domain
-    ):
-        if in_file:
-            (folder / "kp.toml").write_text(f'[domains."{in_file}"]\nkeep = "all"\n')
+    @pytest.mark.parametrize("variable", ["FINANCE", "finance", "CUSTOMER_SERVICE", "Legal"])
+    def test_variables_name_domains_in_lower_case(self, folder, monkeypatch, variable):
+        domain = variable.lower()
+        (folder / "kp.toml").write_text(f'[domains.{domain}]\nkeep = "all"\n')
         monkeypatch.setenv(f"KP_DOMAINS__{variable}__THRESHOLD", "0.123")
-        policy = load_settings().policy_for(domain)
+        policy = Settings().policy_for(domain)
         assert policy.threshold == 0.123
-        assert policy.keep == ("all" if in_file else "passed")
+        assert policy.keep == "all"
 
     def test_a_variable_may_hold_a_table_as_json(self, monkeypatch):
         monkeypatch.setenv("KP_DOMAINS", '{"finance": {"threshold": 0.1, "keep": "all"}}')
         monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS", ScoringWeightsJson)
         monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.2")
-        assert load_settings().policy_for("finance") == DomainPolicy(
+        assert Settings().policy_for("finance") == DomainPolicy(
             threshold=0.2, keep="all", weights=ScoringWeights(**EVEN)
         )
 
@@ -153,7 +139,7 @@ class TestWhereValuesComeFrom:
         )
         monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.5")
         monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__COMPLEXITY", "0")
-        assert load_settings().policy_for("code").weights == ScoringWeights(0, 0.5, 0.25, 0.25)
+        assert Settings().policy_for("code").weights == ScoringWeights(0, 0.5, 0.25, 0.25)
 
     def test_empty_variables_and_those_of_others_are_ignored(self, monkeypatch):
         monkeypatch.setenv("KP_DATABASE_URL", "")
@@ -161,16 +147,16 @@ class TestWhereValuesComeFrom:
         monkeypatch.setenv("KP_TELEMETRY", "nonsense")
         monkeypatch.setenv("KP_", "x")
         monkeypatch.setenv("KP___X", "x")
-        assert load_settings() == Settings()
+        assert Settings() == Settings()
 
     def test_another_file_by_variable(self, folder, monkeypatch):
         (folder / "kp.toml").write_text("max_steps = 1")
         (folder / "other.toml").write_text("max_queue = 2")
         monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
-        assert (load_settings().max_steps, load_settings().max_queue) == (1000, 2)
+        assert (Settings().max_steps, Settings().max_queue) == (1000, 2)
         monkeypatch.setenv("HOME", str(folder))
         monkeypatch.setenv("KP_CONFIG", "~/other.toml")
-        assert load_settings().max_queue == 2
+        assert Settings().max_queue == 2
 
 
 ScoringWeightsJson = (
@@ -179,16 +165,10 @@ ScoringWeightsJson = (
 
 
 class TestPolicies:
-    def test_every_policy_is_resolved(self):
-        found = Settings()
-        for domain, threshold in DEFAULT_THRESHOLDS.items():
-            assert found.policy_for(domain) == DomainPolicy(threshold=threshold)
-        assert found.policy_for("unheard of").threshold == DEFAULT_THRESHOLDS["default"]
-
     def test_names_of_domains_are_exact(self):
         found = Settings(domains={"Finance": DomainPolicy(threshold=0.1)})
         assert found.policy_for("Finance").threshold == 0.1
-        assert found.policy_for("finance").threshold == DEFAULT_THRESHOLDS["finance"]
+        assert found.policy_for("finance") == DomainPolicy()
 
     def test_merging_tells_given_from_not_given(self):
         base = DomainPolicy(threshold=0.5, visibility="org", keep="all")
@@ -232,8 +212,10 @@ class TestPolicies:
             DomainPolicy().threshold = 0.1
         with pytest.raises(ValidationError):
             DomainPolicy(treshold=0.1)
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigError):
             Settings(max_step=1)
+        with pytest.raises(ValidationError):
+            Settings().max_steps = 1
 
 
 SOURCES = ["file", "environment", "argument"]
@@ -251,8 +233,8 @@ def test_the_highest_source_present_wins(folder, monkeypatch, present):
         monkeypatch.setenv("KP_DOMAINS__CODE__THRESHOLD", levels["environment"])
     if "argument" in present:
         arguments["domains"] = {"code": {"threshold": float(levels["argument"])}}
-    expected = float(levels[present[-1]]) if present else DEFAULT_THRESHOLDS["code"]
-    assert load_settings(**arguments).policy_for("code").threshold == expected
+    expected = float(levels[present[-1]]) if present else None
+    assert Settings(**arguments).policy_for("code").threshold == expected
 
 
 def test_the_data_folder_is_named_but_not_made(monkeypatch, folder):
@@ -264,12 +246,12 @@ def test_the_data_folder_is_named_but_not_made(monkeypatch, folder):
 
 def test_importing_it_loads_nothing_heavy():
     program = (
-        "import sys; import kp_langchain.config as c; c.load_settings();"
-        "print(sorted({'numpy', 'sqlalchemy', 'langchain_core', 'torch', 'httpx', 'tomllib'}"
+        "import sys; import kp_langchain.config as c; c.Settings();"
+        "print(sorted({'numpy', 'sqlalchemy', 'langchain_core', 'torch', 'httpx'}"
         " & set(sys.modules)))"
     )
     root = Path(__file__).parents[1]
-    out = subprocess.run(  # noqa: S603  (this file's own program)
+    out = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,

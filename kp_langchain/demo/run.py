@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.demo.tasks import TASKS, DemoTask
-from kp_langchain.errors import MissingExtraError
+from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
 
@@ -23,12 +24,16 @@ def chat_model(name: str) -> BaseChatModel:
 
     Raises:
         MissingExtraError: langchain is not installed.
+        ConfigError: There is no such model, or its provider's package or key is missing.
     """
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
         raise _missing() from error
-    model: BaseChatModel = init_chat_model(name)
+    try:
+        model: BaseChatModel = init_chat_model(name)
+    except Exception as error:
+        raise ConfigError(f"the chat model {name!r} cannot be used: {error}") from error
     return model
 
 
@@ -48,10 +53,8 @@ def run_tasks(
     for task in TASKS:
         handler = KPCallbackHandler(task.domain, store=store, scorer=scorer, agent_id="demo")
         answering = model if model is not None else ScriptedChatModel(task.answers)
-        try:
+        with suppress(ConnectionError):  # of the task whose tool breaks: it is scored, too
             _invoke(task, answering, handler)
-        except ConnectionError:
-            pass  # the task whose tool breaks: a failed run is scored, too
         yield task, handler.last()
 
 

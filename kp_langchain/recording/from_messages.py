@@ -18,12 +18,12 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
+from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.outcome import judge, looks_successful
 from kp_langchain.recording.pipeline import build_trace
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.steps import tell
-from kp_langchain.config import DomainPolicy
 from kp_langchain.schema import ReasoningTrace
 
 

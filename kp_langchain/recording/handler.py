@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
-from kp_langchain.scoring.scorer import Scorer, default_scorer
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
+from kp_langchain.config import DomainPolicy, Settings
+from kp_langchain.errors import ConfigError
+from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import paused
 from kp_langchain.recording.graph_events import hear_graph_events
 from kp_langchain.recording.outcome import OutcomeFunction
@@ -28,9 +30,7 @@ from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.worker import say_once, worker
-from kp_langchain.config import DomainPolicy, Settings, load_settings
-from kp_langchain.errors import ConfigError
-from kp_langchain.gate import ScoredTrace
+from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore, default_store
 
 Event = TypeVar("Event", bound=Callable[..., None])
@@ -116,7 +116,7 @@ class KPCallbackHandler(BaseCallbackHandler):
                 raise ConfigError(f"{name} is {function!r}; give a function or leave it out")
         if scorer is not None and not callable(getattr(scorer, "evaluate", None)):
             raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
-        settings = load_settings()
+        settings = Settings()
         self.domain = domain
         self._disabled = settings.disabled
         self._closed = False

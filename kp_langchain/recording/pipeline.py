@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kp_langchain.gate import ScoredTrace, decide, default_threshold
 from kp_langchain.recording.messages import clean
 from kp_langchain.recording.outcome import (
     FinishedRun,
@@ -23,18 +24,16 @@ from kp_langchain.recording.outcome import (
 )
 from kp_langchain.recording.steps import Story, tell
 from kp_langchain.recording.worker import say_once
-from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace, TraceStep
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from kp_langchain.scoring.scorer import Scorer
-
+    from kp_langchain.config import DomainPolicy
     from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.tally import Tally
-    from kp_langchain.config import DomainPolicy
+    from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
@@ -130,7 +129,9 @@ class Pipeline:
             _siblings.popitem(last=False)
         breakdown = replace(breakdown, confidence_source=verdict.source)
         trace.metadata.quality_score = breakdown.total
-        threshold = policy.threshold if policy.threshold is not None else 1.0
+        threshold = policy.threshold
+        if threshold is None:
+            threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)
         decision = decide(breakdown.total, threshold)
         return ScoredTrace(
             trace=trace,

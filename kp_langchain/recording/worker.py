@@ -18,6 +18,7 @@ from collections.abc import Callable
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
+_REST_S = 1.0
 
 _said: set[str] = set()
 
@@ -36,11 +37,26 @@ class Worker:
         self.exit_timeout_s = 10.0
         self._reset()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)
+            os.register_at_fork(
+                before=self._rest, after_in_parent=self._go_on, after_in_child=self._reset
+            )
         atexit.register(self._at_exit)
+
+    def _rest(self) -> None:
+        # A fork in the middle of a job copies SQLite's and the model's locks as they are, and
+        # nobody would ever open them in the child. So a fork waits for the job's end, for a while.
+        if self._busy.acquire(timeout=_REST_S):
+            self._forking.add(threading.get_ident())
+
+    def _go_on(self) -> None:
+        if threading.get_ident() in self._forking:
+            self._forking.discard(threading.get_ident())
+            self._busy.release()
 
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
+        self._busy = threading.RLock()
+        self._forking: set[int] = set()
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -72,7 +88,9 @@ class Worker:
     def _work(self) -> None:
         jobs = self._jobs
         while True:
-            _run(jobs.get())
+            job = jobs.get()
+            with self._busy:
+                _run(job)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all jobs submitted so far are done; False if that took too long.

@@ -56,10 +56,10 @@ def _root(
 
 
 def _store(database: str | None) -> Any:
-    from kp_langchain.config import load_settings
+    from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
 
-    return TraceStore(database or load_settings().database_url)
+    return TraceStore(database or Settings().database_url)
 
 
 @review.callback()
@@ -94,8 +94,7 @@ def _list(
             console.print(f"No scored runs in {store.location}.", soft_wrap=True)
             return
         rows = [
-            (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run)
-            for run in runs
+            (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs
         ]
         console.print(runs_table(rows, console, first_column="run"))
         console.print(

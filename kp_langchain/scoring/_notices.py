@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from kp_langchain._forksafe import ForkSafeLock
+
 _LOGGER = logging.getLogger("kp_langchain")
 _KINDS_MAX = 100
 _seen: set[str] = set()
+_lock = ForkSafeLock()
 
 
 def warn_once(kind: str, message: str, *args: object) -> None:
@@ -18,6 +21,9 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         message: Format string.
         args: Its arguments.
     """
-    if kind not in _seen and len(_seen) < _KINDS_MAX:
-        _seen.add(kind)
+    with _lock:
+        is_new = kind not in _seen and len(_seen) < _KINDS_MAX
+        if is_new:
+            _seen.add(kind)
+    if is_new:
         _LOGGER.warning(message, *args)

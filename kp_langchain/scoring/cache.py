@@ -14,8 +14,8 @@ from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import VectorError
 
 _Vector: TypeAlias = NDArray[np.float32]
-# Squared norms outside these lie where float64 loses digits or overflows; rescale first.
-_SAFE_SQUARE_MIN, _SAFE_SQUARE_MAX = 1e-280, 1e300
+# A squared norm below this has lost digits in float64; the vector is rescaled first.
+_SAFE_SQUARE_MIN = 1e-280
 
 
 class VectorCache:
@@ -190,7 +190,7 @@ class VectorCache:
         with np.errstate(all="ignore"):
             wide = given.astype(np.float64)
             square = float(wide @ wide)
-            if not _SAFE_SQUARE_MIN < square < _SAFE_SQUARE_MAX:
+            if not _SAFE_SQUARE_MIN < square < math.inf:
                 peak = float(np.abs(wide).max())
                 if not math.isfinite(peak):
                     raise VectorError("the vector holds values that are not finite (NaN, infinity)")

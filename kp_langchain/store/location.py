@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from kp_langchain.config import data_dir, load_settings, mask_password
+from kp_langchain.config import Settings, data_dir, mask_password
 from kp_langchain.errors import ConfigError, MissingExtraError
 
 _FILE_NAME = "traces.db"
@@ -41,7 +41,7 @@ def locate(url: object) -> Location:
         MissingExtraError: It is a PostgreSQL URL and the driver is not installed.
     """
     if url is None:
-        url = load_settings().database_url or data_dir() / _FILE_NAME
+        url = Settings().database_url or data_dir() / _FILE_NAME
     if isinstance(url, Path):
         return _file(str(url))
     if not isinstance(url, str) or not url.strip():

@@ -1,6 +1,6 @@
 """Play all recorded runs through real agent loops in every mode and print what was recorded.
 
-    python tests/benchmarks/recorded_runs.py [--every N]
+python tests/benchmarks/recorded_runs.py [--every N]
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kp_langchain import ScoreBreakdown, Scorer
-from kp_langchain.config import DEFAULT_THRESHOLDS
+from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.scoring.weights import PROFILES
 from tests.recorded import DOMAINS, FOLDER, load, play, present
 
@@ -70,28 +70,29 @@ def main() -> None:
         }
     print(f"{len(runs)} runs\n")
     print(
-        "| profile | runs of it | median | 90th pct. | 90th pct., all runs | default "
-        "| pass, own | pass, all | pass, own, no embedder | pass, all, no embedder |"
+        "| profile | novelty | runs of it | median | 90th percentile | of all runs | default "
+        "| pass | pass, all runs |"
     )
-    print("| --- |" + " ---: |" * 9)
+    print("| --- | --- |" + " ---: |" * 7)
     for profile in PROFILES:
-        with_model, without = scored[True][profile], scored[False][profile]
-        own = [total for domain, total in with_model if domain == profile]
-        everything = [total for _, total in with_model]
-        threshold = DEFAULT_THRESHOLDS[profile]
-        cells = [
-            profile,
-            str(len(own)),
-            f"{statistics.median(own):.2f}" if own else "-",
-            f"{_p90(own):.3f}" if len(own) >= ENOUGH_RUNS else "too few",
-            f"{_p90(everything):.3f}",
-            f"{threshold:.2f}",
-            _share(own, threshold),
-            _share(everything, threshold),
-            _share([total for domain, total in without if domain == profile], threshold),
-            _share([total for _, total in without], threshold),
-        ]
-        print("| " + " | ".join(cells) + " |")
+        for embedded in (True, False):
+            pairs = scored[embedded][profile]
+            own = [total for domain, total in pairs if domain == profile]
+            everything = [total for _, total in pairs]
+            default = DEFAULT_THRESHOLDS[profile]
+            threshold = default.measured if embedded else default.unmeasured
+            cells = [
+                profile,
+                "measured" if embedded else "not measured",
+                str(len(own)),
+                f"{statistics.median(own):.2f}",
+                f"{_p90(own):.3f}" if len(own) >= ENOUGH_RUNS else "too few",
+                f"{_p90(everything):.3f}",
+                f"{threshold:.2f}",
+                _share(own, threshold),
+                _share(everything, threshold),
+            ]
+            print("| " + " | ".join(cells) + " |")
 
 
 def _p90(totals: list[float]) -> float:

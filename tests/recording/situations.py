@@ -9,6 +9,7 @@ the steps of each trace, the counts that are not zero, and whether each run coun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import operator
 import warnings
@@ -26,7 +27,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -34,7 +35,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, RetryPolicy, interrupt
@@ -197,10 +198,8 @@ def _(watching: KPCallbackHandler) -> None:
     objective="1", framework="langchain", success=[False],
 )  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         broken.invoke({"x": "1"}, using(watching))
-    except ValueError:
-        pass
 
 
 class _Shelf(BaseRetriever):
@@ -208,9 +207,7 @@ class _Shelf(BaseRetriever):
         return [Document(f"about {query}"), Document("more")]
 
 
-@situation(
-    "retriever in a chain", ["call shelf", "saw shelf", "thought"], framework="langchain"
-)
+@situation("retriever in a chain", ["call shelf", "saw shelf", "thought"], framework="langchain")
 def _(watching: KPCallbackHandler) -> None:
     chain = (
         _Shelf(name="shelf")
@@ -324,14 +321,10 @@ def _(watching: KPCallbackHandler) -> None:
     graph.compile().invoke(ASK, using(watching))
 
 
-@situation(
-    "a tool's error ends the run", ["thought", "call broken", "saw broken"], success=[False]
-)
+@situation("a tool's error ends the run", ["thought", "call broken", "saw broken"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         agent(say("Try.", call("broken", x="1"))).invoke(ASK, using(watching))
-    except ValueError:
-        pass
 
 
 @situation("unknown tool", ["thought", "recovered", "thought"], success=[True])
@@ -339,9 +332,7 @@ def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("nope", x="1")), say("42")).invoke(ASK, using(watching))
 
 
-@situation(
-    "invalid arguments", ["thought", "call add", "recovered add", "thought"], success=[True]
-)
+@situation("invalid arguments", ["thought", "call add", "recovered add", "thought"], success=[True])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("add", a="x")), say("42")).invoke(ASK, using(watching))
 
@@ -404,12 +395,10 @@ _NO_WAIT: Any = {"initial": 0, "max": 0, "jitter": 0}
 @situation("with_retry exhausted", ["saw x2"], framework="langchain", success=[False])
 def _(watching: KPCallbackHandler) -> None:
     model = ScriptedChatModel([OSError("1"), OSError("2")])
-    try:
+    with contextlib.suppress(OSError):
         model.with_retry(stop_after_attempt=2, exponential_jitter_params=_NO_WAIT).invoke(
             QUESTION, using(watching)
         )
-    except OSError:
-        pass
 
 
 def _with_backup(*backup: Any) -> Any:
@@ -442,10 +431,8 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("with_fallbacks, all fail", ["saw x2"], framework="langchain", success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    try:
+    with contextlib.suppress(OSError):
         _with_backup(OSError("also down")).invoke(QUESTION, using(watching))
-    except OSError:
-        pass
 
 
 @situation("ModelFallbackMiddleware", _FELL_BACK)
@@ -469,10 +456,8 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("a model's error ends the run", ["saw"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    try:
+    with contextlib.suppress(OSError):
         agent(OSError("down")).invoke(ASK, using(watching))
-    except OSError:
-        pass
 
 
 @situation("an empty answer", ["thought"], success=[False])
@@ -497,7 +482,11 @@ def _parallel(*tools: Any) -> Any:
 
 
 # What runs side by side may be interleaved in any way; the test sorts what lies between.
-_AT_ONCE = ["thought", *sorted(["call search", "saw search"] * 2 + ["call add", "saw add"]), "thought"]
+_AT_ONCE = [
+    "thought",
+    *sorted(["call search", "saw search"] * 2 + ["call add", "saw add"]),
+    "thought",
+]
 
 
 @situation("parallel tool calls", _AT_ONCE)
@@ -618,9 +607,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation("paused and not resumed", runs=1, paused=1)
 def _(watching: KPCallbackHandler) -> None:
-    _asking_first(say("I search.", call("search", q="a"))).invoke(
-        ASK, in_thread(watching, "waits")
-    )
+    _asking_first(say("I search.", call("search", q="a"))).invoke(ASK, in_thread(watching, "waits"))
 
 
 def _interrupting_tool() -> Any:
@@ -730,10 +717,8 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("recursion limit", ["thought", "call search", "saw search"] * 1, success=[False])
 def _(watching: KPCallbackHandler) -> None:
     endless = agent(*[say("Again.", call("search", q="a"))] * 5)
-    try:
+    with contextlib.suppress(GraphRecursionError):
         endless.invoke(ASK, using(watching, recursion_limit=2))
-    except GraphRecursionError:
-        pass
 
 
 @situation("ModelCallLimitMiddleware", ["thought", "call search", "saw search"], success=[False])
@@ -794,10 +779,8 @@ async def _cancelled(work: Awaitable[Any], begun: asyncio.Event) -> None:
     task = asyncio.ensure_future(work)
     await begun.wait()
     task.cancel()
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         await task
-    except asyncio.CancelledError:
-        pass
 
 
 @situation("cancelled in an async tool", runs=1, cancelled=1)

@@ -113,9 +113,11 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_fork_while_threads_record() -> None:
+    # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
     python(
         """
         import threading
+        from uuid import uuid4
         stop = threading.Event()
 
         def work():
@@ -125,14 +127,17 @@ def test_fork_while_threads_record() -> None:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
-        for _ in range(10):
+        for _ in range(20):
             child = os.fork()
             if child == 0:
                 code = 1
                 try:
-                    mine = handler("child", store=store)
-                    searching().invoke(ASK, {"callbacks": [mine]})
-                    code = 0 if mine.flush(60) else 2
+                    mine, run, tool = handler("child", store=store), uuid4(), uuid4()
+                    mine.on_chain_start(None, {"input": "q"}, run_id=run)
+                    mine.on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
+                    mine.on_tool_end("y", run_id=tool)
+                    mine.on_chain_end({"output": "z"}, run_id=run)
+                    code = 0 if mine.flush(60) and mine.stats()["scored"] == 1 else 2
                 finally:
                     os._exit(code)
             _, status = os.waitpid(child, 0)
@@ -147,4 +152,4 @@ def test_fork_while_threads_record() -> None:
         """
     )
     with TraceStore("runs.db") as store:
-        assert store.count(domain="child") == 10
+        assert store.count(domain="child") == 20

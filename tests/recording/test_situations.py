@@ -27,8 +27,6 @@ def test_situation(one: Situation) -> None:
     for scored in result.scored:
         assert scored.trace.task.objective == one.objective
         assert scored.trace.metadata.framework == one.framework
-        assert [step.step_id for step in scored.trace.steps] == list(
-            range(len(scored.trace.steps))
-        )
+        assert [step.step_id for step in scored.trace.steps] == list(range(len(scored.trace.steps)))
     if one.success is not None:
         assert [scored.trace.metadata.success for scored in result.scored] == one.success

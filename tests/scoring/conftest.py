@@ -54,7 +54,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         base = {
             k: v for k, v in os.environ.items() if k not in {"KP_EMBEDDING_MODEL", "HF_ENDPOINT"}
         }
-        done = subprocess.run(  # noqa: S603 - our own script
+        done = subprocess.run(
             [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
             env={**base, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", **environment},
             cwd=ROOT,

@@ -107,7 +107,7 @@ def test_texts_must_be_a_list_with_something_in_it(texts, error):
         object(),
         [[1.0], [2.0, 3.0]],
     ],
-    ids=repr,
+    ids=lambda result: type(result).__name__,
 )
 def test_results_are_checked(result):
     with pytest.raises(EmbedderError, match="Lengths returned"):

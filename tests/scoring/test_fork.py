@@ -46,10 +46,10 @@ with lock:
         assert not taken
 thread.join()
 if child == 0:
-    os._exit(len(taken))
+    os._exit(40 + len(taken))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(taken))
 """
-    assert run_python(script).stdout.split() == ["1", "1"]
+    assert run_python(script).stdout.split() == ["41", "1"]
 
 
 def test_cache_and_scorer_in_children_of_a_busy_process(run_python, make_trace):

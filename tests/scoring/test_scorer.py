@@ -5,6 +5,7 @@ import logging
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -144,6 +145,14 @@ def test_weights_for_one_call(make_trace):
     assert scorer.score(trace).profile == "finance"
     with pytest.raises(WeightsError):
         scorer.score(trace, weights={"novelty": 1.0})
+
+
+def test_weights_that_exceed_1_by_their_tolerance_do_not_lift_the_score_above_it(make_trace):
+    trace = make_trace("tool_call:a", "tool_call:b", confidence=1.0)
+    weights = ScoringWeights(0.0, 0.0, 5e-10, 1.0)
+    breakdown = Scorer(embedder=None).score(trace, weights=weights)
+    assert breakdown.weighted_sum > 1.0
+    assert breakdown.total == 1.0
 
 
 def test_step_cap(make_trace):
@@ -325,21 +334,22 @@ def test_scores_are_finite_and_add_up(sequence, step_cap):
 
 
 def test_same_text_at_the_same_time_is_new_once(make_trace):
-    threads_count = 8
-    meeting = threading.Barrier(threads_count)
+    class Meeting(VectorCache):
+        """Holds a search back until another one has been made too, or for a moment."""
 
-    class Together:
-        """All threads hold their vector before any of them searches."""
+        meeting = threading.Barrier(2)
 
-        def embed(self, texts):
-            meeting.wait()
-            return np.ones((len(texts), 4), dtype=np.float32)
+        def nearest(self, query, *, ignore=frozenset()):
+            found = super().nearest(query, ignore=ignore)
+            with suppress(threading.BrokenBarrierError):
+                self.meeting.wait(timeout=0.1)
+            return found
 
-    scorer = Scorer(embedder=Together())
-    with ThreadPoolExecutor(threads_count) as pool:
-        breakdowns = pool.map(scorer.evaluate, [make_trace() for _ in range(threads_count)])
-        sources = [breakdown.novelty_source for breakdown in breakdowns]
-    assert sorted(sources) == ["empty cache"] + ["nearest remembered trace"] * (threads_count - 1)
+    scorer = Scorer(embedder=Words(), cache=Meeting(dimensions=26))
+    with ThreadPoolExecutor(2) as pool:
+        breakdowns = pool.map(scorer.evaluate, [make_trace(), make_trace()])
+        sources = {breakdown.novelty_source for breakdown in breakdowns}
+    assert sources == {"empty cache", "nearest remembered trace"}
 
 
 def test_many_threads_on_one_scorer(make_trace):

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def run(program: str, *arguments: object) -> str:
     """Run `program` in a process of its own and return what it printed."""
     text = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n" + textwrap.dedent(program)
-    done = subprocess.run(  # noqa: S603  (this file's own programs)
+    done = subprocess.run(
         [sys.executable, "-W", "error", "-c", text, *map(str, arguments)],
         capture_output=True,
         text=True,

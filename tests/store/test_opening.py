@@ -46,7 +46,7 @@ def scored():
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603  (this file's own programs)
+    return subprocess.Popen(
         [
             sys.executable,
             "-W",
