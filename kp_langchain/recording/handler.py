@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
@@ -432,6 +430,9 @@ def _name(serialized: Mapping[str, Any] | None) -> str:
 
 def _ambient_run_id() -> UUID | None:
     """The run that LangChain's context variable says this code runs in."""
+    # Here, because it costs 0.3 s to import, and is imported anyway once something runs.
+    from langchain_core.runnables.config import var_child_runnable_config
+
     config = var_child_runnable_config.get()
     found = getattr(config.get("callbacks"), "parent_run_id", None) if config else None
     return found if isinstance(found, UUID) else None
@@ -489,7 +490,14 @@ def _store(
 
 
 _captured: ContextVar[KPCallbackHandler | None] = ContextVar("kp_langchain_handler", default=None)
-register_configure_hook(_captured, inheritable=True)
+
+
+@cache
+def _let_langchain_look() -> None:
+    """Have LangChain ask `_captured` for a handler whenever something runs; once a process."""
+    from langchain_core.tracers.context import register_configure_hook
+
+    register_configure_hook(_captured, inheritable=True)
 
 
 @contextmanager
@@ -508,6 +516,7 @@ def capture(domain: str = "default", **options: Any) -> Iterator[KPCallbackHandl
         The handler. It lives on after the block, which does not wait for the scoring.
     """
     handler = KPCallbackHandler(domain, **options)
+    _let_langchain_look()
     token = _captured.set(handler)
     try:
         yield handler

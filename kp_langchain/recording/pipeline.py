@@ -110,7 +110,8 @@ class Pipeline:
         return True
 
     def _score(self, record: RunRecord, story: Story) -> ScoredTrace:
-        domain = clean(record.domain) or self.domain
+        # The run's own metadata named it, so it is as little to be trusted as the run's text.
+        domain = _redacted(record.domain, "aggregated") or self.domain
         policy = self.policy_for(domain)
         verdict, answer = self._judge(record, domain, story)
         trace = build_trace(

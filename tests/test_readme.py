@@ -1,0 +1,47 @@
+"""The README's Python runs, in order, as one session; its TOML is a valid configuration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kp_langchain import Settings
+from kp_langchain.demo.scripted import ScriptedChatModel, call, say
+from tests.agents import search
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # Without the model, so that it takes no seconds to load; the tests of scoring have it.
+    monkeypatch.setattr("kp_langchain.scoring.embedders.embeddings_installed", lambda: False)
+    monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
+    answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
+    session: dict[str, Any] = {"model": ScriptedChatModel(answers), "tools": [search]}
+    assert len(blocks("python")) == 4
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), session)  # noqa: S102 - our own text
+    printed = capsys.readouterr().out
+    assert "outcome confidence" in printed
+    assert session["handler"].domain == "finance"
+
+
+def test_toml() -> None:
+    (block,) = blocks("toml")
+    Path("kp.toml").write_text(block, encoding="utf-8")
+    policy = Settings().policy_for("finance")
+    assert policy.threshold == 0.7
+    assert policy.keep == "all"
+    assert policy.privacy_level == "aggregated"
+
+
+def test_every_setting_is_named() -> None:
+    for name in Settings.model_fields:
+        assert name in README
