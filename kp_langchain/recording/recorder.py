@@ -43,13 +43,15 @@ _GONE = object()
 class _Open:
     """A run under way and the root it belongs to."""
 
-    __slots__ = ("call", "limit_node", "parent_id", "root")
+    __slots__ = ("call", "interrupted", "limit_node", "parent_id", "root", "thread_id")
 
-    def __init__(self, root: RunRecord, parent_id: UUID | None) -> None:
+    def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
         self.root = root
         self.parent_id = parent_id
+        self.thread_id = thread_id
         self.call: Call | None = None
         self.limit_node = False
+        self.interrupted = False  # something directly below it paused
 
 
 class Recorder:
@@ -84,6 +86,7 @@ class Recorder:
         self._open: dict[UUID, _Open] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
         self._over: dict[UUID, None] = {}
+        self._next_sweep_s = 0.0
 
     # ---------------------------------------------------------------- the tree of runs
 
@@ -101,7 +104,7 @@ class Recorder:
                 parent = self._open.get(outer)
                 parent_id = outer if parent is not None else parent_id
         root = RunRecord(self, start) if parent is None else parent.root
-        entry = _Open(root, parent_id)
+        entry = _Open(root, parent_id, thread_id_in(metadata))
         if parent is None:
             self._roots[root] = None
         if self._open.setdefault(run_id, entry) is not entry:
@@ -110,7 +113,7 @@ class Recorder:
             return None
         if parent is None:
             self.tally.add("runs")
-            self._give_up_oldest()
+            self._make_room()
         else:
             root.last_seen_s = time.monotonic()
         root.open_runs.add(run_id)
@@ -119,8 +122,6 @@ class Recorder:
             return None
         if not root.langgraph and "langgraph_step" in metadata:
             root.langgraph = True
-        if root.thread_id is None:
-            root.thread_id = thread_id_in(metadata)
         return entry
 
     def _finish(self, run_id: UUID) -> _Open | None:
@@ -162,14 +163,16 @@ class Recorder:
         return clip(told, bound) if told else objective_in(inputs, bound)
 
     def _finish_root(self, root: RunRecord, output: object) -> None:
-        root.answer = answer_in(output, self.bounds.text_chars)
-        root.claimed_confidence = confidence_in(output)
-        call = root.last_call
-        if call is not None and call.kind == "model" and not call.text and has_structure(output):
-            call.text = root.answer or ""  # the model answered by filling in a form
-        if self._keep_output:
-            root.output = output
-        self._end_root(root, "finished")
+        try:
+            root.answer = answer_in(output, self.bounds.text_chars)
+            root.claimed_confidence = confidence_in(output)
+            call = root.last_call
+            if call is not None and call.kind == "model" and has_structure(output):
+                call.text = call.text or root.answer or ""  # it answered by filling in a form
+            if self._keep_output:
+                root.output = output
+        finally:  # an output that cannot be read ends the run all the same
+            self._end_root(root, "finished")
 
     def _forget(self, root: RunRecord) -> None:
         root.over = True
@@ -179,17 +182,21 @@ class Recorder:
             self._remember_over(run_id)
         root.open_runs.clear()
 
-    def _give_up_oldest(self) -> None:
-        """Abandon the oldest run while there are too many, and those that went silent."""
+    def _make_room(self) -> None:
+        """Abandon the oldest runs while there are too many, and now and then the silent ones."""
         while len(self._roots) > self.bounds.open_runs and self._abandon(self._oldest()):
             pass
-        self.sweep()
+        if time.monotonic() >= self._next_sweep_s:
+            self.sweep()
 
     def sweep(self) -> None:
         """Abandon the runs that have not been heard of for `run_timeout_s` seconds."""
-        silent_since = time.monotonic() - self.bounds.run_timeout_s
-        while (oldest := self._oldest()) is not None and oldest.last_seen_s < silent_since:
-            self._abandon(oldest)
+        now = time.monotonic()
+        self._next_sweep_s = now + self.bounds.run_timeout_s / 10
+        with suppress(RuntimeError):  # another thread changed it: there will be a next time
+            for root in list(self._roots):
+                if root.last_seen_s < now - self.bounds.run_timeout_s:
+                    self._abandon(root)
 
     def _oldest(self) -> RunRecord | None:
         try:
@@ -260,25 +267,30 @@ class Recorder:
         root = entry.root
         root.last_seen_s = time.monotonic()
         if run_id != root.run_id:
-            if root.pending:
-                self._note_unstarted(root, outputs)
-            if (
-                entry.limit_node
-                and isinstance(outputs, Mapping)
-                and outputs.get("jump_to") == "end"
-            ):
-                root.limit_reached = True
+            self._inner_ended(entry, outputs)
             return
-        if not root.objective:
+        if not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         call = root.last_call
-        if root.interrupted:
+        half_read = call is not None and call.kind == "model" and not call.answered
+        if entry.interrupted or root.interrupted:
+            root.thread_id = entry.thread_id or root.thread_id
             self._end_root(root, "paused")
-        elif call is not None and call.kind == "model" and not call.answered:
+        elif half_read and not root.langgraph:
             # A chain whose stream was closed half-way ends normally, before its model does.
             self._end_root(root, "cancelled")
         else:
             self._finish_root(root, outputs)
+
+    def _inner_ended(self, entry: _Open, outputs: object) -> None:
+        root = entry.root
+        if entry.interrupted:  # a graph inside this run paused; what starts next says it went on
+            root.interrupted = True
+            root.thread_id = entry.thread_id or root.thread_id
+        if entry.limit_node and isinstance(outputs, Mapping) and outputs.get("jump_to") == "end":
+            root.limit_reached = True
+        if root.pending:
+            self._note_unstarted(root, outputs)
 
     def _note_unstarted(self, root: RunRecord, outputs: object) -> None:
         """Record the tool calls that failed before any tool started: unknown tools, rejections."""
@@ -300,12 +312,17 @@ class Recorder:
         root.last_seen_s = time.monotonic()
         meaning = meaning_of(error)
         if meaning == "interrupt":
-            root.interrupted = True
+            self._pass_on_interrupt(entry)
         if run_id != root.run_id:
             return
-        if not root.objective:
+        if not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         self._fail_root(root, error, meaning)
+
+    def _pass_on_interrupt(self, entry: _Open) -> None:
+        parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
+        if parent is not None:
+            parent.interrupted = True
 
     def _fail_root(self, root: RunRecord, error: BaseException, meaning: Meaning) -> None:
         match meaning:
@@ -321,15 +338,13 @@ class Recorder:
 
     def interrupted(self, run_id: UUID | None) -> None:
         """LangGraph says that a graph paused; also at a breakpoint, which raises nothing."""
-        self._set_interrupted(run_id, True)
+        if run_id is not None and (entry := self._open.get(run_id)) is not None:
+            entry.interrupted = True
 
     def resumed(self, run_id: UUID | None) -> None:
         """LangGraph says that a graph goes on."""
-        self._set_interrupted(run_id, False)
-
-    def _set_interrupted(self, run_id: UUID | None, interrupted: bool) -> None:
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
-            entry.root.interrupted = interrupted
+            entry.root.interrupted = False
 
     # ---------------------------------------------------------------- calls
 
@@ -340,16 +355,17 @@ class Recorder:
         call = entry.call = Call(kind, start.name, (entry.parent_id, start.name))
         root = entry.root
         root.last_call = call
+        root.interrupted = False
         root.mark("start", call)
         return root, call
 
-    def _answered(self, run_id: UUID) -> tuple[RunRecord, Call, bool] | None:
+    def _answered(self, run_id: UUID) -> tuple[_Open, Call] | None:
         entry = self._finish(run_id)
         if entry is None or entry.call is None:
             return None
         entry.call.close()
         entry.root.last_seen_s = time.monotonic()
-        return entry.root, entry.call, run_id == entry.root.run_id
+        return entry, entry.call
 
     def model_started(self, start: Start, messages: object) -> None:
         """A model was asked, with chat messages or prompts."""
@@ -370,16 +386,18 @@ class Recorder:
         done = self._answered(run_id)
         if done is None:
             return
-        root, call, is_root = done
-        bound = self.bounds.text_chars
-        call.text = message_text(message, bound) if message is not None else clip(text, bound)
-        for asked in getattr(message, "tool_calls", None) or ():
-            if isinstance(asked, Mapping) and isinstance(asked.get("id"), str):
-                root.pending[asked["id"]] = str(asked.get("name"))
-        if logprobs is not None:
-            root.logprobs = logprobs
-        if is_root:
-            self._finish_root(root, message if message is not None else text)
+        entry, call = done
+        root, bound = entry.root, self.bounds.text_chars
+        try:
+            call.text = message_text(message, bound) if message is not None else clip(text, bound)
+            for asked in getattr(message, "tool_calls", None) or ():
+                if isinstance(asked, Mapping) and isinstance(asked.get("id"), str):
+                    root.pending[asked["id"]] = str(asked.get("name"))
+            if logprobs is not None:
+                root.logprobs = logprobs
+        finally:
+            if run_id == root.run_id:
+                self._finish_root(root, message if message is not None else text)
 
     def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
         """A tool began."""
@@ -404,19 +422,22 @@ class Recorder:
         done = self._answered(run_id)
         if done is None:
             return
-        root, call, is_root = done
-        call_id = getattr(output, "tool_call_id", None)
-        if isinstance(call_id, str):
-            root.pending.pop(call_id, None)
-        text = as_text(output, self.bounds.text_chars)
-        call.failed = _says_error(output)
-        if call.failed:
-            call.error = text
-        else:
-            call.text = text
-        root.mark("error" if call.failed else "end", call)
-        if is_root:
-            self._finish_root(root, output)
+        entry, call = done
+        root = entry.root
+        try:
+            call_id = getattr(output, "tool_call_id", None)
+            if isinstance(call_id, str):
+                root.pending.pop(call_id, None)
+            text = as_text(output, self.bounds.text_chars)
+            call.failed = _says_error(output)
+            if call.failed:
+                call.error = text
+            else:
+                call.text = text
+            root.mark("error" if call.failed else "end", call)
+        finally:
+            if run_id == root.run_id:
+                self._finish_root(root, output)
 
     def retriever_started(self, start: Start, query: object) -> None:
         """A retriever began."""
@@ -435,8 +456,8 @@ class Recorder:
         done = self._answered(run_id)
         if done is None:
             return
-        root, call, is_root = done
-        meaning = meaning_of(error)
+        entry, call = done
+        root, meaning = entry.root, meaning_of(error)
         if meaning == "error":
             call.failed = True
             call.error = error_text(error, self.bounds.text_chars)
@@ -445,8 +466,9 @@ class Recorder:
                 self._drop_pending(root, call)
         else:
             call.void = meaning == "interrupt" or call.kind == "model"
-            root.interrupted = root.interrupted or meaning == "interrupt"
-        if is_root:
+        if meaning == "interrupt":
+            self._pass_on_interrupt(entry)
+        if run_id == root.run_id:
             self._fail_root(root, error, meaning)
 
     def _drop_pending(self, root: RunRecord, call: Call) -> None:

@@ -421,7 +421,8 @@ def test_values_that_raise_do_not_reach_the_agent(error: type[BaseException]) ->
     watching.on_tool_end(_Hostile(error), run_id=tool_id)
     watching.on_chain_end(_Hostile(error), run_id=run_id)
     assert watching.flush()
-    assert watching.stats()["runs"] == 1
+    stats = watching.stats()
+    assert stats["runs"] == stats["scored"] == 1
 
 
 def test_arguments_that_make_no_sense_are_counted(caplog: pytest.LogCaptureFixture) -> None:
