@@ -686,6 +686,27 @@ def _(watching: KPCallbackHandler) -> None:
     RunnableLambda(both).invoke(QUESTION, using(watching))
 
 
+@situation(
+    "an inner graph pauses on its own, the outer agent goes on",
+    ["thought", "call consult", "thought", "saw consult", "thought"],
+)
+def _(watching: KPCallbackHandler) -> None:
+    inner = _asking_first(say("I search.", call("search", q="a")))
+
+    def in_its_own_context(question: str) -> None:
+        thread: Any = {"configurable": {"thread_id": "inner"}, "callbacks": [watching]}
+        inner.invoke({"messages": [("user", question)]}, thread)
+
+    @tool
+    def consult(q: str) -> str:
+        """Ask an agent that may wait for a human."""
+        RunnableLambda(in_its_own_context).invoke(q)
+        return "it waits for a human"
+
+    outer = agent(say("Consult.", call("consult", q="x")), say("42"), tools=(consult,))
+    outer.invoke(ASK, using(watching))
+
+
 @situation("a new question in a thread that waits", ["thought"], runs=2, abandoned=1)
 def _(watching: KPCallbackHandler) -> None:
     def ask(state: MessagesState) -> Any:
@@ -808,6 +829,24 @@ async def _(watching: KPCallbackHandler) -> None:
             await asyncio.Event().wait()
 
     await _cancelled(create_agent(Sleepy(), []).ainvoke(ASK, using(watching)), begun)
+
+
+@situation("a slow model is given up for another", ["thought"], success=[True])
+async def _(watching: KPCallbackHandler) -> None:
+    class Sleepy(ScriptedChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def impatient(state: MessagesState) -> Any:
+        try:
+            return {"messages": [await asyncio.wait_for(Sleepy().ainvoke("q"), 0.01)]}
+        except TimeoutError:
+            return {"messages": [await ScriptedChatModel([say("42")]).ainvoke("q")]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("impatient", impatient)
+    graph.add_edge(START, "impatient")
+    await graph.compile().ainvoke(ASK, using(watching))
 
 
 # ------------------------------------------------------------------ handlers in odd places
