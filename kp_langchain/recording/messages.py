@@ -140,7 +140,7 @@ def as_text(value: object, limit: int, depth: int = 0) -> str:
         return _joined((message_text(message, limit) for message in found), limit)
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
         return _joined((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
-    if isinstance(value, (list, tuple)) and all(_is_block(item) for item in value[:MAX_ITEMS]):
+    if isinstance(value, (list, tuple)) and value and all(map(_is_block, value[:MAX_ITEMS])):
         return content_text(value, limit)
     fields = _fields(value) if depth < MAX_DEPTH else None
     if isinstance(value, (Mapping, list, tuple, Set, int, float)) or fields is not None:

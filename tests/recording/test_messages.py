@@ -1,0 +1,237 @@
+"""Text and plain JSON out of whatever comes: bounded, never changed, never raising."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.types import Command
+from pydantic import BaseModel
+
+from kp_langchain.recording.messages import (
+    answer_in,
+    as_text,
+    clip,
+    message_text,
+    objective_in,
+    plain,
+)
+from kp_langchain.recording.outcome import confidence_in, judge, mean_probability
+
+LIMIT = 1000
+
+
+class Form(BaseModel):
+    value: int = 1
+    confidence: float = 0.5
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def test_text_and_reasoning_blocks_without_signatures_and_images() -> None:
+    message = AIMessage(
+        [
+            {"type": "thinking", "thinking": "hmm", "signature": "c2lnbmF0dXJl"},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]},
+            {"type": "reasoning", "reasoning": "at length", "id": "rs_1"},
+            {"type": "redacted_thinking", "data": "c2VjcmV0"},
+            {"type": "text", "text": "answer"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
+            "bare",
+        ]
+    )
+    assert message_text(message, LIMIT).split("\n") == [
+        "hmm", "in short", "at length", "answer", "bare",
+    ]  # fmt: skip
+
+
+def test_reasoning_beside_the_content() -> None:
+    message = AIMessage("answer", additional_kwargs={"reasoning_content": "because"})
+    assert message_text(message, LIMIT) == "because\n\nanswer"
+    assert answer_in({"messages": [message]}, LIMIT) == "answer"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        (None, ""),
+        (b"\x00\x01", "<2 bytes>"),
+        (7, "7"),
+        (1.5, "1.5"),
+        (True, "true"),
+        ({"a": [1, "b"]}, '{"a": [1, "b"]}'),
+        ([], "[]"),
+        ((1, 2), "[1, 2]"),
+        (ToolMessage("seen", tool_call_id="c"), "seen"),
+        ([Document("one"), Document("two")], "one\n\ntwo"),
+        (Command(update={"messages": [ToolMessage("moved", tool_call_id="c")]}), "moved"),
+        ({"messages": [HumanMessage("q"), AIMessage("a")]}, "q\n\na"),
+        ([{"type": "text", "text": "block"}], "block"),
+        (Form(), '{"value": 1, "confidence": 0.5}'),
+        (Point(1, 2), '{"x": 1, "y": 2}'),
+        (ValueError("v"), "v"),
+    ],
+)
+def test_outputs_as_text(value: Any, text: str) -> None:
+    assert as_text(value, LIMIT) == text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "objective"),
+    [
+        ("just text", "just text"),
+        ({"messages": [("user", "first"), ("ai", "a"), ("user", "last")]}, "last"),
+        ({"messages": [{"role": "user", "content": "dict"}]}, "dict"),
+        ({"messages": [HumanMessage([{"type": "text", "text": "blocks"}])]}, "blocks"),
+        ({"messages": ["bare"]}, "bare"),
+        ({"messages": []}, ""),
+        ([SystemMessage("s"), HumanMessage("h")], "h"),
+        ({"question": "q", "context": "c"}, "q"),
+        ({"input": "i", "chat_history": []}, "i"),
+        ({"task": "t", "other": 1}, "t"),
+        ({"topic": "only text"}, "only text"),
+        ({"a": "one", "b": "two"}, ""),
+        ({"input": ""}, ""),
+        (HumanMessage("message"), "message"),
+        (None, ""),
+        (7, ""),
+    ],
+)
+def test_objective(inputs: Any, objective: str) -> None:
+    assert objective_in(inputs, LIMIT) == objective
+
+
+@pytest.mark.parametrize(
+    ("outputs", "answer"),
+    [
+        (None, None),
+        ("text", "text"),
+        ("", ""),
+        ({"output": "42"}, "42"),
+        ({"messages": [AIMessage("a")]}, "a"),
+        ({"messages": [AIMessage("")]}, ""),
+        ({"messages": [AIMessage([{"type": "thinking", "thinking": "hm"}])]}, ""),
+        ({"structured_response": Form(), "messages": []}, '{"value": 1, "confidence": 0.5}'),
+        ({"score": 5}, '{"score": 5}'),
+        (AIMessage("m"), "m"),
+        (Form(), '{"value": 1, "confidence": 0.5}'),
+    ],
+)
+def test_answer(outputs: Any, answer: str | None) -> None:
+    assert answer_in(outputs, LIMIT) == answer
+
+
+@pytest.mark.parametrize(
+    ("output", "confidence"),
+    [
+        ({"confidence": 0.4}, 0.4),
+        (Form(confidence=1), 1.0),
+        ({"structured_response": {"confidence": 0}}, 0.0),
+        ({"confidence": 85}, None),
+        ({"confidence": float("nan")}, None),
+        ({"confidence": True}, None),
+        ({"confidence": "0.9"}, None),
+        (None, None),
+        ("text", None),
+    ],
+)
+def test_confidence_of_structured_output(output: Any, confidence: float | None) -> None:
+    assert confidence_in(output) == confidence
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "mean"),
+    [
+        ({"content": [{"logprob": 0.0}, {"logprob": math.log(0.5)}]}, 0.75),
+        ({"token_logprobs": [None, math.log(0.25)]}, 0.25),
+        ([math.log(0.1)], 0.1),
+        ({"content": []}, None),
+        ({"content": None}, None),
+        ([float("nan"), "x", None], None),
+        ([float("-inf"), 3.0], 0.5),
+        (None, None),
+        ("text", None),
+    ],
+)
+def test_mean_token_probability(logprobs: Any, mean: float | None) -> None:
+    assert mean_probability(logprobs) == (None if mean is None else pytest.approx(mean))
+
+
+@given(
+    success=st.booleans(),
+    by_function=st.none() | st.booleans() | st.floats(0, 1),
+    by_event=st.none() | st.fixed_dictionaries({}, optional={
+        "success": st.booleans() | st.none(), "confidence": st.floats(0, 1) | st.none(),
+    }),
+    structured=st.none() | st.floats(0, 1),
+    logprobs=st.none() | st.lists(st.floats(max_value=0)),
+)  # fmt: skip
+def test_every_run_gets_a_confidence_and_its_source(**evidence: Any) -> None:
+    success = evidence.pop("success")
+    verdict = judge(success, **evidence)
+    assert 0 <= verdict.confidence <= 1
+    assert verdict.source
+    if not any(value is not None for value in evidence.values()):
+        assert (verdict.success, verdict.confidence) == (success, 0.8 if success else 0.2)
+    if isinstance(evidence["by_function"], bool):
+        assert verdict.success is evidence["by_function"]
+
+
+class Rude:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+    | st.builds(Rude) | st.builds(Point, st.integers(), st.integers()) | st.builds(object),
+    lambda inner: st.lists(inner) | st.tuples(inner)
+    | st.dictionaries(st.text() | st.integers(), inner)
+    | st.dictionaries(st.just("messages"), st.lists(st.builds(AIMessage, st.text()))),
+)  # fmt: skip
+
+
+@given(_values, st.integers(0, 200))
+def test_any_value_becomes_bounded_text_and_json(value: Any, limit: int) -> None:
+    assert len(as_text(value, limit)) <= max(limit, 60)
+    shape = plain(value, limit)
+    json.dumps(shape, allow_nan=False)
+    assert objective_in(value, limit) is not None
+    answer_in(value, limit)
+
+
+@given(
+    st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+)
+def test_nothing_is_changed_and_nothing_is_shared(value: Any) -> None:
+    before = copy.deepcopy(value)
+    shape = plain(value, 10_000)
+    as_text(value, 10)
+    assert value == before
+    if isinstance(value, (list, dict)):
+        assert shape is not value
+
+
+@given(st.text(), st.integers(0, 100))
+def test_clip_keeps_the_beginning_and_tells_of_the_rest(text: str, limit: int) -> None:
+    cut = clip(text, limit)
+    if len(text) <= limit:
+        assert cut == text
+    else:
+        assert f"[{len(text) - limit} more characters]" in cut
