@@ -116,6 +116,7 @@ class Settings(BaseSettings):
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
+        max_run_chars: Longest text kept of all steps of one run together, in characters.
         max_steps: Most steps kept of one run.
         max_open_runs: Most runs recorded at the same time.
         max_paused_runs: Most runs remembered while they wait for a human.
@@ -150,6 +151,7 @@ class Settings(BaseSettings):
         default_factory=dict, description="a table for each domain: [domains.<name>]"
     )
     max_text_chars: _Count = Field(default=4000, description=_COUNT)
+    max_run_chars: _Count = Field(default=200_000, description=_COUNT)
     max_steps: _Count = Field(default=1000, description=_COUNT)
     max_open_runs: _Count = Field(default=1000, description=_COUNT)
     max_paused_runs: _Count = Field(default=1000, description=_COUNT)

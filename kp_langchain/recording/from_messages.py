@@ -19,8 +19,8 @@ from langchain_core.messages import (
 )
 
 from kp_langchain.config import DomainPolicy
-from kp_langchain.recording.outcome import judge, looks_successful
-from kp_langchain.recording.pipeline import build_trace
+from kp_langchain.recording.outcome import judge, looks_successful, read_report
+from kp_langchain.recording.pipeline import Redactor, build_trace
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.steps import tell
@@ -56,16 +56,25 @@ def trace_from_messages(
     Raises:
         ValueError: The messages hold no answer of a model, or something in them cannot be read.
     """
-    listed = convert_to_messages(list(messages))
+    if isinstance(messages, str):
+        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
+    try:
+        listed = convert_to_messages(list(messages))
+    except (KeyError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
     record = _record(listed, objective)
-    story = tell(record.timeline())
+    story = tell(record.timeline(), fatal="", answer=record.answer or "")
     if not story.steps:
         raise ValueError(
             f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
         )
     answer = story.last_thought if record.answer is None else record.answer
     looks = looks_successful(answer, ended_well=True, unresolved_error=story.unresolved_error)
-    verdict = judge(looks, by_function={"success": success, "confidence": confidence})
+    try:
+        report = read_report({"success": success, "confidence": confidence})
+    except ValueError as error:
+        raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
+    verdict = judge(looks, reports=[("caller", report)])
     return build_trace(
         record,
         story,
@@ -74,6 +83,7 @@ def trace_from_messages(
         policy=policy or DomainPolicy(),
         verdict=verdict,
         answer=answer,
+        redaction=Redactor(record.recorder.tally, record.recorder.bounds.text_chars),
     )
 
 

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from functools import cache, wraps
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
@@ -27,7 +29,7 @@ from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.worker import say_once, worker
+from kp_langchain.recording.worker import worker
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore, default_store
 
@@ -100,7 +102,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         objective: Callable[[Any], str | None] | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(domain, str) or not domain:
+        if not isinstance(domain, str) or not domain.strip():
             raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
         if registry is not None:
             raise ConfigError(
@@ -110,10 +112,17 @@ class KPCallbackHandler(BaseCallbackHandler):
         for name, function in (
             ("outcome", outcome), ("on_scored", on_scored), ("objective", objective)
         ):  # fmt: skip
-            if function is not None and not callable(function):
-                raise ConfigError(f"{name} is {function!r}; give a function or leave it out")
-        if scorer is not None and not callable(getattr(scorer, "evaluate", None)):
+            if function is not None and (not callable(function) or iscoroutinefunction(function)):
+                raise ConfigError(
+                    f"{name} is {function!r}; give a function (not an async one, it is called on a "
+                    "worker thread) or leave it out"
+                )
+        if scorer is not None and (
+            isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
+        ):
             raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
+        if agent_id is not None and not isinstance(agent_id, str):
+            raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
         settings = Settings()
         self.domain = domain
         self._disabled = settings.disabled
@@ -127,6 +136,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._recorder = Recorder(
             Bounds(
                 text_chars=settings.max_text_chars,
+                run_chars=settings.max_run_chars,
                 steps=settings.max_steps,
                 open_runs=settings.max_open_runs,
                 run_timeout_s=settings.run_timeout_s,
@@ -175,13 +185,14 @@ class KPCallbackHandler(BaseCallbackHandler):
             `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
-            record), `dropped` (queue full), `failed`. Besides: `callback_errors`,
-            `outcome_errors`, `on_scored_errors`, `dropped_steps`.
+            record), `dropped` (queue full), `failed`. Besides: `not_stored` of the scored ones,
+            `callback_errors`, `outcome_errors`, `redaction_errors`, `on_scored_errors`,
+            `dropped_steps`.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
-            "handed_over", "empty", "dropped", "failed", "callback_errors", "outcome_errors",
-            "on_scored_errors", "dropped_steps", "queued",
+            "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
+            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -204,7 +215,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             self._tally.add("dropped_steps", record.dropped_steps)
         if worker.waiting >= self._max_queue:
             self._tally.add("dropped")
-            say_once(
+            warn_once(
                 "queue full",
                 "%d finished runs wait to be scored, so new ones are dropped and counted under "
                 "'dropped'; raise max_queue or score less",
@@ -221,18 +232,14 @@ class KPCallbackHandler(BaseCallbackHandler):
             self._last = scored
 
     def _callback_failed(self, event: str, error: BaseException) -> None:
-        # The error's text may quote the run, so only its type is told.
-        try:
-            self._tally.add("callback_errors")
-            say_once(
-                f"{event}:{type(error).__name__}",
-                "%s failed with %s inside kp_langchain; the agent is not affected, the run may "
-                "be recorded incompletely",
-                event,
-                type(error).__name__,
-            )
-        except Exception:  # noqa: BLE001, S110 - a logging handler of the host that raises
-            pass
+        self._tally.add("callback_errors")
+        warn_once(
+            f"{event}:{type(error).__name__}",
+            "%s failed with %s inside kp_langchain; the agent is not affected, the run may be "
+            "recorded incompletely",
+            event,
+            told(error),
+        )
 
     @property
     def _off(self) -> bool:
@@ -341,8 +348,12 @@ class KPCallbackHandler(BaseCallbackHandler):
         )
 
     @_guarded
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        self._recorder.call_failed(run_id, error)
+    def on_llm_error(
+        self, error: BaseException, *, run_id: UUID, response: Any = None, **_: Any
+    ) -> None:
+        groups = getattr(response, "generations", None) or ()
+        generation = next((group[0] for group in groups if group), None)
+        self._recorder.call_failed(run_id, error, getattr(generation, "message", None))
 
     @_guarded
     def on_tool_start(
@@ -404,6 +415,10 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._recorder.retried(run_id, retry_state.attempt_number, error)
 
     @_guarded
+    def on_agent_finish(self, finish: Any, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.agent_finished(run_id, finish.return_values)
+
+    @_guarded
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **_: Any) -> None:
         if name == "kp.outcome":
             self._recorder.reported(run_id, data)
@@ -441,15 +456,15 @@ def _ambient_run_id() -> UUID | None:
 def _harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
     def ask(inputs: Any) -> str:
         try:
-            told = objective(inputs)
+            said = objective(inputs)
         except Exception as error:  # noqa: BLE001 - the caller's function
-            say_once(
+            warn_once(
                 f"objective:{type(error).__name__}",
                 "the objective function raised %s; the usual places are searched instead",
-                type(error).__name__,
+                told(error),
             )
             return ""
-        return told.strip() if isinstance(told, str) else ""
+        return said.strip() if isinstance(said, str) else ""
 
     return ask
 

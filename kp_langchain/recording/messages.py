@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any
 
 MAX_ITEMS = 200
+_NOTE = re.compile(r"\.\.\. \[(\d+) more characters\]\Z")
 MAX_DEPTH = 8
 
 # The keys under which chains usually carry the task, most telling first.
@@ -27,7 +30,10 @@ def clip(text: str, limit: int) -> str:
     """Return `text`, cut to `limit` characters; a cut text says how much is missing."""
     if len(text) <= limit:
         return text
-    note = f"… [{len(text) - limit} more characters]"
+    missing = len(text) - limit
+    if (earlier := _NOTE.search(text, len(text) - 50)) is not None:  # it was cut before
+        missing += int(earlier[1]) - len(earlier[0])
+    note = f"... [{missing} more characters]"
     return text[: max(0, limit - len(note))] + note
 
 
@@ -81,12 +87,12 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else describe(value, 10)
     if depth >= MAX_DEPTH or budget[0] <= 0 or budget[1] <= 0:
-        return "…"
+        return "..."
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for key, item in value.items():
             if len(out) >= MAX_ITEMS or budget[1] <= 0:
-                out["…"] = f"{len(value) - len(out)} more"
+                out["..."] = f"{len(value) - len(out)} more"
                 break
             name = key if isinstance(key, str) else describe(key, 100)
             budget[0] -= len(name)
@@ -96,7 +102,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
         items: list[Any] = []
         for item in value:
             if len(items) >= MAX_ITEMS or budget[1] <= 0:
-                items.append(f"… {len(value) - len(items)} more")
+                items.append(f"... {len(value) - len(items)} more")
                 break
             items.append(_plain(item, budget, depth + 1))
         return items
@@ -177,9 +183,9 @@ def messages_in(value: object) -> Iterator[Any]:
     if is_message(value):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
+        for item in islice(value.values(), MAX_ITEMS):
             if isinstance(item, (list, tuple)):
-                yield from (entry for entry in item if is_message(entry))
+                yield from (entry for entry in item[-MAX_ITEMS:] if is_message(entry))
             elif is_message(item):
                 yield item
     elif isinstance(value, (list, tuple)):
@@ -251,12 +257,10 @@ def last_human_text(messages: object, limit: int) -> str:
     """The text of the last human message in a list of messages in any of LangChain's forms."""
     if not isinstance(messages, (list, tuple)):
         return ""
-    for message in reversed(messages):
+    for message in islice(reversed(messages), MAX_ITEMS):
         role, content = _role_and_content(message)
         if role in ("human", "user"):
-            text = content_text(content, limit).strip()
-            if text:
-                return text
+            return content_text(content, limit).strip()
     return ""
 
 
@@ -315,7 +319,7 @@ def answer_in(outputs: object, limit: int) -> str | None:
             if key in outputs:
                 return as_text(outputs[key], limit)
         return as_text(outputs, limit) if outputs else ""
-    return as_text(outputs, limit)
+    return _answer_text(outputs, limit) if is_message(outputs) else as_text(outputs, limit)
 
 
 def has_structure(outputs: object) -> bool:

@@ -7,10 +7,12 @@ probability of the last model answer, and the defaults 0.8 for a success and 0.2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
+
+from kp_langchain.errors import KPError
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
@@ -52,8 +54,18 @@ class FinishedRun:
     metadata: Mapping[str, Any]
 
 
-Reported = bool | float | Mapping[str, Any] | None
-OutcomeFunction = Callable[[FinishedRun], Reported]
+OutcomeFunction = Callable[[FinishedRun], bool | float | Mapping[str, Any] | None]
+
+
+class ReportError(KPError, ValueError):
+    """A reported outcome cannot be used; the message names types, never values."""
+
+
+class Report(NamedTuple):
+    """What somebody who should know says of a run; None where they say nothing."""
+
+    success: bool | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,56 +92,71 @@ def looks_successful(answer: str, *, ended_well: bool, unresolved_error: bool) -
 def judge(
     success: bool,
     *,
-    by_function: Reported = None,
-    by_event: Reported = None,
+    reports: Iterable[tuple[str, Report]] = (),
     structured: float | None = None,
     logprobs: object = None,
 ) -> Judgement:
-    """Settle success and confidence from the best source that says something.
+    """Settle success and confidence, each from the first source that says something of it.
 
     Args:
         success: Whether the run looks successful by itself.
-        by_function: What the handler's `outcome` function returned: a bool is the success, a
-            number the confidence, a mapping may hold both as `success` and `confidence`.
-        by_event: The same, from a `kp.outcome` event.
+        reports: What the caller reported, by the name of the source, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         logprobs: Log-probabilities of the last model answer, in the model's own form.
+    """
+    told = list(reports)
+    success = next((one.success for _, one in told if one.success is not None), success)
+    sources = [
+        *((name, one.confidence) for name, one in told),
+        ("structured output", structured),
+        ("token probabilities", mean_probability(logprobs)),
+        ("default", DEFAULT_CONFIDENCE[success]),
+    ]
+    return next(
+        Judgement(success, confidence, name)
+        for name, confidence in sources
+        if confidence is not None
+    )
+
+
+def read_report(report: object) -> Report:
+    """Read a report: a bool is the success, a number the confidence, a mapping may hold both.
 
     Raises:
-        ValueError: A report holds something else, or a confidence outside 0 to 1.
+        ReportError: It is something else, or the confidence lies outside 0 to 1.
     """
-    confidence: float | None = None
-    source = ""
-    for name, report in (("outcome function", by_function), ("kp.outcome event", by_event)):
-        reported_success, reported_confidence = _read(report)
-        if reported_success is not None or reported_confidence is not None:
-            success = success if reported_success is None else reported_success
-            confidence, source = reported_confidence, name
-            break
-    if confidence is None and structured is not None:
-        confidence, source = structured, "structured output"
-    if confidence is None and (mean := mean_probability(logprobs)) is not None:
-        confidence, source = mean, "token probabilities"
-    if confidence is None:
-        confidence = DEFAULT_CONFIDENCE[success]
-        source = f"default after {source}" if source else "default"
-    return Judgement(success, confidence, source)
+    report = _plain_number(report)
+    if report is None:
+        return Report()
+    if isinstance(report, bool):
+        return Report(success=report)
+    if not isinstance(report, Mapping):
+        return Report(confidence=_read_confidence(report))
+    unknown = [key for key in report if key not in ("success", "confidence")]
+    if unknown:
+        raise ReportError(
+            f"{len(unknown)} keys besides 'success' and 'confidence'; report those two"
+        )
+    success = _plain_number(report.get("success"))
+    if success is not None and not isinstance(success, bool):
+        raise ReportError(f"success is a {type(success).__name__}; report True or False")
+    confidence = report.get("confidence")
+    return Report(success, None if confidence is None else _read_confidence(confidence))
 
 
-def _read(report: Reported) -> tuple[bool | None, float | None]:
-    if report is None or isinstance(report, bool):
-        return report, None
-    if isinstance(report, Mapping):
-        success, confidence = report.get("success"), report.get("confidence")
-        if success is not None and not isinstance(success, bool):
-            raise ValueError(f"success is {success!r}; report True or False")
-        if confidence is None:
-            return success, None
-    else:
-        success, confidence = None, report
-    if _is_unit(confidence):
-        return success, float(confidence)
-    raise ValueError(f"confidence is {confidence!r}; report a number from 0 to 1")
+def _plain_number(value: object) -> object:
+    """Python's own bool or float for a number of NumPy's."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) and getattr(value, "shape", None) == () else value
+
+
+def _read_confidence(value: object) -> float:
+    value = _plain_number(value)
+    if _is_unit(value):
+        return float(value)  # type: ignore[arg-type]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = "number outside 0 to 1" if number else type(value).__name__
+    raise ReportError(f"confidence is a {kind}; report a number from 0 to 1")
 
 
 def _is_unit(value: object) -> bool:
@@ -145,7 +172,7 @@ def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
         output = output["structured_response"]
-    found = (
+    found = _plain_number(
         output.get("confidence")
         if isinstance(output, Mapping)
         else getattr(output, "confidence", None)

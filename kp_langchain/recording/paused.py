@@ -55,6 +55,15 @@ def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
     return None
 
 
+def give_up(recorder: Recorder) -> int:
+    """Forget the runs of `recorder` that wait; return how many there were."""
+    with _lock:
+        keys = [key for key, record in _shelf.items() if record.recorder is recorder]
+        for key in keys:
+            del _shelf[key]
+    return len(keys)
+
+
 def count(recorder: Recorder) -> int:
     """How many runs of `recorder` wait."""
     with _lock:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from kp_langchain._notices import told, warn_once
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
-from kp_langchain.recording.messages import clean
+from kp_langchain.recording.messages import clean, clip, plain
 from kp_langchain.recording.outcome import (
     FinishedRun,
     Judgement,
     OutcomeFunction,
-    Reported,
+    Report,
+    ReportError,
     judge,
     looks_successful,
+    read_report,
 )
 from kp_langchain.recording.steps import Story, tell
-from kp_langchain.recording.worker import say_once
 from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace, TraceStep
 
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
-T = TypeVar("T")
 
 DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 UNREDACTABLE = "[REDACTED:failed]"
@@ -64,54 +66,43 @@ class Pipeline:
     def process(self, record: RunRecord) -> ScoredTrace | None:
         """Take a run through all stations; None if it failed on the way (and was counted)."""
         try:
-            story = tell(record.timeline())
+            story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
             if not story.steps:
                 self.tally.add("empty")
                 return None
             scored = self._score(record, story)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            self._failed("scoring", error)
-            return None
-        if not self._keep(scored):
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            self._trouble("failed", "a finished run cannot be scored", error)
             return None
         self.tally.add("scored")
         self.tally.add(scored.decision)
+        if self.store is not None:
+            try:
+                self.store.add(scored)
+            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                self._trouble("not_stored", f"a run cannot be kept in {self.store.location}", error)
         log_scored(scored)
         if self.on_scored is not None:
             try:
                 self.on_scored(scored)
-            except Exception as error:  # noqa: BLE001 - the caller's function
-                self.tally.add("on_scored_errors")
-                say_once(
-                    f"on_scored:{type(error).__name__}",
-                    "on_scored raised %s; the run is scored and stored all the same",
-                    type(error).__name__,
-                )
+            except BaseException as error:  # noqa: BLE001 - the caller's function
+                self._trouble("on_scored_errors", "on_scored raised", error)
         return scored
 
-    def _failed(self, station: str, error: Exception) -> None:
-        # The error's own text may quote the run, so only its type is told.
-        self.tally.add("failed")
-        say_once(
-            f"{station}:{type(error).__name__}",
-            "%s a finished run failed with %s; such runs are counted under 'failed'",
-            station,
-            type(error).__name__,
+    def _trouble(self, count: str, what: str, error: BaseException) -> None:
+        self.tally.add(count)
+        warn_once(
+            f"{count}:{type(error).__name__}",
+            "%s (%s); counted under '%s'",
+            what,
+            told(error),
+            count,
         )
 
-    def _keep(self, scored: ScoredTrace) -> bool:
-        if self.store is None:
-            return True
-        try:
-            self.store.add(scored)
-        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
-            self._failed(f"storing ({self.store.location})", error)
-            return False
-        return True
-
     def _score(self, record: RunRecord, story: Story) -> ScoredTrace:
+        redaction = Redactor(self.tally, record.recorder.bounds.text_chars)
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = _redacted(record.domain, "aggregated") or self.domain
+        domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
         policy = self.policy_for(domain)
         verdict, answer = self._judge(record, domain, story)
         trace = build_trace(
@@ -122,9 +113,12 @@ class Pipeline:
             policy=policy,
             verdict=verdict,
             answer=answer,
+            redaction=redaction,
         )
         siblings = _siblings.setdefault(record.run_id, set())
-        breakdown = self.scorer.evaluate(trace, weights=policy.weights, ignore=frozenset(siblings))
+        # What is left of a trace after failed redaction is nothing to remember or to contribute.
+        assess = self.scorer.score if redaction.failed else self.scorer.evaluate
+        breakdown = assess(trace, weights=policy.weights, ignore=frozenset(siblings))
         siblings.add(trace.id)
         while len(_siblings) > _SIBLINGS_KEPT:
             _siblings.popitem(last=False)
@@ -133,7 +127,7 @@ class Pipeline:
         threshold = policy.threshold
         if threshold is None:
             threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)
-        decision = decide(breakdown.total, threshold)
+        decision = "below_threshold" if redaction.failed else decide(breakdown.total, threshold)
         return ScoredTrace(
             trace=trace,
             breakdown=breakdown,
@@ -150,7 +144,7 @@ class Pipeline:
             ended_well=record.ending == "finished" and not record.limit_reached,
             unresolved_error=story.unresolved_error,
         )
-        said: Reported = None
+        said: object = None
         if self.outcome is not None:
             run = FinishedRun(
                 run_id=record.run_id,
@@ -163,32 +157,25 @@ class Pipeline:
                 success=success,
                 metadata=record.metadata,
             )
-            said = self._ask(lambda: self.outcome(run) if self.outcome else None)
-        verdict = self._ask(
-            lambda: judge(
+            try:
+                said = self.outcome(run)
+            except BaseException as error:  # noqa: BLE001 - the caller's function
+                self._trouble("outcome_errors", "the outcome function raised", error)
+        reports: list[tuple[str, Report]] = []
+        for source, what in (("outcome function", said), ("kp.outcome event", record.reported)):
+            try:
+                reports.append((source, read_report(what)))
+            except ReportError as error:
+                self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
+        return (
+            judge(
                 success,
-                by_function=said,
-                by_event=record.reported,
+                reports=reports,
                 structured=record.claimed_confidence,
                 logprobs=record.logprobs,
-            )
+            ),
+            answer,
         )
-        # A report that cannot be used is told of and passed over.
-        return verdict or judge(success, structured=record.claimed_confidence), answer
-
-    def _ask(self, question: Callable[[], T]) -> T | None:
-        try:
-            return question()
-        except Exception as error:  # noqa: BLE001 - the caller's function, or what it reported
-            self.tally.add("outcome_errors")
-            say_once(
-                f"outcome:{type(error).__name__}",
-                "a reported outcome cannot be used (%s); such runs get the next best evidence",
-                f"{type(error).__name__}: {error}"
-                if isinstance(error, ValueError)
-                else type(error).__name__,
-            )
-            return None
 
 
 def build_trace(
@@ -200,6 +187,7 @@ def build_trace(
     policy: DomainPolicy,
     verdict: Judgement,
     answer: str,
+    redaction: Redactor,
 ) -> ReasoningTrace:
     """Put a run's redacted steps and outcome into wire form."""
     level = policy.privacy_level
@@ -215,10 +203,10 @@ def build_trace(
                 "visibility": policy.visibility,
                 "privacy_level": level,
             },
-            "task": {"objective": _redacted(objective, level)},
-            "steps": [_redacted_step(step, level) for step in story.steps],
+            "task": {"objective": redaction.text(objective, level)},
+            "steps": [redaction.step(step, level) for step in story.steps],
             "outcome": {
-                "result_summary": _redacted(record.error or answer, level),
+                "result_summary": redaction.text(record.error or answer, level),
                 "confidence": verdict.confidence,
             },
         }
@@ -242,22 +230,48 @@ def cleaned(value: Any) -> Any:
     return value
 
 
-def _redacted(value: Any, level: str) -> Any:
-    try:
-        return redact(cleaned(value), level=level).value
-    except Exception:  # noqa: BLE001 - what cannot be redacted is not kept
-        return UNREDACTABLE
+class Redactor:
+    """Redacts one run and cuts its texts to their bound; what cannot be redacted is dropped.
 
+    The recorder leaves a margin beyond the bound, so that a secret which crosses it is seen whole.
+    """
 
-def _redacted_step(step: Mapping[str, Any], level: str) -> dict[str, Any]:
-    out = dict(step)
-    for name in ("content", "input", "tool"):
-        if name not in out:
-            continue
-        out[name] = _redacted(out[name], level)
-        if out[name] == UNREDACTABLE and name != "content":
-            out[name] = {"name": UNREDACTABLE} if name == "tool" else {"input": UNREDACTABLE}
-    return out
+    def __init__(self, tally: Tally, bound: int) -> None:
+        self._tally = tally
+        self._bound = bound
+        self.failed = False
+
+    def _redact(self, value: Any, level: str) -> Any:
+        try:
+            return redact(cleaned(value), level=level).value
+        except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
+            self.failed = True
+            self._tally.add("redaction_errors")
+            warn_once(
+                f"redaction:{type(error).__name__}",
+                "redaction failed with %s; what it was given is dropped, and the run is not "
+                "contributed",
+                told(error),
+            )
+            return UNREDACTABLE
+
+    def text(self, value: str, level: str) -> str:
+        """Redact a text."""
+        return clip(str(self._redact(value, level)), self._bound)
+
+    def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
+        """Redact a step in wire form."""
+        out = dict(step)
+        if "content" in out:
+            out["content"] = self.text(out["content"], level)
+        for name in ("input", "tool"):
+            if name in out:
+                whole = self._redact(out[name], level)
+                key = "name" if name == "tool" else "input"
+                out[name] = {key: whole} if whole == UNREDACTABLE else whole
+        if "input" in out:
+            out["input"] = plain(out["input"], self._bound)
+        return out
 
 
 def log_scored(scored: ScoredTrace) -> None:
@@ -292,12 +306,16 @@ def log_scored(scored: ScoredTrace) -> None:
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight
         fields[f"{name}_contribution"] = dimension.contribution
-    log.info(
-        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
+    line = "kp.trace_scored %s %s (threshold %.2f) %s | %s"
+    said = (
         trace.metadata.task_domain,
         scored.decision,
         scored.threshold,
         breakdown.line(),
         trace.id,
-        extra=fields,
     )
+    with suppress(Exception):  # a handler or filter of the host's
+        try:
+            log.info(line, *said, extra=fields)
+        except KeyError:  # a record factory of the host's owns one of these names
+            log.info(line, *said, extra={"kp": fields})

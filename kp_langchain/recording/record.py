@@ -24,18 +24,24 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 _GRAPHS = ("langgraph", "langchain_create_agent")
 
 
+MARGIN_CHARS = 2048
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What the recorder keeps at most.
 
     Args:
-        text_chars: Characters of one step's text, and of one step's input.
+        text_chars: Characters of one step's text, and of one step's input. While it is recorded,
+            `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses the bound.
+        run_chars: Characters of all texts of one run; further texts are dropped.
         steps: Steps of one run; what lies between the first and the last half is dropped.
         open_runs: Root runs under way; the oldest is given up for a new one.
         run_timeout_s: Seconds without an event after which a run counts as abandoned.
     """
 
     text_chars: int = 4000
+    run_chars: int = 200_000
     steps: int = 1000
     open_runs: int = 1000
     run_timeout_s: float = 3600.0
@@ -66,8 +72,9 @@ class Call:
     error: str = ""
     answered: bool = False
     failed: bool = False
+    cancelled: bool = False
     retries: int = 0
-    void: bool = False  # paused or cancelled: as if it had not been made
+    void: bool = False  # paused: as if it had not been made
 
     def close(self) -> None:
         """Note that it answered, and how long it took."""
@@ -89,6 +96,7 @@ class RunRecord:
     langgraph: bool = field(init=False)
     steps_bound: int = field(init=False)
     tail: deque[tuple[Mark, Call]] = field(init=False)
+    room_chars: int = field(init=False)
     head: list[tuple[Mark, Call]] = field(default_factory=list)
     dropped_steps: int = 0
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -104,6 +112,7 @@ class RunRecord:
     ending: Ending | None = None
     error: str = ""
     answer: str | None = None
+    agent_answer: str = ""
     output: object = None
     claimed_confidence: float | None = None
     logprobs: object = None
@@ -112,9 +121,11 @@ class RunRecord:
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, self.name, self.metadata = start
         self.last_seen_s = time.monotonic()
-        self.domain = as_text(self.metadata.get("kp_domain"), 100)
+        domain = self.metadata.get("kp_domain")
+        self.domain = domain.strip()[:100] if isinstance(domain, str) else ""
         self.thread_id = thread_id_in(self.metadata)
         self.langgraph = self.metadata.get("ls_integration") in _GRAPHS
+        self.room_chars = self.recorder.bounds.run_chars
         tail = self.recorder.bounds.steps // 2
         self.steps_bound = self.recorder.bounds.steps - tail
         self.tail = deque(maxlen=tail)
@@ -142,6 +153,7 @@ class RunRecord:
         self.domain = self.domain or earlier.domain
         self.reported = self.reported or earlier.reported
         self.dropped_steps += earlier.dropped_steps
+        self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.pending = {**earlier.pending, **self.pending}
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:

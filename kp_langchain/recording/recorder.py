@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from kp_langchain.recording import paused
@@ -31,13 +31,23 @@ from kp_langchain.recording.messages import (
     plain,
 )
 from kp_langchain.recording.outcome import confidence_in
-from kp_langchain.recording.record import Bounds, Call, Ending, Kind, RunRecord, Start, thread_id_in
+from kp_langchain.recording.record import (
+    MARGIN_CHARS,
+    Bounds,
+    Call,
+    Ending,
+    Kind,
+    RunRecord,
+    Start,
+    thread_id_in,
+)
 from kp_langchain.recording.tally import Tally
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 _RECENTLY_OVER = 1024
 _GONE = object()
+Text = TypeVar("Text", str, dict[str, Any])
 
 
 class _Open:
@@ -78,6 +88,7 @@ class Recorder:
     ) -> None:
         self.bounds = bounds
         self.scope = scope
+        self._text_chars = bounds.text_chars + MARGIN_CHARS
         self.tally = Tally()
         self._keep_output = keep_output
         self._told_objective = objective_of
@@ -158,13 +169,19 @@ class Recorder:
             self._deliver(root)
 
     def _objective_of(self, inputs: object) -> str:
-        bound = self.bounds.text_chars
+        bound = self._text_chars
         told = self._told_objective(inputs) if self._told_objective is not None else ""
         return clip(told, bound) if told else objective_in(inputs, bound)
 
+    def _keep(self, root: RunRecord, read: Callable[[Any, int], Text], value: object) -> Text:
+        """Read a step's text or input out of `value`, within what the run has room for."""
+        kept = read(value, self._text_chars if root.room_chars > 0 else 0)
+        root.room_chars -= len(kept) if isinstance(kept, str) else len(str(kept))
+        return kept
+
     def _finish_root(self, root: RunRecord, output: object) -> None:
         try:
-            root.answer = answer_in(output, self.bounds.text_chars)
+            root.answer = root.agent_answer or answer_in(output, self._text_chars)
             root.claimed_confidence = confidence_in(output)
             call = root.last_call
             if call is not None and call.kind == "model" and has_structure(output):
@@ -184,7 +201,7 @@ class Recorder:
 
     def _make_room(self) -> None:
         """Abandon the oldest runs while there are too many, and now and then the silent ones."""
-        while len(self._roots) > self.bounds.open_runs and self._abandon(self._oldest()):
+        while len(self._roots) > self.bounds.open_runs and self._abandon(self._most_silent()):
             pass
         if time.monotonic() >= self._next_sweep_s:
             self.sweep()
@@ -198,11 +215,10 @@ class Recorder:
                 if root.last_seen_s < now - self.bounds.run_timeout_s:
                     self._abandon(root)
 
-    def _oldest(self) -> RunRecord | None:
-        try:
-            return next(iter(self._roots), None)
-        except RuntimeError:  # another thread changed it: there will be a next time
-            return None
+    def _most_silent(self) -> RunRecord | None:
+        with suppress(RuntimeError):  # another thread changed it: there will be a next time
+            return min(self._roots, key=lambda root: root.last_seen_s, default=None)
+        return None
 
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or not self._take(root):
@@ -212,9 +228,10 @@ class Recorder:
         return True
 
     def close(self) -> None:
-        """Abandon whatever is still under way."""
-        while self._abandon(self._oldest()):
+        """Abandon whatever is still under way or waits."""
+        while self._abandon(self._most_silent()):
             pass
+        self.tally.add("abandoned", paused.give_up(self))
 
     @property
     def open_count(self) -> int:
@@ -272,12 +289,13 @@ class Recorder:
         if not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         call = root.last_call
-        half_read = call is not None and call.kind == "model" and not call.answered
+        open_model = call is not None and call.kind == "model" and not call.answered
         if entry.interrupted or root.interrupted:
             root.thread_id = entry.thread_id or root.thread_id
             self._end_root(root, "paused")
-        elif half_read and not root.langgraph:
-            # A chain whose stream was closed half-way ends normally, before its model does.
+        elif open_model and inputs is not None and not root.langgraph:
+            # A chain that streams tells its inputs at the end. Closed half-way it ends normally,
+            # but before its model does.
             self._end_root(root, "cancelled")
         else:
             self._finish_root(root, outputs)
@@ -300,7 +318,7 @@ class Recorder:
             if name is not None and getattr(message, "status", None) == "error":
                 call = Call("tool", "", ("unstarted", call_id))
                 call.failed = True
-                call.error = message_text(message, self.bounds.text_chars)
+                call.error = self._keep(root, message_text, message)
                 root.mark("error", call)
 
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
@@ -333,7 +351,7 @@ class Recorder:
             case "handoff":
                 self._finish_root(root, None)
             case _:
-                root.error = error_text(error, self.bounds.text_chars)
+                root.error = error_text(error, self._text_chars)
                 self._end_root(root, "failed")
 
     def interrupted(self, run_id: UUID | None) -> None:
@@ -377,7 +395,7 @@ class Recorder:
         place = start.metadata.get("langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _shape(messages))
         if not root.fallback_objective:
-            root.fallback_objective = objective_in(messages, self.bounds.text_chars)
+            root.fallback_objective = objective_in(messages, self._text_chars)
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(messages)
 
@@ -387,14 +405,16 @@ class Recorder:
         if done is None:
             return
         entry, call = done
-        root, bound = entry.root, self.bounds.text_chars
+        root = entry.root
         try:
-            call.text = message_text(message, bound) if message is not None else clip(text, bound)
+            if message is not None:
+                call.text = self._keep(root, message_text, message)
+            else:
+                call.text = self._keep(root, clip, text)
             for asked in getattr(message, "tool_calls", None) or ():
                 if isinstance(asked, Mapping) and isinstance(asked.get("id"), str):
                     root.pending[asked["id"]] = str(asked.get("name"))
-            if logprobs is not None:
-                root.logprobs = logprobs
+            root.logprobs = logprobs
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, message if message is not None else text)
@@ -405,8 +425,7 @@ class Recorder:
         if made is None:
             return
         root, call = made
-        bound = self.bounds.text_chars
-        call.input = _as_input(inputs, bound)
+        call.input = self._keep(root, _as_input, inputs)
         call.mcp_server = as_text(start.metadata.get("mcp_server"), 200) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
@@ -415,7 +434,7 @@ class Recorder:
         else:
             call.key = ("tool", call.key, str(call.input))
         if not root.objective and root.run_id == start.run_id:
-            root.objective = self._objective_of(inputs) or as_text(inputs, bound)
+            root.objective = self._objective_of(inputs) or as_text(inputs, self._text_chars)
 
     def tool_answered(self, run_id: UUID, output: object) -> None:
         """A tool or retriever returned."""
@@ -428,7 +447,7 @@ class Recorder:
             call_id = getattr(output, "tool_call_id", None)
             if isinstance(call_id, str):
                 root.pending.pop(call_id, None)
-            text = as_text(output, self.bounds.text_chars)
+            text = self._keep(root, as_text, output)
             call.failed = _says_error(output)
             if call.failed:
                 call.error = text
@@ -445,27 +464,31 @@ class Recorder:
         if made is None:
             return
         root, call = made
-        text = as_text(query, self.bounds.text_chars)
+        text = self._keep(root, as_text, query)
         call.input = {"query": text}
         call.key = ("retriever", call.key, text)
         if not root.objective and root.run_id == start.run_id:
             root.objective = text
 
-    def call_failed(self, run_id: UUID, error: BaseException) -> None:
-        """A model, tool or retriever raised."""
+    def call_failed(self, run_id: UUID, error: BaseException, partial: object = None) -> None:
+        """A model, tool or retriever raised; a model may have said something before, `partial`."""
         done = self._answered(run_id)
         if done is None:
             return
         entry, call = done
         root, meaning = entry.root, meaning_of(error)
-        if meaning == "error":
+        call.cancelled = meaning == "cancelled"
+        call.void = meaning == "interrupt"
+        if call.kind == "model" and call.cancelled:
+            # The agent read as much of the answer as it wanted.
+            call.text = self._keep(root, message_text, partial)
+        elif meaning in ("error", "cancelled"):
             call.failed = True
-            call.error = error_text(error, self.bounds.text_chars)
+            call.error = error_text(error, self._text_chars)
+            root.room_chars -= len(call.error)
             if call.kind != "model":  # a model's failure stands where the model was asked
                 root.mark("error", call)
                 self._drop_pending(root, call)
-        else:
-            call.void = meaning == "interrupt" or call.kind == "model"
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
@@ -486,7 +509,13 @@ class Recorder:
             return
         entry.call.retries = max(entry.call.retries, attempt)
         if error is not None:
-            entry.call.error = error_text(error, self.bounds.text_chars)
+            entry.call.error = error_text(error, self._text_chars)
+
+    def agent_finished(self, run_id: UUID, values: object) -> None:
+        """A classic agent gave its final values, which a streamed one does not return."""
+        entry = self._open.get(run_id)
+        if entry is not None and run_id == entry.root.run_id:
+            entry.root.agent_answer = answer_in(values, self._text_chars) or ""
 
     def reported(self, run_id: UUID, outcome: object) -> None:
         """The agent's own code dispatched its verdict on the run."""

@@ -41,8 +41,15 @@ class _Failure:
     position: int  # of the last attempt, in the timeline
 
 
-def tell(timeline: list[tuple[Mark, Call]]) -> Story:
-    """Turn a run's timeline into steps."""
+def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story:
+    """Turn a run's timeline into steps.
+
+    Args:
+        timeline: Starts, ends and errors in the order in which they came.
+        fatal: The error that ended the run; empty if none did. Nothing recovers from it, though
+            what ran beside it may have gone on.
+        answer: The run's answer, for a run that shows no other step.
+    """
     story = Story()
     called: dict[object, Draft] = {}
     failing: dict[object, _Failure] = {}
@@ -96,6 +103,8 @@ def tell(timeline: list[tuple[Mark, Call]]) -> Story:
                 step["attempts"] = step.get("attempts", 1) + 1
             elif call.name not in _MISTAKES:
                 called[call.key] = add("tool_call", tool=_tool(call), input=call.input or {})
+        elif call.cancelled and fatal:
+            continue  # another call's error cancelled it
         elif call.failed or call.name in _MISTAKES:
             call.error = call.error or call.text
             fail(call, at)
@@ -105,10 +114,10 @@ def tell(timeline: list[tuple[Mark, Call]]) -> Story:
             if call.latency_ms is not None:
                 step["latency_ms"] = round(call.latency_ms, 3)
 
-    if not story.steps and any(call.answered and not call.void for _, call in timeline):
-        add("thought", content="")  # the model was asked and said nothing
+    if not story.steps and any(call.kind == "model" and not call.void for _, call in timeline):
+        add("thought", content=answer)
     for failure in failures:
-        if failure.position >= last_start:
+        if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
             failure.step["type"] = "observation"
             story.unresolved_error = True
     return story

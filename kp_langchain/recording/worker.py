@@ -15,19 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from kp_langchain._notices import told, warn_once
+
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
 _REST_S = 1.0
-
-_said: set[str] = set()
-
-
-def say_once(kind: str, message: str, *args: object) -> None:
-    """Log a warning the first time `kind` happens in this process."""
-    if kind not in _said:
-        _said.add(kind)
-        log.warning(message, *args)
 
 
 class Worker:
@@ -69,14 +62,16 @@ class Worker:
     def submit(self, job: Job) -> None:
         """Have `job` run; never blocks."""
         self._jobs.put(job)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._start()
 
     def _start(self) -> None:
         # Non-blocking: whoever holds the lock, even this very thread, is starting the worker.
-        if self._thread is not None or not self._starting.acquire(blocking=False):
+        if not self._starting.acquire(blocking=False):
             return
         try:
+            if self._thread is not None and self._thread.is_alive():
+                return
             thread = threading.Thread(target=self._work, name="kp_langchain", daemon=True)
             thread.start()
             self._thread = thread
@@ -90,7 +85,13 @@ class Worker:
         while True:
             job = jobs.get()
             with self._busy:
-                _run(job)
+                self._run(job)
+
+    def _run(self, job: Job) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - one job must not end the worker
+            warn_once(f"worker:{type(error).__name__}", "a job failed with %s", told(error))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all jobs submitted so far are done; False if that took too long.
@@ -109,7 +110,7 @@ class Worker:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not done.is_set() and (until is None or time.monotonic() < until):
             try:
-                _run(self._jobs.get_nowait())
+                self._run(self._jobs.get_nowait())
             except queue.Empty:
                 break
         return done.is_set()
@@ -123,17 +124,6 @@ class Worker:
                 max(1, self.waiting),
                 self.exit_timeout_s,
             )
-
-
-def _run(job: Job) -> None:
-    try:
-        job()
-    except BaseException as error:  # noqa: BLE001 - one job must not end the worker
-        say_once(
-            f"worker:{type(error).__name__}",
-            "scoring a run failed with %s; it is counted under 'failed'",
-            type(error).__name__,
-        )
 
 
 worker = Worker()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kp_langchain._forksafe import ForkSafeLock, torch_came_through_fork
+from kp_langchain._notices import warn_once
 from kp_langchain.errors import ConfigError, EmbedderError, MissingExtraError
-from kp_langchain.scoring._notices import warn_once
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._notices import warn_once
 from kp_langchain.errors import ConfigError, KPError, MissingExtraError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
-from kp_langchain.scoring._notices import warn_once
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
 from kp_langchain.scoring.embedders import INSTALL_HINT, BadEmbeddingError, resolve_embedder
 from kp_langchain.scoring.rules import apply_rules

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import operator
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
 from langchain_core.documents import Document
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -281,6 +283,21 @@ def _(watching: KPCallbackHandler) -> None:
     _react(_REACT_SEARCH, max_iterations=1).invoke({"input": QUESTION}, using(watching))
 
 
+@situation("AgentExecutor, stream", SEARCHED, framework="langchain", success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    list(_react(_REACT_SEARCH, _REACT_FINAL).stream({"input": QUESTION}, using(watching)))
+
+
+@situation(
+    "AgentExecutor, stream to the iteration limit",
+    ["thought", "call search", "saw search"],
+    framework="langchain",
+    success=[False],
+)
+def _(watching: KPCallbackHandler) -> None:
+    list(_react(_REACT_SEARCH, max_iterations=1).stream({"input": QUESTION}, using(watching)))
+
+
 # ------------------------------------------------------------------ errors of tools
 
 
@@ -463,6 +480,63 @@ def _(watching: KPCallbackHandler) -> None:
 @situation("an empty answer", ["thought"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("")).invoke(ASK, using(watching))
+
+
+@situation(
+    "one of two branches ends the run",
+    ["thought", *sorted(["call broken", "call search", "saw broken", "saw search"])],
+    success=[False],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("Both.", call("broken", "b1", x="1"), call("search", "b2", q="a"))
+    with contextlib.suppress(ValueError):
+        agent(asked).invoke(ASK, using(watching, max_concurrency=1))
+
+
+@situation("a node reads as much of an answer as it wants", ["thought"], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    def impatient(state: MessagesState) -> Any:
+        stream = ScriptedChatModel([say("yes or no, who knows")]).stream("q")
+        word = next(stream)
+        stream.close()
+        return {"messages": [AIMessage(str(word.content))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("impatient", impatient)
+    graph.add_edge(START, "impatient")
+    graph.compile().invoke(ASK, using(watching))
+
+
+@situation("a chain that does not wait for its other model", ["thought"], framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    go = threading.Event()
+
+    class Slow(ScriptedChatModel):
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            go.wait(30)
+            return super()._generate(*args, **kwargs)
+
+    def hedge(question: str) -> str:
+        answer = ScriptedChatModel([say("42")]).invoke(question).text
+        begun = threading.Event()
+        slow = Slow([say("late")])
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            begun.set()
+            slow.invoke(question)
+
+        thread = threading.Thread(target=context.run, args=(work,))
+        thread.start()
+        _unclosed.append(thread)
+        begun.wait(30)
+        return str(answer)
+
+    try:
+        RunnableLambda(hedge).invoke(QUESTION, using(watching))
+    finally:
+        go.set()
+        _unclosed[-1].join()
 
 
 # ------------------------------------------------------------------ several at once

@@ -100,7 +100,7 @@ def test_nothing_to_trace_is_an_error(messages: Any) -> None:
 
 
 def test_a_wrong_confidence_is_named() -> None:
-    with pytest.raises(ValueError, match="confidence is 2"):
+    with pytest.raises(ValueError, match="confidence=2"):
         trace_from_messages([("ai", "x")], confidence=2)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from pydantic import BaseModel
@@ -189,8 +190,8 @@ def test_every_scored_run_gives_one_record_with_every_figure(
     ("report", "success", "confidence", "source"),
     [
         (None, True, 0.8, "default"),
-        (True, True, 0.8, "default after outcome function"),
-        (False, False, 0.2, "default after outcome function"),
+        (True, True, 0.8, "default"),
+        (False, False, 0.2, "default"),
         (0.7, True, 0.7, "outcome function"),
         ({"success": False, "confidence": 0.6}, False, 0.6, "outcome function"),
         ({"confidence": 0}, True, 0.0, "outcome function"),
@@ -354,7 +355,7 @@ class _RaisingScorer(Scorer):
 def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kp_langchain.recording.worker._said", set())
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
     watching = handler(scorer=_RaisingScorer(embedder=None))
     for _ in range(3):
         assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
@@ -371,9 +372,9 @@ def test_a_store_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
     (tmp_path / "dir.db").mkdir()
     watching = handler(store=TraceStore(tmp_path / "dir.db"))
     assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
-    assert watching.last() is None
+    assert watching.last() is not None  # it is scored, logged and told of all the same
     stats = watching.stats()
-    assert (stats["runs"], stats["failed"], stats["scored"]) == (1, 1, 0)
+    assert (stats["runs"], stats["scored"], stats["not_stored"]) == (1, 1, 1)
 
 
 def test_on_scored_that_raises_is_counted_and_changes_nothing() -> None:
@@ -632,6 +633,10 @@ def test_what_starts_after_its_root_has_ended_is_not_a_new_run() -> None:
         ({"registry": object()}, "registry"),
         ({"store": 7}, "store"),
         ({"scorer": "auto"}, "scorer"),
+        ({"scorer": Scorer}, "scorer"),
+        ({"domain": " "}, "domain"),
+        ({"agent_id": 7}, "agent_id"),
+        ({"on_scored": asyncio.sleep}, "on_scored"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], told: str) -> None:
@@ -657,3 +662,205 @@ def test_a_root_that_is_not_a_graph_gets_no_graph_events() -> None:
     scored = watching.last()
     assert scored is not None
     assert shape(scored.trace) == ["thought"]
+
+
+# ------------------------------------------------------------------ a host that is in the way
+
+
+class _Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError("the host's handler")
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise RuntimeError("the host's handler")
+
+
+def test_a_logging_handler_that_raises_costs_its_lines_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
+    broken, logger = _Broken(), logging.getLogger("kp_langchain")
+    level = logger.level
+    logger.addHandler(broken)
+    logger.setLevel(logging.DEBUG)
+    try:
+        watching = handler(scorer=_RaisingScorer(embedder=None))
+        fine = handler()
+        for _ in range(2):
+            searching().invoke(ASK, {"callbacks": [watching, fine]})
+        assert fine.flush(30)
+    finally:
+        logger.removeHandler(broken)
+        logger.setLevel(level)
+    assert watching.stats()["failed"] == 2
+    assert fine.stats()["scored"] == 2
+    assert fine.last() is not None
+
+
+def test_a_record_factory_that_owns_our_names_costs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = theirs(*args, **kwargs)
+        record.trace_id = "the host's"
+        return record
+
+    logging.setLogRecordFactory(factory)
+    try:
+        with caplog.at_level(logging.INFO, logger="kp_langchain"):
+            scored = run(searching())
+    finally:
+        logging.setLogRecordFactory(theirs)
+    (record,) = [r for r in caplog.records if "kp.trace_scored" in r.getMessage()]
+    assert vars(record)["kp"]["trace_id"] == scored.trace.id
+
+
+def test_an_exit_raised_by_the_callers_functions_ends_nothing() -> None:
+    def leave(_: Any) -> Any:
+        raise SystemExit
+
+    watching = handler(outcome=leave, on_scored=leave)
+    for _ in range(2):
+        searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.last() is not None
+    stats = watching.stats()
+    assert stats["scored"] == stats["outcome_errors"] == stats["on_scored_errors"] == 2
+
+
+def test_a_report_that_cannot_be_used_leaves_the_next_one_its_say() -> None:
+    def work(question: str) -> Any:
+        dispatch_custom_event("kp.outcome", {"success": False, "confidence": 0.9})
+        return searching().invoke({"messages": [("user", question)]})
+
+    scored = run(RunnableLambda(work), QUESTION, outcome=lambda _: {"confidence": 7})
+    assert scored.trace.metadata.success is False
+    assert scored.trace.outcome.confidence == 0.9
+    assert scored.breakdown.confidence_source == "kp.outcome event"
+
+
+def test_no_warning_quotes_the_run(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
+    private = "the words of jane.doe@example.com"
+
+    def work(question: str) -> Any:
+        dispatch_custom_event("kp.outcome", {"confidence": private})
+        return agent(say(private)).invoke({"messages": [("user", question)]})
+
+    run(RunnableLambda(work), private, outcome=lambda finished: float(finished.answer))
+    assert [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "jane" not in caplog.text
+
+
+@pytest.mark.parametrize("offset", range(0, 60, 3))
+def test_a_secret_across_the_bound_of_a_text_is_seen_whole(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KP_MAX_TEXT_CHARS", "300")
+    secret = "ghp_" + "a1B2c3D4e5" * 4
+    text = "word " * 46 + "w" * offset + " " + secret + " and so on " * 500
+    trace = run(agent(say(text, call("search", q=text)), say("42"))).trace
+    written = trace.model_dump_json()
+    assert all(secret[at : at + 12] not in written for at in range(len(secret) - 12))
+    assert len(trace.steps[0].content or "") <= 300
+    assert "more characters]" in (trace.steps[0].content or "")
+
+
+def test_the_texts_of_one_run_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_RUN_CHARS", "20000")
+    watching = handler()
+    run_id = uuid4()
+    watching.on_chain_start(None, {"input": "q"}, run_id=run_id)
+    for _ in range(400):
+        tool_id = uuid4()
+        watching.on_tool_start({"name": "t"}, "x" * 9999, run_id=tool_id, parent_run_id=run_id)
+        watching.on_tool_end("y" * 9999, run_id=tool_id)
+    watching.on_chain_end({"output": "done"}, run_id=run_id)
+    scored = watching.last()
+    assert scored is not None
+    assert len(scored.trace.steps) == 800
+    assert sum(len(step.model_dump_json()) for step in scored.trace.steps) < 150_000
+
+
+def test_failed_redaction_is_counted_and_never_contributed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the text of the run")
+
+    monkeypatch.setattr("kp_langchain.recording.pipeline.redact", broken)
+    watching = handler("finance", policy=ALWAYS)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.decision == "below_threshold"
+    assert scored.trace.metadata.task_domain == "finance"
+    assert watching.stats()["redaction_errors"] > 0
+    assert "the text of the run" not in caplog.text
+    assert "redaction failed with RuntimeError" in caplog.text
+
+
+def test_close_gives_up_what_waits() -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    stopping = agent(
+        say("I search.", call("search", q="a")),
+        checkpointer=InMemorySaver(),
+        interrupt_before=["tools"],
+    )
+    watching = handler()
+    thread: Any = {"thread_id": "closed"}
+    stopping.invoke(ASK, {"callbacks": [watching], "configurable": thread})
+    assert watching.stats()["paused"] == 1
+    watching.close()
+    assert watching.stats()["paused"] == 0
+    assert watching.stats()["abandoned"] == 1
+
+
+def test_the_most_silent_run_is_given_up_not_the_busy_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setenv("KP_MAX_OPEN_RUNS", "2")
+    watching = handler()
+    busy, silent, new = uuid4(), uuid4(), uuid4()
+    for run_id in (busy, silent):
+        clock[0] += 1
+        watching.on_chain_start(None, {"input": "q"}, run_id=run_id)
+    clock[0] += 1
+    tool_id = uuid4()
+    watching.on_tool_start({"name": "t"}, "", run_id=tool_id, parent_run_id=busy)
+    clock[0] += 1
+    watching.on_chain_start(None, {"input": "q"}, run_id=new)
+    watching.on_tool_end("seen", run_id=tool_id)
+    watching.on_chain_end({"output": "done"}, run_id=busy)
+    assert watching.flush(30)
+    assert watching.stats()["scored"] == 1
+    assert watching.stats()["abandoned"] == 1
+
+
+def test_a_tool_that_was_given_up_is_an_error_that_the_run_recovered_from() -> None:
+    def play(*, failing: bool) -> list[str]:
+        watching = handler()
+        run_id, slow, quick = uuid4(), uuid4(), uuid4()
+        watching.on_chain_start(None, {"input": "q"}, run_id=run_id)
+        watching.on_tool_start({"name": "slow"}, "", run_id=slow, parent_run_id=run_id)
+        watching.on_tool_error(asyncio.CancelledError(), run_id=slow)
+        watching.on_tool_start({"name": "quick"}, "", run_id=quick, parent_run_id=run_id)
+        watching.on_tool_end("seen", run_id=quick)
+        if failing:
+            watching.on_chain_error(ValueError("v"), run_id=run_id)
+        else:
+            watching.on_chain_end({"output": "done"}, run_id=run_id)
+        scored = watching.last()
+        assert scored is not None
+        return shape(scored.trace)
+
+    assert play(failing=False) == ["call slow", "recovered slow", "call quick", "saw quick"]
+    assert play(failing=True) == ["call slow", "call quick", "saw quick"]

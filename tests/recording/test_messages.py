@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,14 @@ from kp_langchain.recording.messages import (
     objective_in,
     plain,
 )
-from kp_langchain.recording.outcome import confidence_in, judge, mean_probability
+from kp_langchain.recording.outcome import (
+    Report,
+    ReportError,
+    confidence_in,
+    judge,
+    mean_probability,
+    read_report,
+)
 
 LIMIT = 1000
 
@@ -171,24 +179,71 @@ def test_mean_token_probability(logprobs: Any, mean: float | None) -> None:
     assert mean_probability(logprobs) == (None if mean is None else pytest.approx(mean))
 
 
+_reports = st.builds(Report, st.none() | st.booleans(), st.none() | st.floats(0, 1))
+
+
 @given(
     success=st.booleans(),
-    by_function=st.none() | st.booleans() | st.floats(0, 1),
-    by_event=st.none() | st.fixed_dictionaries({}, optional={
-        "success": st.booleans() | st.none(), "confidence": st.floats(0, 1) | st.none(),
-    }),
+    reports=st.lists(_reports, max_size=3),
     structured=st.none() | st.floats(0, 1),
     logprobs=st.none() | st.lists(st.floats(max_value=0)),
-)  # fmt: skip
-def test_every_run_gets_a_confidence_and_its_source(**evidence: Any) -> None:
-    success = evidence.pop("success")
-    verdict = judge(success, **evidence)
-    assert 0 <= verdict.confidence <= 1
+)
+def test_success_and_confidence_come_each_from_the_first_source_that_tells(
+    success: bool, reports: list[Report], structured: float | None, logprobs: Any
+) -> None:
+    verdict = judge(
+        success,
+        reports=[(str(at), one) for at, one in enumerate(reports)],
+        structured=structured,
+        logprobs=logprobs,
+    )
+    told = [one.success for one in reports if one.success is not None]
+    assert verdict.success is (told[0] if told else success)
+    sure = [one.confidence for one in reports if one.confidence is not None]
+    sure += [value for value in (structured, mean_probability(logprobs)) if value is not None]
+    assert verdict.confidence == (sure[0] if sure else 0.8 if verdict.success else 0.2)
     assert verdict.source
-    if not any(value is not None for value in evidence.values()):
-        assert (verdict.success, verdict.confidence) == (success, 0.8 if success else 0.2)
-    if isinstance(evidence["by_function"], bool):
-        assert verdict.success is evidence["by_function"]
+
+
+@pytest.mark.parametrize(
+    ("said", "report"),
+    [
+        (None, Report()),
+        (True, Report(success=True)),
+        (0.5, Report(confidence=0.5)),
+        (1, Report(confidence=1.0)),
+        ({}, Report()),
+        ({"success": False, "confidence": 0}, Report(False, 0.0)),
+        (np.bool_(True), Report(success=True)),
+        (np.float32(0.5), Report(confidence=0.5)),
+        ({"success": np.bool_(False), "confidence": np.float64(0.25)}, Report(False, 0.25)),
+    ],
+)
+def test_reports_that_are_read(said: Any, report: Report) -> None:
+    assert read_report(said) == report
+
+
+PRIVATE = "hunter2-of-the-run"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (7, "number outside 0 to 1"),
+        (float("nan"), "number outside"),
+        (PRIVATE, "a str"),
+        ({"confidence": PRIVATE}, "confidence is a str"),
+        ({"confidence": True}, "confidence is a bool"),
+        ({"success": 1}, "success is a int"),
+        ({"success": PRIVATE}, "success is a str"),
+        ({"sucess": True}, "1 keys besides"),
+        ([True], "a list"),
+    ],
+)
+def test_reports_that_are_refused_without_quoting_them(said: Any, told: str) -> None:
+    with pytest.raises(ReportError, match=told) as caught:
+        read_report(said)
+    assert PRIVATE not in str(caught.value)
 
 
 class Rude:

@@ -1,10 +1,16 @@
-"""Log lines that a process writes at most once."""
+"""What this package says to the logger `kp_langchain`.
+
+The host's logging handlers, filters and record factories are the host's: when one raises, the line
+is lost, and nothing else.
+"""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.errors import KPError
 
 _LOGGER = logging.getLogger("kp_langchain")
 _KINDS_MAX = 100
@@ -26,4 +32,14 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         if is_new:
             _seen.add(kind)
     if is_new:
-        _LOGGER.warning(message, *args)
+        with suppress(Exception):
+            _LOGGER.warning(message, *args)
+
+
+def told(error: BaseException) -> str:
+    """What a log line may say of an error: its type, and its text only if it is our own.
+
+    A foreign error's text may quote the run.
+    """
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, KPError) else name

@@ -1,0 +1,153 @@
+"""What the package promises before any of it runs: names, versions, and what imports cost."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import kp_langchain
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "kp_langchain"
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+ROOMS = [  # each may import its own row and the rows above
+    {"errors", "schema", "_forksafe"},
+    {"scoring", "config", "redaction"},
+    {"gate", "store"},
+    {"recording"},
+    {"demo"},
+    {"review"},
+]
+KNOW_LANGCHAIN = {"recording/handler.py", "recording/from_messages.py"}
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert PROJECT["version"] == kp_langchain.__version__
+    assert f"## {kp_langchain.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_types_are_announced() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_public_names_resolve_each_from_its_home() -> None:
+    homes = kp_langchain._HOME_OF
+    assert sorted(kp_langchain.__all__) == sorted(homes) == sorted(set(kp_langchain.__all__))
+    for name, home in homes.items():
+        assert getattr(kp_langchain, name) is getattr(import_module(home), name), name
+
+
+def test_type_checkers_see_the_names_that_resolve() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    seen = {
+        alias.asname or alias.name: node.module
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == kp_langchain._HOME_OF
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'kp_langchain' has no attribute 'Nothing'"):
+        kp_langchain.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        (
+            "import kp_langchain",
+            "torch httpx requests sqlalchemy numpy langchain_core pydantic pydantic_settings "
+            "sentence_transformers rich typer",
+        ),
+        (
+            "from kp_langchain import Scorer, ScoringWeights",
+            "langchain_core torch sqlalchemy httpx requests sentence_transformers",
+        ),
+        (
+            "from kp_langchain import KPCallbackHandler",
+            "torch sqlalchemy langgraph langchain sentence_transformers httpx",
+        ),
+    ],
+)
+def test_an_import_does_not_load(statement: str, unwanted: str) -> None:
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert "kp_langchain" in loaded
+    assert loaded.isdisjoint(unwanted.split())
+
+
+def imports() -> Iterator[tuple[Path, str]]:
+    """Every import in the package, also one inside a function: the file, and what it names."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((path, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path} imports relatively"
+                yield from ((path, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_imports_point_one_way() -> None:
+    rank = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}
+    seen = set()
+    for path, name in imports():
+        inside = path.relative_to(PACKAGE)
+        room = inside.parts[0].removesuffix(".py")
+        root, *below = name.split(".")
+        if root.startswith(("langchain", "langgraph", "langsmith")):
+            assert inside.as_posix() in KNOW_LANGCHAIN or room == "demo", f"{inside}: {name}"
+        elif root == "kp_langchain" and room != "__init__" and below[0] != "__version__":
+            assert rank[below[0]] <= rank[room], f"{inside}: {name}"
+            seen.add(room)
+    assert {"scoring", "store", "recording", "demo", "review"} <= seen
+
+
+def pins(file: str) -> dict[str, Version]:
+    lines = (ROOT / file).read_text().splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): Version(version) for name, version in pairs}
+
+
+def test_constraints_pin_every_requirement_and_none_of_cuda() -> None:
+    pinned = pins("constraints.txt")
+    for text in [*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)]:
+        wanted = Requirement(text)
+        if wanted.name != PROJECT["name"]:
+            assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, text
+    assert [name for name in pinned if re.match(r"cuda|nvidia|triton", name)] == []
+
+
+def test_the_lowest_versions_are_the_ones_that_are_tested() -> None:
+    lowest = pins(".ci/lowest.txt")
+    for text in [*PROJECT["dependencies"], *EXTRAS["demo"]]:
+        wanted = Requirement(text)
+        (bound,) = (one.version for one in wanted.specifier if one.operator == ">=")
+        assert lowest[canonicalize_name(wanted.name)] == Version(bound), text
+
+
+def test_the_readme_sets_up_the_tests_as_they_are_run_for_a_change() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    (command,) = (line for line in lines if line.endswith(" -m pytest"))
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text()
