@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -12,7 +11,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.demo.tasks import TASKS, DemoTask
-from kp_langchain.errors import ConfigError, MissingExtraError
+from kp_langchain.errors import ConfigError, KPError, MissingExtraError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.scoring.scorer import Scorer
@@ -49,12 +48,19 @@ def run_tasks(
 
     Raises:
         MissingExtraError: langchain is not installed.
+        KPError: The chat model failed.
     """
     for task in TASKS:
         handler = KPCallbackHandler(task.domain, store=store, scorer=scorer, agent_id="demo")
         answering = model if model is not None else ScriptedChatModel(task.answers)
-        with suppress(ConnectionError):  # of the task whose tool breaks: it is scored, too
+        try:
             _invoke(task, answering, handler)
+        except ConnectionError:
+            pass  # the task whose tool breaks: a failed run is scored, too
+        except Exception as error:
+            if model is None:
+                raise
+            raise KPError(f"the chat model failed: {type(error).__name__}: {error}") from error
         yield task, handler.last()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -17,11 +18,12 @@ from pydantic import Field
 
 Answer = AIMessage | BaseException
 
+_ids = count(1)
+
 
 def call(name: str, call_id: str = "", **args: Any) -> ToolCall:
-    """A tool call as a model would ask for it; the id is made from the arguments by default."""
-    made = call_id or f"call_{name}_{abs(hash(tuple(sorted(map(str, args.values()))))) % 10**8}"
-    return ToolCall(name=name, args=args, id=made, type="tool_call")
+    """A tool call as a model would ask for it; every call gets an id of its own by default."""
+    return ToolCall(name=name, args=args, id=call_id or f"call_{next(_ids)}", type="tool_call")
 
 
 def say(text: str, *calls: ToolCall) -> AIMessage:

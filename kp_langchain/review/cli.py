@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import typer
@@ -59,7 +60,11 @@ def _store(database: str | None) -> Any:
     from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
 
-    return TraceStore(database or Settings().database_url)
+    store = TraceStore(database or Settings().database_url)
+    # Looking at a database that is not there must not make one.
+    if database and "://" not in store.location and not Path(store.location).exists():
+        raise KPError(f"there is no database at {store.location}; check --database")
+    return store
 
 
 @review.callback()
@@ -78,7 +83,7 @@ def _list(
     if context.invoked_subcommand is not None:
         context.obj = database
         return
-    from kp_langchain.review.tables import runs_table
+    from kp_langchain.review.tables import make_console, runs_table
 
     with _store(database) as store:
         runs = store.runs(
@@ -89,9 +94,11 @@ def _list(
             for run in runs:
                 print(json.dumps(_as_json(run), ensure_ascii=False))  # noqa: T201
             return
-        console = Console()
+        console = make_console()
         if not runs:
-            console.print(f"No scored runs in {store.location}.", soft_wrap=True)
+            hidden = store.count()
+            but = f"; {hidden} others do not match" if hidden else ""
+            console.print(f"No scored runs in {store.location}{but}.", soft_wrap=True)
             return
         rows = [
             (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs
@@ -113,7 +120,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
-    from kp_langchain.review.tables import steps_table
+    from kp_langchain.review.tables import make_console, steps_table, visible
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     with _store(database or context.obj) as store:
@@ -125,8 +132,8 @@ def show(
             body = trace.model_dump(mode="json") if trace else None
             print(json.dumps(_as_json(found) | {"trace": body}, ensure_ascii=False))  # noqa: T201
             return
-        console = Console(highlight=False)
-        console.print(Text(found.objective, style="bold"))
+        console = make_console()
+        console.print(Text(visible(found.objective), style="bold"))
         console.print(
             Text(
                 f"{found.trace_id}  {found.created_at:%Y-%m-%d %H:%M:%S} UTC  {found.domain}  "
@@ -139,7 +146,7 @@ def show(
             console.print("The steps were not kept, because the run did not pass.")
             return
         console.print(steps_table(trace))
-        console.print(Text(f"Result: {trace.outcome.result_summary}"))
+        console.print(Text(f"Result: {visible(trace.outcome.result_summary)}"))
 
 
 def _as_json(run: Any) -> dict[str, Any]:
@@ -170,13 +177,15 @@ def demo(
     ] = None,
 ) -> None:
     """Run a few agents, score each run, and show what was contributed and why."""
-    from kp_langchain.config import data_dir
+    from kp_langchain.config import Settings, data_dir
     from kp_langchain.demo.run import chat_model, run_tasks
-    from kp_langchain.review.tables import runs_table
+    from kp_langchain.review.tables import make_console, runs_table
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
 
-    console = Console(highlight=False)
+    console = make_console()
+    if Settings().disabled:
+        raise KPError("KP_DISABLED switches recording off, so there would be nothing to show")
     location = database or str(data_dir() / "demo.db")
     answering = chat_model(model) if model else None
     with TraceStore(location) as store:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -15,36 +16,63 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun
 
 _DIMENSIONS = (
-    ("compl.", "complexity"),
-    ("novel.", "novelty"),
-    ("tools", "tool_diversity"),
-    ("outc.", "outcome_confidence"),
+    ("compl.", "cplx", "complexity"),
+    ("novel.", "novl", "novelty"),
+    ("tools", "tool", "tool_diversity"),
+    ("outc.", "outc", "outcome_confidence"),
 )
 _BAR = 12
-_WIDTH_FOR_BAR = 104
+_WIDTH_FOR_DIMENSIONS = 76
+_WIDTH_FOR_WHOLE_NAMES = 96
+_WIDTH_FOR_BAR = 112
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
+
+
+def visible(text: str) -> str:
+    """Text of a run without what a terminal would obey: escapes and other control characters."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+def make_console(**options: Any) -> Console:
+    """A console as wide as the terminal; what is piped elsewhere is not cut to 80 columns."""
+    console = Console(highlight=False, **options)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=_PIPED_WIDTH, **options)
+    return console
+
+
+_PIPED_WIDTH = 160
 
 
 def runs_table(
     rows: Iterable[tuple[str, StoredRun]], console: Console, *, first_column: str
 ) -> Table:
-    """Lay scored runs out, one a row, as `(name in the first column, run)` pairs."""
+    """Lay scored runs out, one a row, as `(name in the first column, run)` pairs.
+
+    What the console has no room for goes in this order: the bar, the dimensions.
+    """
+    with_dimensions = console.width >= _WIDTH_FOR_DIMENSIONS
     with_bar = console.width >= _WIDTH_FOR_BAR
+    whole_names = console.width >= _WIDTH_FOR_WHOLE_NAMES
+    domain_width = 16 if whole_names else 9
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1, 0, 0))
-    table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=12)
-    table.add_column("domain", no_wrap=True, overflow="ellipsis", min_width=7, max_width=16)
-    for heading, _ in _DIMENSIONS:
+    table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=domain_width)
+    for long, short, _ in _DIMENSIONS if with_dimensions else ():
+        heading = long if whole_names else short
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     table.add_column("score", justify="right", no_wrap=True, min_width=5)
+    table.add_column("of", justify="right", no_wrap=True, min_width=4)
     if with_bar:
         table.add_column("0 to 1", no_wrap=True, min_width=_BAR)
     table.add_column("decision", no_wrap=True, min_width=11)
     for name, run in rows:
         passed = run.decision == "contributed"
         style = "green" if passed else "bright_black"
-        cells: list[RenderableType] = [Text(name), Text(run.domain)]
-        cells += (f"{run.breakdown[dimension]['value']:.2f}" for _, dimension in _DIMENSIONS)
-        cells.append(Text(f"{run.score:.2f}", style="bold " + style))
+        cells: list[RenderableType] = [Text(visible(name)), Text(visible(run.domain))]
+        if with_dimensions:
+            cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
+        cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
         if with_bar:
             cells.append(
                 _bar(run.score, run.threshold, style, ascii_only=console.options.ascii_only)
@@ -81,8 +109,8 @@ def steps_table(trace: ReasoningTrace) -> RenderableType:
         table.add_row(
             str(step.step_id),
             Text(step.type, style=styles.get(step.type, "")),
-            Text(step.tool.name if step.tool else ""),
-            Text(_short(what) + again),
+            Text(visible(step.tool.name) if step.tool else ""),
+            Text(visible(_short(what)) + again),
             "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
         )
     return table

@@ -13,7 +13,7 @@ import pytest
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
 from kp_langchain.demo.tasks import TASKS
-from tests.agents import ASK, handler, searching
+from tests.agents import ASK, agent, handler, say, searching
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,10 +63,42 @@ def test_review_lists_runs_newest_first(runs: list[str]) -> None:
     assert runs[0].removeprefix("kp:trace:")[:8] in second
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_review_fits_its_terminal(runs: list[str], columns: int) -> None:
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_review_fits_its_terminal_and_shows_what_matters(runs: list[str], columns: int) -> None:
     table = cli("review", "--database", "runs.db", columns=columns).stdout.splitlines()[:5]
     assert max(map(len, table)) <= columns
+    row = next(line for line in table if "finance" in line)
+    assert runs[0].removeprefix("kp:trace:")[:8] in row
+    assert "contributed" in row
+    assert re.search(r"0\.\d{3} 0\.00", " ".join(row.split()))
+    assert "what is" in row
+    assert columns < 76 or "nov" in "".join(table)
+
+
+def test_what_is_piped_is_not_cut(runs: list[str]) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "from kp_langchain.review.cli import main; main()",
+         "review", "--database", "runs.db"],
+        capture_output=True, text=True, timeout=60, check=True,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "what is the answer?" in done.stdout
+
+
+def test_escapes_of_an_agent_do_not_reach_the_terminal() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+        hostile = "\x1b[2J\x1b]0;mine\x07 done"
+        agent(say(hostile)).invoke({"messages": [("user", hostile)]}, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        done = cli("review", "show", scored.trace.id, "--database", "runs.db")
+        listed = cli("review", "--database", "runs.db")
+    for text in (done.stdout, listed.stdout):
+        assert "done" in text
+        assert "\x1b" not in text
+        assert "\x07" not in text
 
 
 def test_review_in_a_terminal_without_unicode(runs: list[str]) -> None:
@@ -87,10 +119,18 @@ def test_review_filters(runs: list[str]) -> None:
     assert ids("--limit", "1") == runs[1:]
 
 
-def test_review_of_an_empty_store_says_so() -> None:
-    done = cli("review", "--database", "none.db")
+def test_review_of_an_empty_store_says_so(runs: list[str]) -> None:
+    done = cli("review")
     assert done.returncode == 0
     assert "No scored runs in" in done.stdout
+    done = cli("review", "--database", "runs.db", "--min-score", "0.99")
+    assert "2 others do not match" in done.stdout
+
+
+def test_demo_says_that_recording_is_off() -> None:
+    done = cli("demo", KP_DISABLED="1")
+    assert done.returncode == 1
+    assert "KP_DISABLED" in done.stderr
 
 
 def test_show_explains_a_run_and_its_steps(runs: list[str]) -> None:
@@ -116,7 +156,8 @@ def test_show_as_json_holds_the_trace(runs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["review", "show", "nothing", "--database", "none.db"], "no run 'nothing'"),
+        (["review", "show", "nothing"], "no run 'nothing'"),
+        (["review", "--database", "typo.db"], "typo.db; check --database"),
         (["review", "--database", "folder"], "folder"),
         (["review", "--database", "mysql://host/db"], "mysql"),
     ],
