@@ -278,6 +278,8 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
+    if not isinstance(given, Mapping):
+        raise WeightsError(f"profiles is a {type(given).__name__}; give a mapping from domain")
     profiles = {}
     for domain, weights in given.items():
         try:
