@@ -243,17 +243,23 @@ class Redactor:
 
     def _redact(self, value: Any, level: str) -> Any:
         try:
-            return redact(cleaned(value), level=level).value
+            redaction = redact(cleaned(value), level=level)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
-            self.failed = True
-            self._tally.add("redaction_errors")
-            warn_once(
-                f"redaction:{type(error).__name__}",
-                "redaction failed with %s; what it was given is dropped, and the run is not "
-                "contributed",
-                told(error),
-            )
+            self._fail(told(error))
             return UNREDACTABLE
+        if redaction.counts.get("failed"):  # it dropped the parts that it could not redact
+            self._fail("parts dropped")
+        return redaction.value
+
+    def _fail(self, how: str) -> None:
+        self.failed = True
+        self._tally.add("redaction_errors")
+        warn_once(
+            f"redaction:{how}",
+            "redaction failed (%s); what could not be redacted is dropped, and such runs are not "
+            "contributed",
+            how,
+        )
 
     def text(self, value: str, level: str) -> str:
         """Redact a text."""

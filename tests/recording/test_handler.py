@@ -802,7 +802,7 @@ def test_failed_redaction_is_counted_and_never_contributed(
     assert scored.trace.metadata.task_domain == "finance"
     assert watching.stats()["redaction_errors"] > 0
     assert "the text of the run" not in caplog.text
-    assert "redaction failed with RuntimeError" in caplog.text
+    assert "redaction failed (RuntimeError)" in caplog.text
 
 
 def test_close_gives_up_what_waits() -> None:
@@ -864,3 +864,14 @@ def test_a_tool_that_was_given_up_is_an_error_that_the_run_recovered_from() -> N
 
     assert play(failing=False) == ["call slow", "recovered slow", "call quick", "saw quick"]
     assert play(failing=True) == ["call slow", "call quick", "saw quick"]
+
+
+def test_a_part_that_the_redactor_drops_keeps_the_run_from_being_contributed() -> None:
+    endless = "/home/x" * 500  # it gives up on this one, and says so
+    watching = handler(policy=ALWAYS)
+    agent(say(endless)).invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    assert scored.trace.steps[0].content == "[REDACTED:failed]"
+    assert scored.decision == "below_threshold"
+    assert watching.stats()["redaction_errors"] > 0
