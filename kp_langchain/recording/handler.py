@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from enum import Enum
 from functools import cache, wraps
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
@@ -21,9 +19,9 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
-from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import paused
+from kp_langchain.recording import arguments, paused
+from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events
 from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.pipeline import Pipeline
@@ -31,16 +29,10 @@ from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.worker import worker
 from kp_langchain.scoring.scorer import Scorer, default_scorer
-from kp_langchain.store import TraceStore, default_store
+from kp_langchain.store import TraceStore
 
 Event = TypeVar("Event", bound=Callable[..., None])
 _NOTHING: Final[Mapping[str, Any]] = {}
-
-
-class Default(Enum):
-    """Stands for "as the settings say" where None means something else."""
-
-    STORE = "the store of the settings"
 
 
 def _guarded(event: Event) -> Event:
@@ -102,27 +94,15 @@ class KPCallbackHandler(BaseCallbackHandler):
         objective: Callable[[Any], str | None] | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(domain, str) or not domain.strip():
-            raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
-        if registry is not None:
-            raise ConfigError(
-                f"registry is {registry!r}; this version contributes to the local store only: "
-                "leave registry out"
-            )
-        for name, function in (
-            ("outcome", outcome), ("on_scored", on_scored), ("objective", objective)
-        ):  # fmt: skip
-            if function is not None and (not callable(function) or iscoroutinefunction(function)):
-                raise ConfigError(
-                    f"{name} is {function!r}; give a function (not an async one, it is called on a "
-                    "worker thread) or leave it out"
-                )
-        if scorer is not None and (
-            isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
-        ):
-            raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
-        if agent_id is not None and not isinstance(agent_id, str):
-            raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
+        arguments.check(
+            domain=domain,
+            scorer=scorer,
+            registry=registry,
+            outcome=outcome,
+            agent_id=agent_id,
+            on_scored=on_scored,
+            objective=objective,
+        )
         settings = Settings()
         self.domain = domain
         self._disabled = settings.disabled
@@ -145,14 +125,14 @@ class KPCallbackHandler(BaseCallbackHandler):
             ambient=_ambient_run_id,
             scope=(domain, agent_id),
             keep_output=outcome is not None,
-            objective_of=None if objective is None else _harmless(objective),
+            objective_of=None if objective is None else arguments.harmless(objective),
         )
         self._tally = self._recorder.tally
         self._pipeline = Pipeline(
             domain=domain,
-            policy_for=_policies(policy, settings),
+            policy_for=arguments.policies(policy, settings),
             scorer=scorer or default_scorer(),
-            store=_store(store, settings),
+            store=arguments.store_of(store, settings),
             outcome=outcome,
             agent_id=agent_id,
             on_scored=on_scored,
@@ -246,33 +226,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         return self._disabled or self._closed
 
     # LangChain asks these before it calls: switched off, the handler costs nothing.
-    @property
-    def ignore_llm(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_chat_model(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_chain(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_agent(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_retriever(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_retry(self) -> bool:
-        return self._off
-
-    @property
-    def ignore_custom_event(self) -> bool:
-        return self._off
+    ignore_llm = ignore_chat_model = ignore_chain = ignore_agent = _off
+    ignore_retriever = ignore_retry = ignore_custom_event = _off
 
     # ---------------------------------------------------------------- LangChain's callbacks
 
@@ -451,57 +406,6 @@ def _ambient_run_id() -> UUID | None:
     config = var_child_runnable_config.get()
     found = getattr(config.get("callbacks"), "parent_run_id", None) if config else None
     return found if isinstance(found, UUID) else None
-
-
-def _harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    def ask(inputs: Any) -> str:
-        try:
-            said = objective(inputs)
-        except Exception as error:  # noqa: BLE001 - the caller's function
-            warn_once(
-                f"objective:{type(error).__name__}",
-                "the objective function raised %s; the usual places are searched instead",
-                told(error),
-            )
-            return ""
-        return said.strip() if isinstance(said, str) else ""
-
-    return ask
-
-
-def _policies(
-    given: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
-) -> Callable[[str], DomainPolicy]:
-    if given is None:
-        return settings.policy_for
-    if isinstance(given, DomainPolicy):
-        one = given
-        return lambda domain: one.merged_over(settings.policy_for(domain))
-    if isinstance(given, Mapping) and all(isinstance(p, DomainPolicy) for p in given.values()):
-        several = dict(given)
-
-        def for_domain(domain: str) -> DomainPolicy:
-            base = settings.policy_for(domain)
-            return several[domain].merged_over(base) if domain in several else base
-
-        return for_domain
-    raise ConfigError(
-        f"policy is {given!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
-    )
-
-
-def _store(
-    given: TraceStore | str | Path | Default | None, settings: Settings
-) -> TraceStore | None:
-    if given is None or isinstance(given, TraceStore):
-        return given
-    if given is Default.STORE:
-        return default_store(settings.database_url)
-    if isinstance(given, (str, Path)):
-        return default_store(given)
-    raise ConfigError(
-        f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
-    )
 
 
 _captured: ContextVar[KPCallbackHandler | None] = ContextVar("kp_langchain_handler", default=None)

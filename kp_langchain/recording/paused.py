@@ -55,7 +55,7 @@ def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
     return None
 
 
-def give_up(recorder: Recorder) -> int:
+def give_up(recorder: object) -> int:
     """Forget the runs of `recorder` that wait; return how many there were."""
     with _lock:
         keys = [key for key, record in _shelf.items() if record.recorder is recorder]

@@ -1,18 +1,13 @@
 """The recorder: events of LangChain runs in, one `RunRecord` per root run out.
 
-It runs inside the user's agent, in whatever thread the event comes from, so it takes no lock: its
-state is a few dicts and lists that are only ever changed by single operations which CPython makes
-atomic (`setdefault`, `pop`, `append`). That also keeps it safe when the garbage collector closes
-a stream, and so sends an event, in the middle of another event, and when the process forks.
-A run is claimed by `setdefault` at its start and by `pop` at its end; whoever loses the claim, such
-as a handler that was given twice, has nothing left to do.
+A state machine on top of the tree of runs, under the same rule: it runs inside the user's agent, in
+whatever thread the event comes from, and takes no lock.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -41,30 +36,14 @@ from kp_langchain.recording.record import (
     Start,
     thread_id_in,
 )
-from kp_langchain.recording.tally import Tally
+from kp_langchain.recording.run_tree import OpenRun, RunTree
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-_RECENTLY_OVER = 1024
-_GONE = object()
 Text = TypeVar("Text", str, dict[str, Any])
 
 
-class _Open:
-    """A run under way and the root it belongs to."""
-
-    __slots__ = ("call", "interrupted", "limit_node", "parent_id", "root", "thread_id")
-
-    def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
-        self.root = root
-        self.parent_id = parent_id
-        self.thread_id = thread_id
-        self.call: Call | None = None
-        self.limit_node = False
-        self.interrupted = False  # something directly below it paused
-
-
-class Recorder:
+class Recorder(RunTree):
     """Follows the runs that one handler sees.
 
     Args:
@@ -86,70 +65,14 @@ class Recorder:
         keep_output: bool = False,
         objective_of: Callable[[Any], str] | None = None,
     ) -> None:
-        self.bounds = bounds
+        super().__init__(bounds, lambda start: RunRecord(self, start), ambient)
         self.scope = scope
         self._text_chars = bounds.text_chars + MARGIN_CHARS
-        self.tally = Tally()
         self._keep_output = keep_output
         self._told_objective = objective_of
         self._deliver = deliver
-        self._ambient = ambient
-        self._open: dict[UUID, _Open] = {}
-        self._roots: dict[RunRecord, None] = {}  # in the order in which they began
-        self._over: dict[UUID, None] = {}
-        self._next_sweep_s = 0.0
 
-    # ---------------------------------------------------------------- the tree of runs
-
-    def _begin(self, start: Start) -> _Open | None:
-        """Claim a run; None when it is known already or belongs to one that is over."""
-        run_id, parent_id, _, metadata = start
-        parent = self._open.get(parent_id) if parent_id is not None else None
-        if parent is None:
-            if parent_id is not None and parent_id in self._over:
-                self._remember_over(run_id)
-                return None
-            # LangChain forgets the parent where a fallback is tried, but its context knows it.
-            outer = self._ambient()
-            if outer is not None and outer != run_id:
-                parent = self._open.get(outer)
-                parent_id = outer if parent is not None else parent_id
-        root = RunRecord(self, start) if parent is None else parent.root
-        entry = _Open(root, parent_id, thread_id_in(metadata))
-        if parent is None:
-            self._roots[root] = None
-        if self._open.setdefault(run_id, entry) is not entry:
-            if parent is None:
-                self._roots.pop(root, None)
-            return None
-        if parent is None:
-            self.tally.add("runs")
-            self._make_room()
-        else:
-            root.last_seen_s = time.monotonic()
-        root.open_runs.add(run_id)
-        if root.over:  # it ended in another thread just now
-            self._open.pop(run_id, None)
-            return None
-        if not root.langgraph and "langgraph_step" in metadata:
-            root.langgraph = True
-        return entry
-
-    def _finish(self, run_id: UUID) -> _Open | None:
-        entry = self._open.pop(run_id, None)
-        if entry is not None:
-            entry.root.open_runs.discard(run_id)
-        return entry
-
-    def _remember_over(self, run_id: UUID) -> None:
-        self._over[run_id] = None
-        if len(self._over) > _RECENTLY_OVER:
-            with suppress(StopIteration, RuntimeError):
-                self._over.pop(next(iter(self._over)), None)
-
-    def _take(self, root: RunRecord) -> bool:
-        """Claim the end of a root; False for whoever comes second."""
-        return self._roots.pop(root, _GONE) is not _GONE
+    # ---------------------------------------------------------------- ends of roots
 
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
         if not self._take(root):
@@ -190,53 +113,6 @@ class Recorder:
                 root.output = output
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
-
-    def _forget(self, root: RunRecord) -> None:
-        root.over = True
-        self._remember_over(root.run_id)
-        for run_id in list(root.open_runs):
-            self._open.pop(run_id, None)
-            self._remember_over(run_id)
-        root.open_runs.clear()
-
-    def _make_room(self) -> None:
-        """Abandon the oldest runs while there are too many, and now and then the silent ones."""
-        while len(self._roots) > self.bounds.open_runs and self._abandon(self._most_silent()):
-            pass
-        if time.monotonic() >= self._next_sweep_s:
-            self.sweep()
-
-    def sweep(self) -> None:
-        """Abandon the runs that have not been heard of for `run_timeout_s` seconds."""
-        now = time.monotonic()
-        self._next_sweep_s = now + self.bounds.run_timeout_s / 10
-        with suppress(RuntimeError):  # another thread changed it: there will be a next time
-            for root in list(self._roots):
-                if root.last_seen_s < now - self.bounds.run_timeout_s:
-                    self._abandon(root)
-
-    def _most_silent(self) -> RunRecord | None:
-        with suppress(RuntimeError):  # another thread changed it: there will be a next time
-            return min(self._roots, key=lambda root: root.last_seen_s, default=None)
-        return None
-
-    def _abandon(self, root: RunRecord | None) -> bool:
-        if root is None or not self._take(root):
-            return False
-        self._forget(root)
-        self.tally.add("abandoned")
-        return True
-
-    def close(self) -> None:
-        """Abandon whatever is still under way or waits."""
-        while self._abandon(self._most_silent()):
-            pass
-        self.tally.add("abandoned", paused.give_up(self))
-
-    @property
-    def open_count(self) -> int:
-        """Root runs under way."""
-        return len(self._roots)
 
     # ---------------------------------------------------------------- chains and graphs
 
@@ -300,7 +176,7 @@ class Recorder:
         else:
             self._finish_root(root, outputs)
 
-    def _inner_ended(self, entry: _Open, outputs: object) -> None:
+    def _inner_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
         if entry.interrupted:  # a graph inside this run paused; what starts next says it went on
             root.interrupted = True
@@ -337,7 +213,7 @@ class Recorder:
             root.objective = self._objective_of(inputs)
         self._fail_root(root, error, meaning)
 
-    def _pass_on_interrupt(self, entry: _Open) -> None:
+    def _pass_on_interrupt(self, entry: OpenRun) -> None:
         parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
         if parent is not None:
             parent.interrupted = True
@@ -377,7 +253,7 @@ class Recorder:
         root.mark("start", call)
         return root, call
 
-    def _answered(self, run_id: UUID) -> tuple[_Open, Call] | None:
+    def _answered(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
         entry = self._finish(run_id)
         if entry is None or entry.call is None:
             return None

@@ -1,0 +1,113 @@
+"""The arguments of `KPCallbackHandler`: checked, with errors that name them, and resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any
+
+from kp_langchain._notices import told, warn_once
+from kp_langchain.config import DomainPolicy, Settings
+from kp_langchain.errors import ConfigError
+from kp_langchain.store import TraceStore, default_store
+
+
+class Default(Enum):
+    """Stands for "as the settings say" where None means something else."""
+
+    STORE = "the store of the settings"
+
+
+def check(
+    *,
+    domain: object,
+    scorer: object,
+    registry: object,
+    outcome: object,
+    agent_id: object,
+    on_scored: object,
+    objective: object,
+) -> None:
+    """Refuse arguments that cannot be used.
+
+    Raises:
+        ConfigError: One cannot; the message names it, its value, and what would be right.
+    """
+    if not isinstance(domain, str) or not domain.strip():
+        raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
+    if registry is not None:
+        raise ConfigError(
+            f"registry is {registry!r}; this version contributes to the local store only: "
+            "leave registry out"
+        )
+    for name, function in (
+        ("outcome", outcome), ("on_scored", on_scored), ("objective", objective)
+    ):  # fmt: skip
+        if function is not None and (not callable(function) or iscoroutinefunction(function)):
+            raise ConfigError(
+                f"{name} is {function!r}; give a function (not an async one, it is called on a "
+                "worker thread) or leave it out"
+            )
+    if scorer is not None and (
+        isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
+    ):
+        raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
+    if agent_id is not None and not isinstance(agent_id, str):
+        raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
+
+
+def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
+    """The caller's `objective`, with "" for whatever it cannot tell."""
+
+    def ask(inputs: Any) -> str:
+        try:
+            said = objective(inputs)
+        except Exception as error:  # noqa: BLE001 - the caller's function
+            warn_once(
+                f"objective:{type(error).__name__}",
+                "the objective function raised %s; the usual places are searched instead",
+                told(error),
+            )
+            return ""
+        return said.strip() if isinstance(said, str) else ""
+
+    return ask
+
+
+def policies(
+    given: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
+) -> Callable[[str], DomainPolicy]:
+    """The function that tells a domain's policy: what was given, over what the settings say."""
+    if given is None:
+        return settings.policy_for
+    if isinstance(given, DomainPolicy):
+        one = given
+        return lambda domain: one.merged_over(settings.policy_for(domain))
+    if isinstance(given, Mapping) and all(isinstance(p, DomainPolicy) for p in given.values()):
+        several = dict(given)
+
+        def for_domain(domain: str) -> DomainPolicy:
+            base = settings.policy_for(domain)
+            return several[domain].merged_over(base) if domain in several else base
+
+        return for_domain
+    raise ConfigError(
+        f"policy is {given!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
+    )
+
+
+def store_of(
+    given: TraceStore | str | Path | Default | None, settings: Settings
+) -> TraceStore | None:
+    """The store that was given, or the one of the settings."""
+    if given is None or isinstance(given, TraceStore):
+        return given
+    if given is Default.STORE:
+        return default_store(settings.database_url)
+    if isinstance(given, (str, Path)):
+        return default_store(given)
+    raise ConfigError(
+        f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
+    )
