@@ -74,6 +74,7 @@ class Situation:
     success: list[bool] | None = None
     objective: str = QUESTION
     framework: str = "langgraph"
+    needs: str = ""  # a module, for what older releases do not tell
 
 
 SITUATIONS: list[Situation] = []
@@ -85,12 +86,13 @@ def situation(
     success: list[bool] | None = None,
     objective: str = QUESTION,
     framework: str = "langgraph",
+    needs: str = "",
     **fates: int,
 ) -> Callable[[Run], Run]:
     def add_to_list(go: Run) -> Run:
         expected = {"runs": len(traces), **fates}  # what is not named must be zero
         SITUATIONS.append(
-            Situation(name, go, list(traces), expected, success, objective, framework)
+            Situation(name, go, list(traces), expected, success, objective, framework, needs)
         )
         return go
 
@@ -738,7 +740,7 @@ def _(watching: KPCallbackHandler) -> None:
     paused.invoke(Command(resume="yes"), in_thread(watching, "sub"))
 
 
-@situation("breakpoint before tools, then continued", SEARCHED)
+@situation("breakpoint before tools, then continued", SEARCHED, needs="langgraph.callbacks")
 def _(watching: KPCallbackHandler) -> None:
     stopping = agent(
         say("I search.", call("search", q="a")), say("42"),
@@ -781,7 +783,13 @@ def _(watching: KPCallbackHandler) -> None:
     outer.invoke(ASK, using(watching))
 
 
-@situation("a new question in a thread that waits", ["thought"], runs=2, abandoned=1)
+@situation(
+    "a new question in a thread that waits",
+    ["thought"],
+    needs="langgraph.callbacks",
+    runs=2,
+    abandoned=1,
+)
 def _(watching: KPCallbackHandler) -> None:
     def ask(state: MessagesState) -> Any:
         if len(state["messages"]) == 1:

@@ -806,12 +806,13 @@ def test_failed_redaction_is_counted_and_never_contributed(
 
 
 def test_close_gives_up_what_waits() -> None:
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
     from langgraph.checkpoint.memory import InMemorySaver
 
     stopping = agent(
         say("I search.", call("search", q="a")),
         checkpointer=InMemorySaver(),
-        interrupt_before=["tools"],
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
     )
     watching = handler()
     thread: Any = {"thread_id": "closed"}
