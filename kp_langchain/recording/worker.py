@@ -20,7 +20,7 @@ from kp_langchain._notices import told, warn_once
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
-_REST_S = 1.0
+_REST_S = 10.0
 
 
 class Worker:
@@ -38,8 +38,10 @@ class Worker:
     def _rest(self) -> None:
         # A fork in the middle of a job copies SQLite's and the model's locks as they are, and
         # nobody would ever open them in the child. So a fork waits for the job's end, for a while.
-        if self._busy.acquire(timeout=_REST_S):
-            self._forking.add(threading.get_ident())
+        # The turnstile keeps the worker from going on to the next job before the fork had its turn.
+        with self._turnstile:
+            if self._busy.acquire(timeout=_REST_S):
+                self._forking.add(threading.get_ident())
 
     def _go_on(self) -> None:
         if threading.get_ident() in self._forking:
@@ -49,6 +51,7 @@ class Worker:
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
         self._busy = threading.RLock()
+        self._turnstile = threading.Lock()
         self._forking: set[int] = set()
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -84,8 +87,12 @@ class Worker:
         jobs = self._jobs
         while True:
             job = jobs.get()
-            with self._busy:
+            with self._turnstile:
+                self._busy.acquire()
+            try:
                 self._run(job)
+            finally:
+                self._busy.release()
 
     def _run(self, job: Job) -> None:
         try:
