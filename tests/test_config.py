@@ -24,16 +24,6 @@ from kp_langchain.scoring.weights import ScoringWeights
 EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A working directory without kp.toml, and an environment without KP_ variables."""
-    monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith("KP_"):
-            monkeypatch.delenv(name)
-    return tmp_path
-
-
 class TestWhereValuesComeFrom:
     def test_defaults(self):
         found = Settings()

@@ -74,6 +74,15 @@ def plain(value: object, limit: int) -> Any:
     return _plain(value, [limit, MAX_ITEMS * 5], 0)
 
 
+def text_size(value: object) -> int:
+    """About how many characters a text or a value of `plain` holds, without writing it out."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + text_size(item) for key, item in value.items())
+    return sum(map(text_size, value)) if isinstance(value, list) else 8
+
+
 def _plain(value: object, budget: list[int], depth: int) -> Any:
     if value is None or value is True or value is False:
         return value

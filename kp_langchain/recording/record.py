@@ -22,8 +22,6 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
-
-
 MARGIN_CHARS = 2048
 
 
@@ -36,7 +34,7 @@ class Bounds:
             `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses the bound.
         run_chars: Characters of all texts of one run; further texts are dropped.
         steps: Steps of one run; what lies between the first and the last half is dropped.
-        open_runs: Root runs under way; the oldest is given up for a new one.
+        open_runs: Root runs under way; the one silent for longest is given up for a new one.
         run_timeout_s: Seconds without an event after which a run counts as abandoned.
     """
 

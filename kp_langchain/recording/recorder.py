@@ -24,6 +24,7 @@ from kp_langchain.recording.messages import (
     messages_in,
     objective_in,
     plain,
+    text_size,
 )
 from kp_langchain.recording.outcome import confidence_in
 from kp_langchain.recording.record import (
@@ -99,7 +100,7 @@ class Recorder(RunTree):
     def _keep(self, root: RunRecord, read: Callable[[Any, int], Text], value: object) -> Text:
         """Read a step's text or input out of `value`, within what the run has room for."""
         kept = read(value, self._text_chars if root.room_chars > 0 else 0)
-        root.room_chars -= len(kept) if isinstance(kept, str) else len(str(kept))
+        root.room_chars -= text_size(kept)
         return kept
 
     def _finish_root(self, root: RunRecord, output: object) -> None:

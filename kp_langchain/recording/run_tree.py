@@ -120,7 +120,7 @@ class RunTree:
         root.open_runs.clear()
 
     def _make_room(self) -> None:
-        """Abandon the oldest runs while there are too many, and now and then the silent ones."""
+        """Abandon the most silent runs while there are too many; now and then, all silent ones."""
         while len(self._roots) > self.bounds.open_runs and self._abandon(self._most_silent()):
             pass
         if time.monotonic() >= self._next_sweep_s:

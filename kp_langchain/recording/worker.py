@@ -62,10 +62,14 @@ class Worker:
         """Jobs not begun yet."""
         return self._jobs.qsize()
 
+    @property
+    def _running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def submit(self, job: Job) -> None:
         """Have `job` run; never blocks."""
         self._jobs.put(job)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._running:
             self._start()
 
     def _start(self) -> None:
@@ -73,7 +77,7 @@ class Worker:
         if not self._starting.acquire(blocking=False):
             return
         try:
-            if self._thread is not None and self._thread.is_alive():
+            if self._running:
                 return
             thread = threading.Thread(target=self._work, name="kp_langchain", daemon=True)
             thread.start()
@@ -109,7 +113,7 @@ class Worker:
             return False
         done = threading.Event()
         self.submit(done.set)
-        if self._thread is None:
+        if not self._running:
             return self._run_here(done, timeout_s)
         return done.wait(timeout_s)
 
