@@ -71,3 +71,8 @@ def default_threshold(domain: str, *, novelty_measured: bool) -> float:
 def decide(score: float, threshold: float) -> Decision:
     """Return `contributed` when `score` reaches `threshold` (both 0 to 1)."""
     return "contributed" if score >= threshold else "below_threshold"
+
+
+def leaves(scored: ScoredTrace) -> bool:
+    """Tell whether a trace may go to a registry: it passed, and its visibility lets it."""
+    return scored.decision == "contributed" and scored.trace.metadata.visibility != "private"

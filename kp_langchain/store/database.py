@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from kp_langchain.errors import ConfigError, MissingExtraError, StoreError
+from kp_langchain.store.files import make_private
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE
@@ -60,9 +60,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def _sqlite_engine(path: Path) -> sa.Engine:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Made here, because SQLite would go by the umask. It gives -wal and -shm the same permissions.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    make_private(path)  # SQLite gives -wal and -shm the same permissions
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
         connect_args={"timeout": _BUSY_TIMEOUT_S},

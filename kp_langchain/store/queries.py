@@ -91,13 +91,13 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 
 def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
     """Return up to ten runs that `wanted` may mean: exact ids first, else ids that begin so."""
-    uuid = clean_text(wanted.strip().lower()).removeprefix("kp:trace:")
+    uuid, prefix = exactly_or_beginning(wanted)
     select = sa.select(*_listed, _kept).order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
     exact = select.where(sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.run_id == uuid))
     found = connection.execute(exact).all()
-    if not found and _UUID_PREFIX.fullmatch(uuid):
-        begins = sa.or_(_begins(_c.trace_id, f"kp:trace:{uuid}"), _begins(_c.run_id, uuid))
-        found = connection.execute(select.where(begins)).all()
+    if not found and prefix:
+        begin = sa.or_(begins(_c.trace_id, f"kp:trace:{uuid}"), begins(_c.run_id, uuid))
+        found = connection.execute(select.where(begin)).all()
     return [dict(row._mapping) for row in found]  # noqa: SLF001
 
 
@@ -125,7 +125,14 @@ def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
     return [column.desc() for column in columns] if newest_first else columns
 
 
-def _begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
+def exactly_or_beginning(wanted: str) -> tuple[str, bool]:
+    """Return `wanted` without what every trace id begins with, and whether a UUID may begin so."""
+    uuid = clean_text(wanted.strip().lower()).removeprefix("kp:trace:")
+    return uuid, _UUID_PREFIX.fullmatch(uuid) is not None
+
+
+def begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
+    """Return the condition that `column` begins with `prefix`."""
     # As a range, which an index answers; LIKE would read the whole table.
     after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return sa.and_(column >= prefix, column < after)

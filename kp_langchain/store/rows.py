@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
@@ -83,6 +84,20 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         name: clean_text(value) if isinstance(value, str) else value for name, value in row.items()
     }
     return row | {"breakdown": figures, "body": body}
+
+
+def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[str, Any]:
+    """Return the row of the table `outbox` that sends the run of `row` to `registry`."""
+    return {
+        "trace_id": row["trace_id"],
+        "registry": registry,
+        "state": "pending",
+        "body": dumps(row["body"]),
+        "queued_at": now,
+        "changed_at": now,
+        "due_at": now,
+        "attempts": 0,
+    }
 
 
 def _clean_key(key: object) -> str:

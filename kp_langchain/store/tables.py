@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """Revision of the newest migration in `migrations/versions`; grows as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -66,4 +66,40 @@ runs = sa.Table(
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
     sa.Index("ix_runs_score", "score"),
+)
+
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("registry", sa.String(), nullable=False),
+    sa.Column("state", sa.String(), nullable=False),
+    # The exact text to send: the idempotency key is its hash. Let go once it has been sent.
+    sa.Column("body", sa.Text()),
+    sa.Column("queued_at", UtcTime(), nullable=False),
+    sa.Column("changed_at", UtcTime(), nullable=False),
+    sa.Column("due_at", UtcTime(), nullable=False),
+    sa.Column("attempts", sa.Integer(), nullable=False),
+    sa.Column("first_attempt_at", UtcTime()),
+    sa.Column("registry_id", sa.String()),
+    sa.Column("reason", sa.String()),
+    sa.Column("issues", sa.JSON(none_as_null=True)),
+    sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
+    sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),
+)
+
+registries = sa.Table(
+    "registries",
+    metadata,
+    sa.Column("registry", sa.String(), primary_key=True),
+    sa.Column("key_id", sa.String(), primary_key=True),
+    sa.Column("quiet_until", UtcTime()),
+    sa.Column("quiet_s", sa.Double(), nullable=False),
+    sa.Column("quiet_reason", sa.String()),
+    sa.Column("stopped", sa.Boolean(), nullable=False),
+    sa.Column("failures", sa.Integer(), nullable=False),
+    sa.Column("remaining", sa.Integer()),
+    sa.Column("window_limit", sa.Integer()),
+    sa.Column("window_ends_at", UtcTime()),
+    sa.Column("throttled_at", sa.JSON(), nullable=False),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import InitVar, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,9 +15,11 @@ from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError, StoreError
+from kp_langchain.gate import leaves
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.location import Location, locate
-from kp_langchain.store.rows import row_of
+from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.rows import contribution_of, row_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -138,23 +140,44 @@ class TraceStore:
         # To another process the store travels as its address; connections stay behind.
         return (TraceStore, (self._location.url or self._location.path,))
 
-    def add(self, scored: ScoredTrace) -> None:
-        """Write one scored run, in place of an earlier one with the same trace id."""
-        self.add_many([scored])
+    def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
+        """Write one scored run, in place of an earlier one with the same trace id.
 
-    def add_many(self, scored: Iterable[ScoredTrace]) -> None:
-        """Write scored runs in one transaction: all of them or none."""
-        rows = [row_of(one) for one in scored]
+        Args:
+            scored: The run.
+            registry: URL of the registry to contribute to. A trace that passed and is not
+                `private` enters the outbox in the same transaction.
+        """
+        self.add_many([scored], registry=registry)
+
+    def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
+        """Write scored runs in one transaction: all of them or none.
+
+        Args:
+            scored: The runs.
+            registry: As for `add`.
+        """
+        runs = list(scored)
+        rows = [row_of(one) for one in runs]
         if not rows:
             return
-        from kp_langchain.store import database, faults, queries
+        now = datetime.now(UTC)
+        leaving = [
+            contribution_of(row, registry, now)
+            for one, row in zip(runs, rows, strict=True)
+            if registry is not None and leaves(one) and row["body"] is not None
+        ]
+        from kp_langchain.store import outbox_queries, queries
 
-        engine = self._open()
-        with (
-            faults.told_as_store_errors(self._location, "write"),
-            database.writing(engine) as connection,
-        ):
+        with self._writing() as connection:
             queries.write(connection, rows)
+            if leaving:
+                outbox_queries.enter(connection, leaving)
+
+    @property
+    def outbox(self) -> Outbox:
+        """The contributions of this store."""
+        return Outbox(self)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` means, or None.
@@ -290,6 +313,33 @@ class TraceStore:
         engine = self._open()
         with faults.told_as_store_errors(self._location, "read"), engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        from kp_langchain.store import database, faults
+
+        engine = self._open()
+        with (
+            faults.told_as_store_errors(self._location, "write"),
+            database.writing(engine) as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def _sending(self, timeout_s: float) -> Iterator[bool]:
+        from kp_langchain.store import faults, sole_sender
+
+        engine = self._open()
+        path = self._location.path
+        lock = (
+            sole_sender.sole_sender_of_file(path, timeout_s)
+            if path
+            else sole_sender.sole_sender_of_server(engine, timeout_s)
+        )
+        with ExitStack() as stack:
+            with faults.told_as_store_errors(self._location, "write"):
+                held = stack.enter_context(lock)
+            yield held
 
     def _forget_connections(self) -> None:
         """In a forked child: leave the parent's connections alone and begin with none."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -30,6 +30,7 @@ def _scored(
     created_at: datetime | None = None,
     content: str | None = "compare the quarters",
     tool_input: dict[str, Any] | None = None,
+    visibility: Literal["private", "org", "network"] = "private",
 ) -> ScoredTrace:
     part = Dimension(score, 0.25, score / 4)
     trace = ReasoningTrace(
@@ -41,6 +42,7 @@ def _scored(
             quality_score=score,
             agent_id="kp:agent:desk",
             framework="langgraph",
+            visibility=visibility,
         ),
         task=Task(objective=f"task {number}"),
         steps=[

@@ -133,12 +133,26 @@ def test_a_newer_database_is_left_alone(url, scored):
     set_version(url, "9042")
     with (
         TraceStore(url) as store,
-        pytest.raises(StoreError, match=r"version 9042, .* up to 0001; upgrade it: pip install"),
+        pytest.raises(StoreError, match=r"version 9042, .* up to 0002; upgrade it: pip install"),
     ):
         store.count()
+    set_version(url, "0002")
+    with TraceStore(url) as store:
+        assert store.count() == 1
+
+
+def test_a_database_of_the_version_before_is_brought_up_to_date(url, scored):
+    with TraceStore(url) as store:
+        store.add(scored(1))
+    engine = engine_of(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE outbox"))
+        connection.execute(sa.text("DROP TABLE registries"))
+    engine.dispose()
     set_version(url, "0001")
     with TraceStore(url) as store:
         assert store.count() == 1
+        assert store.outbox.counts() == {"pending": 0, "sent": 0, "dead": 0, "withdrawn": 0}
 
 
 def test_an_unknown_older_version_is_an_error(url):

@@ -1,0 +1,20 @@
+"""Files and folders that nobody but their owner may read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file at `path` with mode 0600, and the folders to it with 0700.
+
+    What is there already keeps its contents and its mode.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    for folder in reversed(path.parents):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    # Made here, because whoever writes it would go by the umask.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

@@ -1,0 +1,107 @@
+"""What is asked of the tables `outbox` and `registries`. Loads SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from kp_langchain.store.queries import begins, exactly_or_beginning
+from kp_langchain.store.rows import clean_json, clean_text
+from kp_langchain.store.tables import outbox, registries
+
+_MATCHES_SHOWN = 10
+_c = outbox.c
+_listed = [column for column in outbox.columns if column is not _c.body]
+
+
+def enter(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert contributions; one whose trace is there already stays as it is."""
+    insert = _dialect(connection).insert(outbox)
+    insert = insert.on_conflict_do_nothing(index_elements=[_c.trace_id])
+    connection.execute(insert, sorted(rows, key=lambda row: row["trace_id"]))
+
+
+def counts(connection: sa.Connection) -> dict[str, int]:
+    """Return the number of contributions in each state that has any."""
+    rows = connection.execute(sa.select(_c.state, sa.func.count()).group_by(_c.state))
+    return {row[0]: row[1] for row in rows}
+
+
+def entries(
+    connection: sa.Connection, state: str | None, limit: int | None, offset: int
+) -> list[dict[str, Any]]:
+    """Return contributions without bodies, the newest first."""
+    select = sa.select(*_listed).order_by(_c.queued_at.desc(), _c.trace_id.desc())
+    if state is not None:
+        select = select.where(_c.state == state)
+    return _dicts(connection.execute(select.limit(limit).offset(offset)))
+
+
+def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
+    """Return up to ten contributions that `wanted` may mean, with bodies: exact ids first."""
+    uuid, prefix = exactly_or_beginning(wanted)
+    select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(_MATCHES_SHOWN)
+    exact = sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.registry_id == clean_text(wanted.strip()))
+    found = _dicts(connection.execute(select.where(exact)))
+    if not found and prefix:
+        begin = begins(_c.trace_id, f"kp:trace:{uuid}")
+        found = _dicts(connection.execute(select.where(begin)))
+    return found
+
+
+def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | None:
+    """Return the pending contribution to `registry` that is due first."""
+    select = (
+        sa.select(outbox)
+        .where(_c.state == "pending", _c.registry == registry)
+        .order_by(_c.due_at, _c.trace_id)
+        .limit(1)
+    )
+    found = _dicts(connection.execute(select))
+    return found[0] if found else None
+
+
+def update(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """Write a contribution that is there."""
+    if isinstance(row["reason"], str):
+        row["reason"] = clean_text(row["reason"])
+    if row["issues"] is not None:
+        row["issues"] = clean_json(list(row["issues"]))
+    connection.execute(sa.update(outbox).where(_c.trace_id == row["trace_id"]).values(row))
+
+
+def remove(connection: sa.Connection, trace_id: str) -> None:
+    """Delete a contribution."""
+    connection.execute(sa.delete(outbox).where(_c.trace_id == trace_id))
+
+
+def standing(connection: sa.Connection, registry: str, key_id: str) -> dict[str, Any] | None:
+    """Return the standing with `registry` under `key_id`, if there is one."""
+    select = sa.select(registries).where(
+        registries.c.registry == registry, registries.c.key_id == key_id
+    )
+    found = _dicts(connection.execute(select))
+    return found[0] if found else None
+
+
+def write_standing(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """Insert or replace a standing."""
+    row["throttled_at"] = list(row["throttled_at"])
+    insert = _dialect(connection).insert(registries)
+    keys = [registries.c.registry, registries.c.key_id]
+    others = [column.name for column in registries.columns if column not in keys]
+    insert = insert.on_conflict_do_update(
+        index_elements=keys, set_={name: insert.excluded[name] for name in others}
+    )
+    connection.execute(insert, [row])
+
+
+def _dialect(connection: sa.Connection) -> Any:
+    return postgresql if connection.dialect.name == "postgresql" else sqlite
+
+
+def _dicts(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
+    return [dict(row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's documented name
