@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         EmbedderError,
         KPError,
         MissingExtraError,
+        RegistryError,
         StoreError,
         VectorError,
         WeightsError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.from_messages import trace_from_messages
     from kp_langchain.recording.handler import KPCallbackHandler, capture
     from kp_langchain.recording.outcome import FinishedRun
+    from kp_langchain.registry import Registry
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
@@ -42,11 +44,13 @@ _HOMES = {
         "EmbedderError",
         "KPError",
         "MissingExtraError",
+        "RegistryError",
         "StoreError",
         "VectorError",
         "WeightsError",
     ),
     "kp_langchain.gate": ("ScoredTrace",),
+    "kp_langchain.registry": ("Registry",),
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
     "kp_langchain.scoring.cache": ("VectorCache",),
@@ -65,6 +69,8 @@ __all__ = [
     "KPError",
     "MissingExtraError",
     "ReasoningTrace",
+    "Registry",
+    "RegistryError",
     "ScoreBreakdown",
     "ScoredTrace",
     "Scorer",

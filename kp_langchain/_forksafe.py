@@ -1,4 +1,4 @@
-"""What has to be put right in a forked child: locks whose owner is gone, torch's dead threads."""
+"""Living with forks: what they wait for, and what has to be put right in the child."""
 
 from __future__ import annotations
 
@@ -36,6 +36,43 @@ class ForkSafeLock:
             self._lock = threading.RLock()
 
 
+class Undisturbed:
+    """A `with` block that a fork of this process waits for, up to 10 s. One thread at a time.
+
+    A fork in the middle of a database operation, an import or a model's work copies their locks
+    as they are, and nobody would ever open them in the child.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        _SECTIONS.add(self)
+
+    def __enter__(self) -> None:
+        # The turnstile keeps a busy thread from entering again before a fork had its turn.
+        with self._turnstile:
+            self._busy.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.release()
+
+    def _before_fork(self) -> None:
+        with self._turnstile:
+            if self._busy.acquire(timeout=_FORK_PATIENCE_S):
+                self._forking.add(threading.get_ident())
+
+    def _after_fork_in_parent(self) -> None:
+        if threading.get_ident() in self._forking:
+            self._forking.discard(threading.get_ident())
+            self._busy.release()
+
+    def _reset(self) -> None:
+        self._busy = threading.RLock()
+        self._turnstile = threading.Lock()
+        self._forking: set[int] = set()
+
+
+_FORK_PATIENCE_S = 10.0
+_SECTIONS: weakref.WeakSet[Undisturbed] = weakref.WeakSet()
 _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 _forked_with_torch = False
 
@@ -49,12 +86,28 @@ def torch_came_through_fork() -> bool:
     return _forked_with_torch
 
 
+def _before_fork() -> None:
+    for section in list(_SECTIONS):
+        section._before_fork()  # noqa: SLF001 - same module
+
+
+def _after_fork_in_parent() -> None:
+    for section in list(_SECTIONS):
+        section._after_fork_in_parent()  # noqa: SLF001
+
+
 def _after_fork_in_child() -> None:
     global _forked_with_torch
     _forked_with_torch = _forked_with_torch or "torch" in sys.modules
     for lock in list(_LOCKS):
-        lock._renew_if_orphaned()  # noqa: SLF001 - same module
+        lock._renew_if_orphaned()  # noqa: SLF001
+    for section in list(_SECTIONS):
+        section._reset()  # noqa: SLF001
 
 
 if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -112,6 +112,8 @@ class Settings(BaseSettings):
             user's data folder.
         embedding_model: Name or folder of a sentence-transformers model; None for the default one.
         disabled: Record nothing at all.
+        registry_url: Registry that takes contributions; None sends nothing anywhere.
+        api_key: Key for the registry; by default the one that `kp-langchain register` stored.
         agent_id: `kp:agent:<id>` written into traces.
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
@@ -145,6 +147,8 @@ class Settings(BaseSettings):
         default=None, description="name or folder of a sentence-transformers model"
     )
     disabled: bool = Field(default=False, description="true or false")
+    registry_url: str | None = Field(default=None, description="text such as https://host")
+    api_key: SecretStr | None = Field(default=None, description="text such as kp_...")
     agent_id: str | None = Field(default=None, description="text such as kp:agent:<id>")
     defaults: DomainPolicy = Field(default=DomainPolicy(), description="a table: [defaults]")
     domains: dict[Annotated[str, Field(min_length=1)], DomainPolicy] = Field(

@@ -29,3 +29,7 @@ class MissingExtraError(KPError, ImportError):
 
 class StoreError(KPError, RuntimeError):
     """The trace store cannot be opened, read or written."""
+
+
+class RegistryError(KPError, RuntimeError):
+    """The registry cannot be reached, or refused what was asked."""

@@ -15,44 +15,35 @@ import threading
 import time
 from collections.abc import Callable
 
+from kp_langchain._forksafe import Undisturbed
 from kp_langchain._notices import told, warn_once
 
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
-_REST_S = 10.0
 
 
 class Worker:
-    """Runs jobs one after another in a daemon thread that starts with the first job."""
+    """Runs jobs one after another in a daemon thread that starts with the first job.
+
+    Attributes:
+        exit_timeout_s: Longest wait for unfinished work at exit, in seconds.
+        last_jobs: What else is to be done at exit, before that wait ends.
+        last_at_exit: Called after it, with the seconds left.
+    """
 
     def __init__(self) -> None:
         self.exit_timeout_s = 10.0
+        self.last_jobs: dict[str, Job] = {}
+        self.last_at_exit: dict[str, Callable[[float], None]] = {}
+        self._undisturbed = Undisturbed()
         self._reset()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._rest, after_in_parent=self._go_on, after_in_child=self._reset
-            )
+            os.register_at_fork(after_in_child=self._reset)
         atexit.register(self._at_exit)
-
-    def _rest(self) -> None:
-        # A fork in the middle of a job copies SQLite's and the model's locks as they are, and
-        # nobody would ever open them in the child. So a fork waits for the job's end, for a while.
-        # The turnstile keeps the worker from going on to the next job before the fork had its turn.
-        with self._turnstile:
-            if self._busy.acquire(timeout=_REST_S):
-                self._forking.add(threading.get_ident())
-
-    def _go_on(self) -> None:
-        if threading.get_ident() in self._forking:
-            self._forking.discard(threading.get_ident())
-            self._busy.release()
 
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
-        self._busy = threading.RLock()
-        self._turnstile = threading.Lock()
-        self._forking: set[int] = set()
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -91,12 +82,8 @@ class Worker:
         jobs = self._jobs
         while True:
             job = jobs.get()
-            with self._turnstile:
-                self._busy.acquire()
-            try:
+            with self._undisturbed:
                 self._run(job)
-            finally:
-                self._busy.release()
 
     def _run(self, job: Job) -> None:
         try:
@@ -127,7 +114,10 @@ class Worker:
         return done.is_set()
 
     def _at_exit(self) -> None:
+        until = time.monotonic() + self.exit_timeout_s
         begun = self._thread is not None or not self._jobs.empty()
+        for job in self.last_jobs.values() if begun else ():
+            self.submit(job)
         if begun and not self.wait(self.exit_timeout_s):
             log.warning(
                 "%d finished runs were not scored within %.0f s of exit and are lost; "
@@ -135,6 +125,8 @@ class Worker:
                 max(1, self.waiting),
                 self.exit_timeout_s,
             )
+        for last in self.last_at_exit.values():
+            last(max(0.0, until - time.monotonic()))
 
 
 worker = Worker()

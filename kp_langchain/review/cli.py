@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import typer
@@ -13,6 +12,8 @@ from rich.text import Text
 
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
+from kp_langchain.review import contributions
+from kp_langchain.review.database import Database, open_store
 
 app = typer.Typer(
     name="kp-langchain",
@@ -24,11 +25,9 @@ app = typer.Typer(
 )
 review = typer.Typer(help="List scored runs, newest first; `show` explains one.")
 app.add_typer(review, name="review", invoke_without_command=True)
-
-Database = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time
-    typer.Option(help="Database URL or SQLite file; by default the one of the settings."),
-]
+app.add_typer(contributions.outbox, name="outbox")
+app.command()(contributions.withdraw)
+app.command()(contributions.register)
 
 
 def main() -> None:
@@ -56,17 +55,6 @@ def _root(
     """Agent runs as scored, shareable knowledge."""
 
 
-def _store(database: str | None) -> Any:
-    from kp_langchain.config import Settings
-    from kp_langchain.store import TraceStore
-
-    store = TraceStore(database or Settings().database_url)
-    # Looking at a database that is not there must not make one.
-    if database and "://" not in store.location and not Path(store.location).exists():
-        raise KPError(f"there is no database at {store.location}; check --database")
-    return store
-
-
 @review.callback()
 def _list(
     context: typer.Context,
@@ -85,7 +73,7 @@ def _list(
         return
     from kp_langchain.review.tables import make_console, runs_table
 
-    with _store(database) as store:
+    with open_store(database) as store:
         runs = store.runs(
             domain=domain, decision=decision, min_score=min_score or None, limit=limit
         )
@@ -123,7 +111,7 @@ def show(
     from kp_langchain.review.tables import make_console, steps_table, visible
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
-    with _store(database or context.obj) as store:
+    with open_store(database or context.obj) as store:
         found = store.get(run)
         if found is None:
             raise KPError(f"no run {run!r} in {store.location}; list them: kp-langchain review")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store import StoredRun
+    from kp_langchain.store import Contribution, StoredRun
 
 _DIMENSIONS = (
     ("compl.", "cplx", "complexity"),
@@ -114,6 +115,34 @@ def steps_table(trace: ReasoningTrace) -> RenderableType:
             "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
         )
     return table
+
+
+def contributions_table(found: Iterable[Contribution], now: datetime) -> RenderableType:
+    """Lay contributions out, one a row."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1, 0, 0))
+    table.add_column("trace", no_wrap=True, min_width=8)
+    table.add_column("state", no_wrap=True, min_width=9)
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("tries", justify="right", no_wrap=True)
+    table.add_column("the registry's id, or why not", ratio=1, no_wrap=True, overflow="ellipsis")
+    styles = {"sent": "green", "dead": "red", "pending": "yellow", "withdrawn": "bright_black"}
+    for one in found:
+        why = one.registry_id if one.state == "sent" else one.reason
+        table.add_row(
+            one.trace_id.removeprefix("kp:trace:")[:8],
+            Text(one.state, style=styles[one.state]),
+            _age((now - one.queued_at).total_seconds()),
+            str(one.attempts),
+            Text(visible(why or "")),
+        )
+    return table
+
+
+def _age(seconds: float) -> str:
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _short(text: str, limit: int = 300) -> str:

@@ -1,0 +1,265 @@
+"""The commands about what goes to a registry: `outbox ...`, `register`, `withdraw`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+
+import typer
+from rich.text import Text
+
+from kp_langchain.errors import KPError
+from kp_langchain.review.database import Database, open_store
+
+if TYPE_CHECKING:
+    from kp_langchain.registry.client import Registry
+    from kp_langchain.store import Contribution, TraceStore
+
+outbox = typer.Typer(
+    help="List what passed and goes to a registry; `show`, `send`, `retry` and `drop` act on it."
+)
+
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Trace id or its beginning, or the registry's id.")
+]
+
+
+@outbox.callback(invoke_without_command=True)
+def _list(
+    context: typer.Context,
+    state: Annotated[
+        Optional[Literal["pending", "sent", "dead", "withdrawn"]],  # noqa: UP045
+        typer.Option(help="Only those in this state."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 30,
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        context.obj = database
+        return
+    from kp_langchain.review.tables import contributions_table, make_console
+
+    with open_store(database) as store:
+        found = store.outbox.entries(state=state, limit=limit)
+        if as_json:
+            for one in found:
+                print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+            return
+        counts = store.outbox.counts()
+        console = make_console()
+        if found:
+            console.print(contributions_table(found, datetime.now(UTC)))
+        told = ", ".join(f"{number} {name}" for name, number in counts.items())
+        console.print(f"{told} in {store.location}.", soft_wrap=True)
+        for line in _silence(store):
+            console.print(line, soft_wrap=True)
+
+
+def _silence(store: TraceStore) -> list[str]:
+    """Say what keeps pending ones from being sent."""
+    from kp_langchain.registry.pace import wait_s
+
+    registry = _configured()
+    if registry is None:
+        return ["No registry is configured (KP_REGISTRY_URL), so nothing is sent."]
+    standing = store.outbox.standing(registry.url, registry.key_id)
+    seconds = wait_s(standing, datetime.now(UTC))
+    if seconds <= 0.0:
+        return []
+    return [f"Nothing is sent to {registry.url} for {seconds:.0f} s: {standing.quiet_reason}."]
+
+
+@outbox.command()
+def show(
+    context: typer.Context,
+    contribution: Id,
+    database: Database = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Show one contribution, with what the registry said of it."""
+    from kp_langchain.review.tables import make_console, visible
+
+    with open_store(database or context.obj) as store:
+        one = _found(store, contribution)
+        if as_json:
+            print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+            return
+        lines = [
+            f"{one.trace_id}  {one.state}",
+            f"for {one.registry}",
+            f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
+            f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}",
+        ]
+        if one.registry_id:
+            lines.append(f"the registry's id: {one.registry_id}")
+        if one.state == "pending" and one.attempts:
+            lines.append(f"to be tried again after {one.due_at:%Y-%m-%d %H:%M:%S} UTC")
+        if one.reason:
+            lines.append(f"reason: {one.reason}")
+        for issue in one.issues or ():
+            lines.append(f"  {issue.get('path') or '(whole)'}: {issue.get('message', '')}")
+        make_console().print(Text(visible("\n".join(lines))), soft_wrap=True)
+
+
+@outbox.command()
+def send(
+    context: typer.Context,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Take at most so long.")
+    ] = 60.0,
+    database: Database = None,
+) -> None:
+    """Send what is pending, now, also after the registry refused the key."""
+    from kp_langchain.config import Settings
+    from kp_langchain.registry.sender import sender_for
+    from kp_langchain.review.tables import make_console
+
+    if Settings().disabled:
+        raise KPError("KP_DISABLED is set, so nothing is sent; unset it")
+    registry = _needed()
+    with open_store(database or context.obj) as store:
+        elsewhere = [
+            one
+            for one in store.outbox.entries(state="pending", limit=None)
+            if one.registry != registry.url
+        ]
+        with store.outbox.changing():
+            standing = store.outbox.standing(registry.url, registry.key_id)
+            if standing.stopped:
+                store.outbox.save(replace(standing, quiet_until=None, quiet_s=0.0, stopped=False))
+        before = store.outbox.counts()
+        done = sender_for(store, registry).drain(timeout)
+        counts = store.outbox.counts()
+        console = make_console()
+        console.print(
+            f"Sent {counts['sent'] - before['sent']}, refused {counts['dead'] - before['dead']}, "
+            f"still pending {counts['pending']}.",
+            soft_wrap=True,
+        )
+        if elsewhere:
+            console.print(
+                f"{len(elsewhere)} of these are meant for another registry "
+                f"({elsewhere[0].registry}); `outbox retry ID` readdresses one to {registry.url}.",
+                soft_wrap=True,
+            )
+        if not done:
+            for line in _silence(store):
+                console.print(line, soft_wrap=True)
+            raise typer.Exit(1)
+
+
+@outbox.command()
+def retry(context: typer.Context, contribution: Id, database: Database = None) -> None:
+    """Make a dead or waiting contribution due now, for the registry of the settings."""
+    registry = _configured()
+    with open_store(database or context.obj) as store, store.outbox.changing():
+        one = _found(store, contribution)
+        if one.state not in ("dead", "pending"):
+            raise KPError(
+                f"{one.trace_id} is {one.state}; only dead or pending ones can be retried"
+            )
+        now = datetime.now(UTC)
+        to = registry.url if registry else one.registry
+        again = replace(one, state="pending", due_at=now, changed_at=now, registry=to)
+        if to != one.registry:
+            again = replace(again, first_attempt_at=None)
+        store.outbox.save(again)
+        print(f"{one.trace_id} is pending for {to}; send it: kp-langchain outbox send")  # noqa: T201
+
+
+@outbox.command()
+def drop(context: typer.Context, contribution: Id, database: Database = None) -> None:
+    """Take a contribution that was not sent out of the outbox; its run stays in the store."""
+    with open_store(database or context.obj) as store, store.outbox.changing():
+        one = _found(store, contribution)
+        if one.state == "sent":
+            raise KPError(
+                f"{one.trace_id} was sent; take it back: kp-langchain withdraw {one.trace_id}"
+            )
+        store.outbox.remove(one.trace_id)
+        print(f"{one.trace_id} is no longer in the outbox")  # noqa: T201
+
+
+def withdraw(contribution: Id, database: Database = None) -> None:
+    """Delete from the registry what was sent to it; a pending one is not sent any more."""
+    with open_store(database) as store, store.outbox.changing():
+        one = _found(store, contribution)
+        if one.state == "withdrawn":
+            raise KPError(f"{one.trace_id} is withdrawn already")
+        # One that was tried may have arrived without its answer having come back.
+        if one.state == "sent" or one.attempts:
+            _delete(store, one)
+        now = datetime.now(UTC)
+        gone = replace(one, state="withdrawn", changed_at=now, body=None, reason=None, issues=None)
+        store.outbox.save(gone)
+        print(f"{one.trace_id} is withdrawn; its run stays in {store.location}")  # noqa: T201
+
+
+def _delete(store: TraceStore, one: Contribution) -> None:
+    from kp_langchain.registry import pace
+
+    registry = _needed(one.registry)
+    now = datetime.now(UTC)
+    standing = pace.set_right(store.outbox.standing(registry.url, registry.key_id), now)
+    seconds = pace.wait_s(standing, now)
+    if seconds > 0.0 and not standing.stopped:
+        raise KPError(
+            f"nothing may be asked of {registry.url} for {seconds:.0f} s "
+            f"({standing.quiet_reason}); withdraw {one.trace_id} after that"
+        )
+    standing = pace.before_request(standing, now)
+    store.outbox.save(standing)
+    answer = registry.withdraw(one.registry_id or one.trace_id)
+    store.outbox.save(pace.after_answer(standing, answer, datetime.now(UTC)))
+    if answer.verdict != "done":
+        raise KPError(f"{one.trace_id} could not be withdrawn: {answer.reason}")
+
+
+def register(
+    agent_id: Annotated[str, typer.Option(help="Who contributes, such as kp:agent:me.")],
+    registry: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="URL", help="The registry; by default the one of the settings."),
+    ] = None,
+) -> None:
+    """Obtain a key for a registry and store it in a file that only you can read."""
+    from kp_langchain.registry.credentials import save_key
+
+    to = _needed(registry)
+    key = to.register(agent_id)
+    path = save_key(to.url, agent_id, key)
+    print(f"{to.url} gave a key for {agent_id}; it is in {path}")  # noqa: T201
+
+
+def _configured(url: str | None = None) -> Registry | None:
+    from kp_langchain.config import Settings
+    from kp_langchain.registry.configured import configured_registry
+
+    return configured_registry(Settings(), url)
+
+
+def _needed(url: str | None = None) -> Registry:
+    registry = _configured(url)
+    if registry is None:
+        raise KPError("no registry is configured; set KP_REGISTRY_URL=https://...")
+    return registry
+
+
+def _found(store: TraceStore, wanted: str) -> Contribution:
+    one = store.outbox.get(wanted)
+    if one is None:
+        raise KPError(
+            f"nothing {wanted!r} in the outbox of {store.location}; list it: kp-langchain outbox"
+        )
+    return one
+
+
+def _as_json(one: Contribution) -> dict[str, Any]:
+    values = {name: getattr(one, name) for name in one.__slots__ if name != "body"}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }

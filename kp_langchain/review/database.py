@@ -1,0 +1,34 @@
+"""The database that a command looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from kp_langchain.errors import KPError
+
+if TYPE_CHECKING:
+    from kp_langchain.store import TraceStore
+
+Database = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads it at run time
+    typer.Option(help="Database URL or SQLite file; by default the one of the settings."),
+]
+
+
+def open_store(database: str | None) -> TraceStore:
+    """Return the store at `database`, or the one of the settings.
+
+    Raises:
+        KPError: It was named, and there is none.
+    """
+    from kp_langchain.config import Settings
+    from kp_langchain.store import TraceStore
+
+    store = TraceStore(database or Settings().database_url)
+    # Looking at a database that is not there must not make one.
+    if database and "://" not in store.location and not Path(store.location).exists():
+        raise KPError(f"there is no database at {store.location}; check --database")
+    return store

@@ -1,0 +1,359 @@
+"""A registry on the loopback interface: real HTTP, the protocol's rules, and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, Self
+
+UNIT_ID = re.compile(r"kp:trace:[0-9a-f-]{36}")
+CONTEXT = "https://openknowledgepulse.org/schema/v1"
+
+Misbehave = Callable[[int, str, str], str | None]
+"""Given the request's number (from 0), method and path: the name of a fault, or None.
+
+Before anything is stored: `500`, `503_retry_after`, `slow`, `reset_before`, `no_id`, `429`,
+`429_retry_after`, `429_date`, `401`, `403`, `400`, `413`, `422`, `garbage`, `redirect_away`,
+`redirect_here`, `echo`, `drip_headers`, `404`. After the unit was stored: `half`, `reset_after`,
+`stored_no_id`, `huge`, `drip`, `bad_json`, `stored_500`.
+"""
+
+AFTER_STORING = {
+    "half", "reset_after", "stored_no_id", "huge", "drip", "bad_json", "stored_500",
+}  # fmt: skip
+
+
+class LoopbackRegistry:
+    """A registry in a thread of its own, for a `with` block.
+
+    Args:
+        limit: Writes per window; None for no limit.
+        window_s: Length of a window in seconds: the shortened clock.
+        hour_s: What counts as the hour in which three 429 revoke a key.
+        keys: Keys it knows; None takes any.
+        misbehave: Decides on a fault for each request.
+        port: Port to listen on; 0 for a free one.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int | None = None,
+        window_s: float = 60.0,
+        hour_s: float = 3600.0,
+        keys: set[str] | None = None,
+        misbehave: Misbehave | None = None,
+        port: int = 0,
+    ) -> None:
+        self.limit, self.window_s, self.hour_s = limit, window_s, hour_s
+        self.keys = keys
+        self.misbehave: Misbehave = misbehave or (lambda number, method, path: None)
+        self.units: dict[str, dict[str, Any]] = {}
+        self.doubled: list[str] = []
+        self.answered: dict[str, tuple[int, bytes]] = {}
+        self.requests: list[tuple[str, str, dict[str, str], int | None]] = []
+        self.keys_seen: dict[int, str | None] = {}
+        self.throttled_at: list[float] = []
+        self.revoked = False
+        self.release = threading.Event()
+        self._port = port
+        self._window_began, self._used = -1e9, 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------ running
+
+    def __enter__(self) -> Self:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def requests_key(self, number: int) -> str | None:
+        """The idempotency key of a request."""
+        return self.keys_seen.get(number)
+
+    @property
+    def count_429(self) -> int:
+        return len(self.throttled_at)
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.run(self._serve(ready))
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=512)
+        self._port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._one(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.strip().split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {
+            name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)
+        }
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        number = len(self.requests)
+        self.keys_seen[number] = headers.get("idempotency-key")
+        fault = self.misbehave(number, method, path)
+        self.requests.append((method, path, headers, None))
+        if fault is not None and fault not in AFTER_STORING:
+            status = await self._faulty(fault, path, headers, body, writer)
+        else:
+            status, told, content = self._answer(method, path, headers, body)
+            if fault is not None and 200 <= status < 300:
+                await self._spoilt(fault, status, told, content, writer)
+            else:
+                await self._write(writer, status, told, content)
+        self.requests[number] = (method, path, headers, status)
+
+    # ------------------------------------------------------------ the protocol
+
+    def _answer(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        if path == "/health":
+            return 200, {}, b'{"status": "ok"}'
+        if path == "/v1/auth/register":
+            return self._register(body)
+        key = headers.get("authorization", "").removeprefix("Bearer ")
+        if self.revoked or not key or (self.keys is not None and key not in self.keys):
+            return self._told(401, {"error": "unknown key"})
+        spent = self._spend()
+        told = self._allowance()
+        if not spent:
+            self._throttle()
+            left = max(0.0, self._window_began + self.window_s - time.monotonic())
+            return 429, told | {"retry-after": f"{left:.3f}"}, b'{"error": "slow down"}'
+        if method == "POST" and path == "/v1/knowledge":
+            status, content = self._take(headers, body)
+        else:
+            status, content = self._about_unit(method, path)
+        return status, told, content
+
+    def _spend(self) -> bool:
+        now = time.monotonic()
+        if now - self._window_began >= self.window_s:
+            self._window_began, self._used = now, 0
+        if self.limit is not None and self._used >= self.limit:
+            return False
+        self._used += 1
+        return True
+
+    def _allowance(self) -> dict[str, str]:
+        limit = 10**6 if self.limit is None else self.limit
+        left = max(0.0, self._window_began + self.window_s - time.monotonic())
+        return {
+            "x-ratelimit-limit": str(limit),
+            "x-ratelimit-remaining": str(max(0, limit - self._used)),
+            "x-ratelimit-reset": f"{left:.3f}",
+        }
+
+    def _throttle(self) -> None:
+        now = time.monotonic()
+        self.throttled_at.append(now)
+        within = [at for at in self.throttled_at if now - at <= self.hour_s]
+        self.revoked = self.revoked or len(within) >= 3
+
+    def _register(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        asked = json.loads(body)
+        key = f"kp_{uuid.uuid4().hex}"
+        if self.keys is not None:
+            self.keys.add(key)
+        data = {"api_key": key, "agent_id": asked["agent_id"], "tier": asked["tier"]}
+        return self._told(201, {"data": data})
+
+    def _take(self, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        key = headers.get("idempotency-key", "")
+        if key in self.answered:
+            return self.answered[key]
+        issues = faults_of(headers, body)
+        if issues:
+            return 400, json.dumps({"error": "invalid unit", "issues": issues}).encode()
+        unit = json.loads(body)
+        if unit["id"] in self.units:
+            self.doubled.append(unit["id"])
+        self.units[unit["id"]] = unit
+        answer = {"data": {"id": unit["id"]}, "quality_score": 0.7}
+        self.answered[key] = (201, json.dumps(answer).encode())
+        return self.answered[key]
+
+    def _about_unit(self, method: str, path: str) -> tuple[int, bytes]:
+        wanted = path.removeprefix("/v1/knowledge/")
+        if wanted not in self.units or method not in ("GET", "DELETE"):
+            return 404, b'{"error": "not found"}'
+        unit = self.units[wanted]
+        if method == "DELETE":
+            del self.units[wanted]
+        return 200, json.dumps({"data": {"id": wanted, "unit": unit}}).encode()
+
+    def _told(self, status: int, content: object) -> tuple[int, dict[str, str], bytes]:
+        return status, {}, json.dumps(content).encode()
+
+    # ------------------------------------------------------------ faults
+
+    async def _faulty(
+        self,
+        fault: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        writer: asyncio.StreamWriter,
+    ) -> int | None:
+        if fault == "slow":
+            while not self.release.is_set() and not writer.transport.is_closing():
+                await asyncio.sleep(0.01)
+            return None
+        if fault == "reset_before":
+            return self._reset(writer)
+        if fault == "garbage":
+            writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+            await writer.drain()
+            return None
+        if fault == "drip_headers":
+            writer.write(b"HTTP/1.1 201 Created\r\n")
+            return await self._drip(writer, b"x-drip: d\r\n")
+        told: dict[str, str] = {}
+        content: dict[str, Any] = {"error": f"as asked: {fault}"}
+        status = int(fault[:3]) if fault[:3].isdigit() else 201
+        if fault.startswith("429"):
+            self._throttle()
+        if fault == "503_retry_after":
+            told["retry-after"] = "1"
+        elif fault == "429_retry_after":
+            told["retry-after"] = "1"
+        elif fault == "429_date":
+            now = time.time()
+            told |= {"date": formatdate(now, usegmt=True)}
+            told |= {"retry-after": formatdate(now + 2, usegmt=True)}
+        elif fault in ("400", "413", "422"):
+            content["issues"] = [{"path": ["steps", 0, "type"], "message": "not one of ours"}]
+        elif fault == "no_id":
+            content = {"data": {}}
+        elif fault == "redirect_away":
+            status, told = 307, {"location": "http://127.0.0.2:9/v1/knowledge?token=abc"}
+        elif fault == "redirect_here":
+            status, told = 308, {"location": path}
+        elif fault == "echo":
+            status = 400
+            said = f"{headers.get('authorization')} {body.decode()}"
+            content = {"error": said, "issues": [{"path": said, "message": said}]}
+        await self._write(writer, status, told, json.dumps(content).encode())
+        return status
+
+    async def _spoilt(
+        self,
+        fault: str,
+        status: int,
+        told: dict[str, str],
+        content: bytes,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        if fault == "reset_after":
+            self._reset(writer)
+        elif fault == "half":
+            head = f"HTTP/1.1 201 Created\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+            writer.write(head + content[: len(content) // 2])
+            await writer.drain()
+        elif fault == "huge":
+            writer.write(b"HTTP/1.1 201 Created\r\ncontent-length: 1000000000\r\n\r\n")
+            while not writer.transport.is_closing():
+                writer.write(b" " * 65536)
+                await writer.drain()
+        elif fault == "drip":
+            writer.write(b"HTTP/1.1 201 Created\r\ncontent-length: 100000\r\n\r\n")
+            await self._drip(writer, b" ")
+        elif fault == "stored_no_id":
+            await self._write(writer, status, told, b'{"data": {"id": ""}}')
+        elif fault == "stored_500":
+            await self._write(writer, 500, told, b"{}")
+        else:  # bad_json
+            await self._write(writer, status, told, content[:-5])
+
+    async def _drip(self, writer: asyncio.StreamWriter, drop: bytes) -> None:
+        while not writer.transport.is_closing():
+            writer.write(drop)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    def _reset(self, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async def _write(
+        self, writer: asyncio.StreamWriter, status: int, told: dict[str, str], content: bytes
+    ) -> None:
+        lines = [f"HTTP/1.1 {status} As Asked", f"content-length: {len(content)}"]
+        lines += [f"{name}: {value}" for name, value in told.items()]
+        lines += ["content-type: application/json", "connection: close", "", ""]
+        writer.write("\r\n".join(lines).encode() + content)
+        await writer.drain()
+
+
+def faults_of(headers: dict[str, str], body: bytes) -> list[dict[str, str]]:
+    """What a registry has to say against a contribution."""
+    issues = []
+
+    def need(ok: object, path: str, message: str) -> None:
+        if not ok:
+            issues.append({"path": path, "message": message})
+
+    need(headers.get("kp-schema-version") == "v1", "KP-Schema-Version", "must be v1")
+    digest = hashlib.sha256(body).hexdigest()
+    need(headers.get("idempotency-key") == digest, "Idempotency-Key", "must be the body's SHA-256")
+    try:
+        unit = json.loads(body)
+        metadata, outcome = unit["metadata"], unit["outcome"]
+        need(unit["@context"] == CONTEXT, "@context", "unknown")
+        need(unit["@type"] == "ReasoningTrace", "@type", "unknown")
+        need(UNIT_ID.fullmatch(unit["id"]), "id", "not a trace id")
+        need(metadata["created_at"].endswith("Z"), "metadata.created_at", "must end in Z")
+        need(metadata["task_domain"], "metadata.task_domain", "empty")
+        need(0 <= metadata["quality_score"] <= 1, "metadata.quality_score", "out of range")
+        need(metadata["visibility"] in ("org", "network"), "metadata.visibility", "private")
+        need(unit["task"]["objective"], "task.objective", "empty")
+        need(unit["steps"], "steps", "none")
+        need(0 <= outcome["confidence"] <= 1, "outcome.confidence", "out of range")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        need(False, "", f"cannot be read: {error!r}")
+    return issues

@@ -1,0 +1,306 @@
+"""The sender against a real registry that misbehaves: each trace arrives, once, or stays."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kp_langchain import TraceStore
+from kp_langchain.gate import ScoredTrace
+from kp_langchain.registry import Registry
+from kp_langchain.registry.sender import Sender
+from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
+from kp_langchain.scoring.breakdown import Dimension, ScoreBreakdown
+from tests.loopback_registry import LoopbackRegistry
+
+KEY = "kp_0123456789abcdef0123456789abcdef"
+PART = Dimension(0.7, 0.25, 0.175)
+
+
+def passed(number: int = 0) -> ScoredTrace:
+    return ScoredTrace(
+        trace=ReasoningTrace(
+            metadata=Metadata(
+                task_domain="finance", success=True, quality_score=0.7, visibility="network"
+            ),
+            task=Task(objective=f"task {number}"),
+            steps=[TraceStep(step_id=0, type="thought", content="it grew")],
+            outcome=Outcome(result_summary="it grew", confidence=0.8),
+        ),
+        breakdown=ScoreBreakdown(
+            total=0.7,
+            complexity=PART,
+            novelty=PART,
+            tool_diversity=PART,
+            outcome_confidence=PART,
+            weighted_sum=0.7,
+            profile="finance",
+            rules=(),
+            novelty_source="no embedder",
+            confidence_source="reported",
+        ),
+        decision="contributed",
+        threshold=0.6,
+        run_id=uuid.uuid4(),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TraceStore]:
+    with TraceStore(tmp_path / "traces.db") as store:
+        yield store
+
+
+def fill(store: TraceStore, registry: Registry, number: int) -> list[str]:
+    runs = [passed(n) for n in range(number)]
+    store.add_many(runs, registry=registry.url)
+    return [run.trace.id for run in runs]
+
+
+def to(server: LoopbackRegistry, **options: float) -> Registry:
+    return Registry(server.url, api_key=KEY, **options)
+
+
+class Clock:
+    """A clock that is set by hand; `skip` also lets go of the silence kept in memory."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def skip(self, sender: Sender, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        sender._quiet_until_monotonic = 0.0
+
+
+def drive(sender: Sender, clock: Clock, turns: int = 60) -> None:
+    """Go through the outbox in this thread, with the waits skipped."""
+    for _ in range(turns):
+        wait_s = sender._send_due()
+        if wait_s is None:
+            return
+        clock.skip(sender, wait_s)
+    raise AssertionError("it never comes to an end")
+
+
+def test_what_is_pending_is_sent_once(store):
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        ids = fill(store, registry, 20)
+        sender = Sender(store, registry)
+        assert sender.drain(30.0)
+        assert set(server.units) == set(ids)
+        assert len(server.requests) == 20
+        assert store.outbox.counts() == {"pending": 0, "sent": 20, "dead": 0, "withdrawn": 0}
+        one = store.outbox.get(ids[0])
+        assert (one.registry_id, one.body, one.attempts) == (ids[0], None, 1)
+
+
+FAULTS = [
+    "500", "503_retry_after", "reset_before", "no_id", "429", "429_retry_after", "429_date",
+    "401", "403", "garbage", "redirect_away", "404", "half", "reset_after", "stored_no_id",
+    "huge", "bad_json", "stored_500", "slow", "drip", "drip_headers",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_arrives_once_whatever_happens_to_the_first_attempts(store, fault):
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return fault if number in (0, 3) else None
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server, timeout_s=0.2)
+        ids = fill(store, registry, 3)
+        clock = Clock()
+        sender = Sender(store, registry, clock=clock)
+        drive(sender, clock)
+        assert set(server.units) == set(ids)
+        assert server.doubled == []
+        assert not server.revoked
+        assert store.outbox.counts()["sent"] == 3
+
+
+@pytest.mark.parametrize("fault", ["400", "413", "422"])
+def test_what_is_refused_is_dead_with_the_reason(store, fault, caplog):
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return fault if number == 0 else None
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        ids = fill(store, registry, 2)
+        clock = Clock()
+        drive(Sender(store, registry, clock=clock), clock)
+        (dead,) = store.outbox.entries(state="dead")
+        assert dead.reason.startswith(fault)
+        assert list(dead.issues) == [{"path": "steps.0.type", "message": "not one of ours"}]
+        assert set(server.units) == set(ids) - {dead.trace_id}
+        assert store.outbox.get(dead.trace_id).body is not None
+
+
+def test_a_refused_key_stops_everything_with_one_warning(store, caplog):
+    with LoopbackRegistry(keys={"another"}) as server:
+        registry = to(server)
+        fill(store, registry, 5)
+        sender = Sender(store, registry)
+        with caplog.at_level(logging.WARNING, "kp_langchain"):
+            assert not sender.drain(5.0)
+            assert not Sender(store, registry).drain(5.0)
+        assert len(server.requests) == 1
+        assert store.outbox.counts()["pending"] == 5
+        (warning,) = [one.getMessage() for one in caplog.records if server.url in one.message]
+        assert "401" in warning
+        assert "kp-langchain register" in warning
+        assert KEY not in caplog.text
+        # Another key is another matter.
+        server.keys.add("kp_new")
+        assert Sender(store, Registry(server.url, api_key="kp_new")).drain(30.0)
+        assert store.outbox.counts()["sent"] == 5
+
+
+def test_after_a_429_a_restart_is_silent_too(store):
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return "429_retry_after" if number == 0 else None
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        fill(store, registry, 2)
+        assert not Sender(store, registry).drain(0.5)
+        with TraceStore(store.location) as reopened:
+            assert not Sender(reopened, registry).drain(0.5)
+        assert len(server.requests) == 1
+        assert Sender(store, registry).drain(30.0)
+        assert server.count_429 == 1
+
+
+def test_a_clock_that_jumps_ahead_does_not_end_the_silence(store):
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return "429" if number == 0 else None
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        fill(store, registry, 1)
+        clock = Clock()
+        sender = Sender(store, registry, clock=clock)
+        sender._send_due()
+        clock.now += timedelta(days=3650)
+        assert sender._send_due() > 30
+        clock.now -= timedelta(days=7300)
+        assert sender._send_due() > 30
+        assert len(server.requests) == 1
+        drive(sender, clock)
+        assert len(server.units) == 1
+
+
+def test_an_attempt_of_yesterday_is_looked_up_before_it_is_repeated(store):
+    faults = {0: "reset_after", 1: "reset_before"}
+
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return faults.get(number)
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        ids = fill(store, registry, 2)
+        clock = Clock()
+        store.outbox.save(*(replace(store.outbox.get(id), due_at=clock.now) for id in ids))
+        sender = Sender(store, registry, clock=clock)
+        clock.skip(sender, sender._send_due())
+        clock.skip(sender, sender._send_due())
+        server.answered.clear()  # as the registry does after a day
+        clock.skip(sender, 100_000)
+        drive(sender, clock)
+        assert [method for method, *_ in server.requests].count("GET") == 2
+        assert set(server.units) == set(ids)
+        assert server.doubled == []
+        assert store.outbox.counts()["sent"] == 2
+
+
+def test_one_that_always_fails_does_not_hold_the_others_up(store):
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        ids = fill(store, registry, 4)
+        bad = store.outbox.next_pending(registry.url)
+
+        def misbehave(number: int, method: str, path: str) -> str | None:
+            return "500" if server.requests_key(number) == bad.idempotency_key else None
+
+        server.misbehave = misbehave
+        clock = Clock()
+        sender = Sender(store, registry, clock=clock)
+        for _ in range(8):
+            clock.skip(sender, sender._send_due() or 0.0)
+        assert set(server.units) == set(ids) - {bad.trace_id}
+        assert store.outbox.get(bad.trace_id).state == "pending"
+
+
+def test_what_is_meant_for_another_registry_stays(store):
+    with LoopbackRegistry(keys={KEY}) as server:
+        store.add(passed(), registry="https://another.example.org")
+        assert Sender(store, to(server)).drain(10.0)
+        assert server.requests == []
+        assert store.outbox.counts()["pending"] == 1
+
+
+def test_two_senders_share_the_work_without_repeating_it(store, tmp_path):
+    with LoopbackRegistry(keys={KEY}) as server, TraceStore(store.location) as other:
+        registry = to(server)
+        ids = fill(store, registry, 60)
+        first, second = Sender(store, registry), Sender(other, to(server))
+        second.wake()
+        assert first.drain(60.0)
+        assert second.drain(60.0)
+        assert len(server.requests) == len(ids)
+        assert set(server.units) == set(ids)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_sends_with_a_thread_of_its_own(store):
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        sender = Sender(store, registry)
+        fill(store, registry, 5)
+        assert sender.drain(30.0)
+        child = os.fork()
+        if child == 0:
+            fill(store, registry, 5)
+            os._exit(0 if sender.drain(30.0) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        fill(store, registry, 5)
+        assert sender.drain(30.0)
+        assert len(server.units) == 15
+        assert server.doubled == []
+
+
+def test_a_broken_store_is_told_and_tried_again(tmp_path, caplog):
+    with LoopbackRegistry(keys={KEY}) as server:
+        path = tmp_path / "traces.db"
+        path.write_bytes(b"this is no database at all, but long enough to be taken for one" * 40)
+        sender = Sender(TraceStore(path), to(server))
+        with caplog.at_level(logging.WARNING, "kp_langchain"):
+            assert not sender.drain(0.1)
+        path.unlink()
+        assert sender._send_due() is None
+
+
+def test_the_body_is_the_wire_form(store):
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        run = passed()
+        store.add(run, registry=registry.url)
+        assert Sender(store, registry).drain(30.0)
+        assert server.units[run.trace.id] == json.loads(run.trace.model_dump_json())
+        _, _, headers, _ = server.requests[0]
+        assert headers["kp-schema-version"] == "v1"
+        assert headers["authorization"] == f"Bearer {KEY}"
+        assert headers["accept-encoding"] == "identity"
+
+

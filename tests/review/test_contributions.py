@@ -1,0 +1,156 @@
+"""`outbox`, `register` and `withdraw` as a user types them, against a real registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kp_langchain import TraceStore
+from tests.loopback_registry import LoopbackRegistry
+from tests.registry.test_sender import KEY, passed
+from tests.review.test_cli import cli
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackRegistry]:
+    with LoopbackRegistry(keys={KEY}) as server:
+        yield server
+
+
+@pytest.fixture
+def here(server: LoopbackRegistry, tmp_path: Path) -> dict[str, str]:
+    """What the environment says: a registry, a key, a data folder."""
+    return {
+        "KP_REGISTRY_URL": server.url,
+        "KP_API_KEY": KEY,
+        "KP_DATABASE_URL": "runs.db",
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+    }
+
+
+def fill(url: str, number: int) -> list[str]:
+    with TraceStore("runs.db") as store:
+        runs = [passed(n) for n in range(number)]
+        for run in runs:
+            store.add(run, registry=url)
+    return [run.trace.id for run in runs]
+
+
+def short(trace_id: str) -> str:
+    return trace_id.removeprefix("kp:trace:")[:8]
+
+
+def test_an_empty_outbox_says_so(here):
+    done = cli("outbox", **here)
+    assert done.stdout.startswith("0 pending, 0 sent, 0 dead, 0 withdrawn in ")
+    alone = cli("outbox", **(here | {"KP_REGISTRY_URL": ""}))
+    assert "No registry is configured (KP_REGISTRY_URL), so nothing is sent." in alone.stdout
+
+
+def test_sending_and_taking_back(server, here):
+    first, second = fill(server.url, 2)
+    listed = cli("outbox", "--database", "runs.db", **here).stdout
+    assert short(first) in listed
+    assert "2 pending" in listed
+    done = cli("outbox", "send", **here)
+    assert (done.returncode, done.stdout) == (0, "Sent 2, refused 0, still pending 0.\n")
+    assert set(server.units) == {first, second}
+
+    done = cli("withdraw", short(first), **here)
+    assert done.returncode == 0, done.stderr
+    assert set(server.units) == {second}
+    shown = json.loads(cli("outbox", "show", first, "--json", **here).stdout)
+    assert (shown["state"], shown["attempts"]) == ("withdrawn", 1)
+    assert "withdrawn already" in cli("withdraw", first, **here).stderr
+    assert "was sent; take it back" in cli("outbox", "drop", second, **here).stderr
+    with TraceStore("runs.db") as store:
+        assert store.count() == 2
+
+
+def test_what_is_pending_can_be_dropped_or_withdrawn(server, here):
+    first, second, third = fill(server.url, 3)
+    assert "no longer in the outbox" in cli("outbox", "drop", short(first), **here).stdout
+    assert "is withdrawn" in cli("withdraw", second, **here).stdout
+    cli("outbox", "send", **here)
+    assert set(server.units) == {third}
+    assert all(method == "POST" for method, *_ in server.requests)
+
+
+def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
+    server.misbehave = lambda number, method, path: "reset_after" if number == 0 else None
+    (lost,) = fill(server.url, 1)
+    assert cli("outbox", "send", "--timeout", "0.3", **here).returncode == 1
+    assert set(server.units) == {lost}
+    for _ in range(20):  # it may not be asked again at once
+        done = cli("withdraw", lost, **here)
+        if done.returncode == 0:
+            break
+        assert "nothing may be asked" in done.stderr
+    assert done.returncode == 0
+    assert server.units == {}
+
+
+def test_a_dead_one_tells_why_and_can_be_tried_again(server, here):
+    server.misbehave = lambda number, method, path: "422" if number == 0 else None
+    (dead,) = fill(server.url, 1)
+    assert "refused 1" in cli("outbox", "send", **here).stdout
+    shown = cli("outbox", "show", dead, **here).stdout
+    assert "reason: 422" in shown
+    assert "steps.0.type: not one of ours" in shown
+    assert short(dead) in cli("outbox", "--state", "dead", **here).stdout
+    assert "is pending for" in cli("outbox", "retry", dead, **here).stdout
+    assert "Sent 1" in cli("outbox", "send", **here).stdout
+    assert "is sent; only dead or pending" in cli("outbox", "retry", dead, **here).stderr
+
+
+def test_a_refused_key_and_a_new_one(server, here):
+    fill(server.url, 2)
+    wrong = here | {"KP_API_KEY": "kp_wrong"}
+    done = cli("outbox", "send", **wrong)
+    assert done.returncode == 1
+    assert "still pending 2" in done.stdout
+    assert "401" in done.stdout
+    assert "kp_wrong" not in done.stdout + done.stderr
+    # Asked for by a person, it is tried again at once.
+    cli("outbox", "send", **wrong)
+    assert len(server.requests) == 2
+
+    without = {name: value for name, value in here.items() if name != "KP_API_KEY"}
+    done = cli("register", "--agent-id", "kp:agent:desk", **without)
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.rsplit(" ", 1)[1].strip())
+    assert path.stat().st_mode & 0o777 == 0o600
+    key = json.loads(path.read_text())[server.url]["api_key"]
+    assert key in server.keys
+    assert key not in done.stdout
+    assert "Sent 2" in cli("outbox", "send", **without).stdout
+
+
+def test_readdressing_to_the_registry_that_is_configured(server, here):
+    (one,) = fill("https://gone.example.org", 1)
+    told = cli("outbox", "send", **here).stdout
+    assert "meant for another registry (https://gone.example.org)" in told
+    assert server.requests == []
+    cli("outbox", "retry", one, **here)
+    assert "Sent 1" in cli("outbox", "send", **here).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "told"),
+    [
+        (["outbox", "show", "ffff"], {}, "nothing 'ffff' in the outbox of"),
+        (["withdraw", "ffff"], {}, "list it: kp-langchain outbox"),
+        (["outbox", "send"], {"KP_REGISTRY_URL": ""}, "no registry is configured"),
+        (["outbox", "send"], {"KP_DISABLED": "1"}, "KP_DISABLED is set"),
+        (["outbox", "send"], {"KP_REGISTRY_URL": "http://far.example.org"}, "write https://"),
+        (["outbox", "--database", "none.db"], {}, "there is no database at"),
+    ],
+)
+def test_mistakes_are_told(here, words, environment, told):
+    done = cli(*words, **(here | environment))
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
