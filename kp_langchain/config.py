@@ -29,6 +29,7 @@ from pydantic_settings import (
 )
 
 from kp_langchain.errors import ConfigError
+from kp_langchain.redaction.rules import Rules
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.scoring.weights import ScoringWeights
 
@@ -117,6 +118,7 @@ class Settings(BaseSettings):
         agent_id: `kp:agent:<id>` written into traces.
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
+        redaction: What is redacted besides what is always; see `Rules`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
         max_steps: Most steps kept of one run.
@@ -154,6 +156,7 @@ class Settings(BaseSettings):
     domains: dict[Annotated[str, Field(min_length=1)], DomainPolicy] = Field(
         default_factory=dict, description="a table for each domain: [domains.<name>]"
     )
+    redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
     max_text_chars: _Count = Field(default=4000, description=_COUNT)
     max_run_chars: _Count = Field(default=200_000, description=_COUNT)
     max_steps: _Count = Field(default=1000, description=_COUNT)
@@ -275,6 +278,10 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
     within = location[depth:] if depth and len(location) > depth else location
     fields = Settings.model_fields if within is location else DomainPolicy.model_fields
     field = str(within[0])
+    if location[0] == "redaction" and fault["type"] in ("value_error", "extra_forbidden"):
+        said = fault["msg"].removeprefix("Value error, ")
+        others = f"; known here: {', '.join(Rules.model_fields)}"
+        return f"{place}: {said}{others if fault['type'] == 'extra_forbidden' else ''}"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = list(fields) if len(within) == 1 else _WEIGHTS
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
@@ -295,7 +302,7 @@ def _depth(data: object, location: tuple[Any, ...]) -> int:
 
 
 def _show(key: str, value: object) -> str:
-    if re.search(r"password|passwd|secret|token|api_?key", key, re.IGNORECASE):
+    if re.search(r"password|passwd|secret|token|api_?key|pseudonym", key, re.IGNORECASE):
         return "***"
     try:
         text = mask_password(repr(value))

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -19,8 +20,9 @@ from typing import Any, Self
 UNIT_ID = re.compile(r"kp:trace:[0-9a-f-]{36}")
 CONTEXT = "https://openknowledgepulse.org/schema/v1"
 
-Misbehave = Callable[[int, str, str], str | None]
-"""Given the request's number (from 0), method and path: the name of a fault, or None.
+Misbehave = Callable[[int, str, str], str | bytes | None]
+"""Given the request's number (from 0), method and path: None, the bytes to answer with in place of
+anything else, or the name of a fault.
 
 Before anything is stored: `500`, `503_retry_after`, `slow`, `reset_before`, `no_id`, `429`,
 `429_retry_after`, `429_date`, `401`, `403`, `400`, `413`, `422`, `garbage`, `redirect_away`,
@@ -36,6 +38,9 @@ AFTER_STORING = {
 class LoopbackRegistry:
     """A registry in a thread of its own, for a `with` block.
 
+    `units` are those it holds by id, `received` the bodies it took in order, repeats included, and
+    `doubled` the ids of units that came again under another idempotency key.
+
     Args:
         limit: Writes per window; None for no limit.
         window_s: Length of a window in seconds: the shortened clock.
@@ -43,6 +48,7 @@ class LoopbackRegistry:
         keys: Keys it knows; None takes any.
         misbehave: Decides on a fault for each request.
         port: Port to listen on; 0 for a free one.
+        tls: Speak TLS by this.
     """
 
     def __init__(
@@ -54,11 +60,13 @@ class LoopbackRegistry:
         keys: set[str] | None = None,
         misbehave: Misbehave | None = None,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limit, self.window_s, self.hour_s = limit, window_s, hour_s
         self.keys = keys
         self.misbehave: Misbehave = misbehave or (lambda number, method, path: None)
         self.units: dict[str, dict[str, Any]] = {}
+        self.received: list[bytes] = []
         self.doubled: list[str] = []
         self.answered: dict[str, tuple[int, bytes]] = {}
         self.requests: list[tuple[str, str, dict[str, str], int | None]] = []
@@ -66,7 +74,7 @@ class LoopbackRegistry:
         self.throttled_at: list[float] = []
         self.revoked = False
         self.release = threading.Event()
-        self._port = port
+        self._port, self._tls = port, tls
         self._window_began, self._used = -1e9, 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -85,7 +93,7 @@ class LoopbackRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     def requests_key(self, number: int) -> str | None:
         """The idempotency key of a request."""
@@ -100,7 +108,9 @@ class LoopbackRegistry:
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=512)
+        server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self._port, backlog=512, ssl=self._tls
+        )
         self._port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
@@ -109,9 +119,7 @@ class LoopbackRegistry:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -136,7 +144,11 @@ class LoopbackRegistry:
         self.keys_seen[number] = headers.get("idempotency-key")
         fault = self.misbehave(number, method, path)
         self.requests.append((method, path, headers, None))
-        if fault is not None and fault not in AFTER_STORING:
+        status: int | None = None
+        if isinstance(fault, bytes):
+            writer.write(fault)
+            await writer.drain()
+        elif fault is not None and fault not in AFTER_STORING:
             status = await self._faulty(fault, path, headers, body, writer)
         else:
             status, told, content = self._answer(method, path, headers, body)
@@ -204,11 +216,12 @@ class LoopbackRegistry:
 
     def _take(self, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         key = headers.get("idempotency-key", "")
-        if key in self.answered:
-            return self.answered[key]
         issues = faults_of(headers, body)
         if issues:
             return 400, json.dumps({"error": "invalid unit", "issues": issues}).encode()
+        self.received.append(body)
+        if key in self.answered:
+            return self.answered[key]
         unit = json.loads(body)
         if unit["id"] in self.units:
             self.doubled.append(unit["id"])
@@ -244,22 +257,22 @@ class LoopbackRegistry:
                 await asyncio.sleep(0.01)
             return None
         if fault == "reset_before":
-            return self._reset(writer)
+            self._reset(writer)
+            return None
         if fault == "garbage":
             writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
             await writer.drain()
             return None
         if fault == "drip_headers":
             writer.write(b"HTTP/1.1 201 Created\r\n")
-            return await self._drip(writer, b"x-drip: d\r\n")
+            await self._drip(writer, b"x-drip: d\r\n")
+            return None
         told: dict[str, str] = {}
         content: dict[str, Any] = {"error": f"as asked: {fault}"}
         status = int(fault[:3]) if fault[:3].isdigit() else 201
         if fault.startswith("429"):
             self._throttle()
-        if fault == "503_retry_after":
-            told["retry-after"] = "1"
-        elif fault == "429_retry_after":
+        if fault in ("503_retry_after", "429_retry_after"):
             told["retry-after"] = "1"
         elif fault == "429_date":
             now = time.time()

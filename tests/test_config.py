@@ -32,7 +32,10 @@ class TestWhereValuesComeFrom:
             "database_url": None,
             "embedding_model": None,
             "disabled": False,
+            "registry_url": None,
+            "api_key": None,
             "agent_id": None,
+            "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None},
             "defaults": DomainPolicy().model_dump(),
             "domains": {},
             "max_text_chars": 4000,
@@ -61,6 +64,7 @@ class TestWhereValuesComeFrom:
             "database_url": "postgresql://h/db",
             "embedding_model": "some/model",
             "disabled": True,
+            "registry_url": "https://registry.example.org",
             "agent_id": "kp:agent:me",
             "max_text_chars": 1,
             "max_run_chars": 9,
@@ -71,7 +75,8 @@ class TestWhereValuesComeFrom:
             "run_timeout_s": 6.5,
             "exit_timeout_s": 0.5,
         }
-        assert {*wanted, "defaults", "domains"} == set(Settings.model_fields)
+        others = {"defaults", "domains", "redaction", "api_key"}
+        assert {*wanted, *others} == set(Settings.model_fields)
         lines = [
             f"{name} = {str(value).lower() if value is True else repr(value)}"
             for name, value in wanted.items()
@@ -82,6 +87,17 @@ class TestWhereValuesComeFrom:
         for name, value in wanted.items():
             monkeypatch.setenv(f"KP_{name.upper()}", str(value))
         assert Settings().model_dump(include=set(wanted)) == wanted
+
+    def test_the_key_is_read_and_never_shown(self, folder, monkeypatch):
+        monkeypatch.setenv("KP_API_KEY", "kp_hunter2")
+        found = Settings()
+        assert found.api_key.get_secret_value() == "kp_hunter2"
+        assert "hunter2" not in repr(found) + str(found.model_dump()) + found.model_dump_json()
+        (folder / "kp.toml").write_text("api_key = ['kp_hunter2']")
+        monkeypatch.delenv("KP_API_KEY")
+        with pytest.raises(ConfigError) as caught:
+            Settings()
+        assert "hunter2" not in str(caught.value)
 
     def test_policies_merge_key_by_key(self, folder, monkeypatch):
         (folder / "kp.toml").write_text(

@@ -10,6 +10,7 @@ import pytest
 
 from kp_langchain import Settings
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
+from kp_langchain.redaction import redact
 from tests.agents import search
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -34,7 +35,15 @@ def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 def test_toml() -> None:
-    (block,) = blocks("toml")
+    block, contributing, redacting = blocks("toml")
+    Path("kp.toml").write_text(contributing, encoding="utf-8")
+    assert Settings().registry_url == "https://registry.example.org"
+    assert Settings().policy_for("finance").visibility == "network"
+    Path("kp.toml").write_text(redacting, encoding="utf-8")
+    done = redact("employeeNumber=7, TICK-123456, support@example.com", rules=Settings().redaction)
+    assert done.value == (
+        "employeeNumber=[REDACTED:employee_number], [REDACTED:ticket], support@example.com"
+    )
     Path("kp.toml").write_text(block, encoding="utf-8")
     policy = Settings().policy_for("finance")
     assert policy.threshold == 0.7

@@ -11,6 +11,8 @@ from typing import Any
 from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
+from kp_langchain.registry.client import Registry
+from kp_langchain.registry.configured import configured_registry
 from kp_langchain.store import TraceStore, default_store
 
 
@@ -24,11 +26,11 @@ def check(
     *,
     domain: object,
     scorer: object,
-    registry: object,
     outcome: object,
     agent_id: object,
     on_scored: object,
     objective: object,
+    redactor: object,
 ) -> None:
     """Refuse arguments that cannot be used.
 
@@ -37,13 +39,9 @@ def check(
     """
     if not isinstance(domain, str) or not domain.strip():
         raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
-    if registry is not None:
-        raise ConfigError(
-            f"registry is {registry!r}; this version contributes to the local store only: "
-            "leave registry out"
-        )
     for name, function in (
-        ("outcome", outcome), ("on_scored", on_scored), ("objective", objective)
+        ("outcome", outcome), ("on_scored", on_scored), ("objective", objective),
+        ("redactor", redactor),
     ):  # fmt: skip
         if function is not None and (not callable(function) or iscoroutinefunction(function)):
             raise ConfigError(
@@ -111,3 +109,22 @@ def store_of(
     raise ConfigError(
         f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
     )
+
+
+def registry_of(
+    given: Registry | str | None, store: TraceStore | None, settings: Settings
+) -> Registry | None:
+    """The registry that was given, or the one of the settings; None if nothing is to be sent."""
+    if given is not None and not isinstance(given, (Registry, str)):
+        raise ConfigError(
+            f"registry is {given!r}; give a Registry, its URL, or leave it out for the one of the "
+            "settings"
+        )
+    if store is None:
+        if given is not None:
+            raise ConfigError(
+                "registry needs a store, because what is to be sent waits there; leave out "
+                "store=None"
+            )
+        return None
+    return given if isinstance(given, Registry) else configured_registry(settings, given)

@@ -7,6 +7,7 @@ a handler that is not inline 40 % CPU in async agents.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,11 +24,14 @@ from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import arguments, paused
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events
+from kp_langchain.recording.keeping import keeper_of
 from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.worker import worker
+from kp_langchain.registry.client import Registry
+from kp_langchain.registry.sender import drain_all, sender_for
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore
 
@@ -66,12 +70,17 @@ class KPCallbackHandler(BaseCallbackHandler):
         store: A `TraceStore`, a database URL or file, or None to keep nothing. By default the
             database of the settings (`KP_DATABASE_URL`, else a SQLite file in the user's data
             folder).
-        registry: Must be None: this version contributes to the local store only.
+        registry: Where traces go that passed and whose visibility is `org` or `network`: a
+            `Registry` or its URL. By default the registry of the settings (`KP_REGISTRY_URL`);
+            without one, nothing goes to the network.
         outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         agent_id: Who ran; written as `kp:agent:<id>`.
         on_scored: Called on the worker with each `ScoredTrace`.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
+        redactor: Redacts further: given each text that is left after our own redaction, on the
+            worker, it returns what is to be kept of it. A run for which it fails is not
+            contributed.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -87,27 +96,29 @@ class KPCallbackHandler(BaseCallbackHandler):
         policy: DomainPolicy | Mapping[str, DomainPolicy] | None = None,
         scorer: Scorer | None = None,
         store: TraceStore | str | Path | Default | None = Default.STORE,
-        registry: None = None,
+        registry: Registry | str | None = None,
         outcome: OutcomeFunction | None = None,
         agent_id: str | None = None,
         on_scored: Callable[[ScoredTrace], object] | None = None,
         objective: Callable[[Any], str | None] | None = None,
+        redactor: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__()
         arguments.check(
             domain=domain,
             scorer=scorer,
-            registry=registry,
             outcome=outcome,
             agent_id=agent_id,
             on_scored=on_scored,
             objective=objective,
+            redactor=redactor,
         )
         settings = Settings()
         self.domain = domain
         self._disabled = settings.disabled
         self._closed = False
         self._last: ScoredTrace | None = None
+        self._has_looked = False
         self._hears_graphs = False
         self._max_queue = settings.max_queue
         agent_id = agent_id or settings.agent_id
@@ -128,14 +139,24 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective_of=None if objective is None else arguments.harmless(objective),
         )
         self._tally = self._recorder.tally
+        kept_in = arguments.store_of(store, settings)
+        self._keeper = None if kept_in is None else keeper_of(kept_in, settings.max_queue)
+        goes_to = arguments.registry_of(registry, kept_in, settings)
+        self._sender = None
+        if kept_in is not None and goes_to is not None:
+            self._sender = sender_for(kept_in, goes_to)
+            worker.last_at_exit["sending"] = drain_all
         self._pipeline = Pipeline(
             domain=domain,
             policy_for=arguments.policies(policy, settings),
             scorer=scorer or default_scorer(),
-            store=arguments.store_of(store, settings),
+            keeper=self._keeper,
+            sender=self._sender,
             outcome=outcome,
             agent_id=agent_id,
             on_scored=on_scored,
+            rules=settings.redaction,
+            redactor=redactor,
             tally=self._tally,
         )
 
@@ -144,14 +165,39 @@ class KPCallbackHandler(BaseCallbackHandler):
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every run that ended so far is scored and stored.
 
+        What passed may still be on its way to a registry then; it waits in the store's outbox.
+
         Args:
             timeout: Seconds to wait at most; None waits as long as it takes.
 
         Returns:
-            Whether that was done in time. False at once when called from `on_scored`.
+            Whether that was done in time. False, too, when the store could not take a run yet, and
+            at once when called from `on_scored`.
         """
         self._recorder.sweep()
-        return worker.wait(timeout)
+        if self._keeper is None:
+            return worker.wait(timeout)
+        if self._keeper.waiting:
+            worker.submit(self._keeper.write_waiting)
+        return worker.wait(timeout) and not self._keeper.waiting
+
+    def send(self, timeout: float) -> bool:
+        """Flush, then send to the registry what this process's store has pending for it.
+
+        For programs that are frozen or ended without notice: others need not wait, because the
+        next process goes on where this one ended.
+
+        Args:
+            timeout: Seconds to take at most.
+
+        Returns:
+            Whether nothing is pending any more. True without a registry.
+        """
+        until = time.monotonic() + timeout
+        flushed = self.flush(timeout)
+        if self._sender is None:
+            return flushed
+        return self._sender.drain(max(0.0, until - time.monotonic())) and flushed
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
         """Wait like `flush`, then return this handler's newest scored run, if there is one."""
@@ -165,14 +211,15 @@ class KPCallbackHandler(BaseCallbackHandler):
             `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
-            record), `dropped` (queue full), `failed`. Besides: `not_stored` of the scored ones,
-            `callback_errors`, `outcome_errors`, `redaction_errors`, `on_scored_errors`,
-            `dropped_steps`.
+            record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
+            `waiting_to_store` now, and `not_stored`, given up; `callback_errors`,
+            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
+            "waiting_to_store",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -207,6 +254,9 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     def _process(self, record: RunRecord) -> None:
         self._tally.add("queued", -1)
+        if self._sender is not None and not self._has_looked:
+            self._has_looked = True
+            self._sender.wake()  # an earlier process may have left something to send
         scored = self._pipeline.process(record)
         if scored is not None:
             self._last = scored

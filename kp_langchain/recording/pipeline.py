@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from kp_langchain.config import DomainPolicy
+    from kp_langchain.recording.keeping import Keeper
     from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.tally import Tally
+    from kp_langchain.redaction.rules import Rules
+    from kp_langchain.registry.sender import Sender
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.store import TraceStore
 
 log = logging.getLogger("kp_langchain")
 
@@ -57,10 +59,13 @@ class Pipeline:
     domain: str
     policy_for: Callable[[str], DomainPolicy]
     scorer: Scorer
-    store: TraceStore | None
+    keeper: Keeper | None
+    sender: Sender | None
     outcome: OutcomeFunction | None
     agent_id: str | None
     on_scored: Callable[[ScoredTrace], object] | None
+    rules: Rules
+    redactor: Callable[[str], str] | None
     tally: Tally
 
     def process(self, record: RunRecord) -> ScoredTrace | None:
@@ -76,11 +81,8 @@ class Pipeline:
             return None
         self.tally.add("scored")
         self.tally.add(scored.decision)
-        if self.store is not None:
-            try:
-                self.store.add(scored)
-            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-                self._trouble("not_stored", f"a run cannot be kept in {self.store.location}", error)
+        if self.keeper is not None:
+            self.keeper.keep(scored, self.sender, self.tally)
         log_scored(scored)
         if self.on_scored is not None:
             try:
@@ -100,7 +102,9 @@ class Pipeline:
         )
 
     def _score(self, record: RunRecord, story: Story) -> ScoredTrace:
-        redaction = Redactor(self.tally, record.recorder.bounds.text_chars)
+        redaction = Redactor(
+            self.tally, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
+        )
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
         policy = self.policy_for(domain)
@@ -196,7 +200,7 @@ def build_trace(
         {
             "metadata": {
                 "created_at": record.started_at,
-                "agent_id": _agent(agent_id),
+                "agent_id": _agent(agent_id and redaction.text(agent_id, level)),
                 "framework": "langgraph" if record.langgraph else "langchain",
                 "task_domain": domain,
                 "success": verdict.success,
@@ -236,14 +240,23 @@ class Redactor:
     The recorder leaves a margin beyond the bound, so that a secret which crosses it is seen whole.
     """
 
-    def __init__(self, tally: Tally, bound: int) -> None:
+    def __init__(
+        self,
+        tally: Tally,
+        bound: int,
+        *,
+        rules: Rules | None = None,
+        hook: Callable[[str], str] | None = None,
+    ) -> None:
         self._tally = tally
         self._bound = bound
+        self._rules = rules
+        self._hook = hook
         self.failed = False
 
     def _redact(self, value: Any, level: str) -> Any:
         try:
-            redaction = redact(cleaned(value), level=level)
+            redaction = redact(cleaned(value), level=level, rules=self._rules, redactor=self._hook)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
             self._fail(told(error))
             return UNREDACTABLE
@@ -270,11 +283,11 @@ class Redactor:
         out = dict(step)
         if "content" in out:
             out["content"] = self.text(out["content"], level)
-        for name in ("input", "tool"):
-            if name in out:
-                whole = self._redact(out[name], level)
-                key = "name" if name == "tool" else "input"
-                out[name] = {key: whole} if whole == UNREDACTABLE else whole
+        if "tool" in out:  # its keys are ours, its values the run's
+            out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
+        if "input" in out:
+            whole = self._redact(out["input"], level)
+            out["input"] = {"input": whole} if whole == UNREDACTABLE else whole
         if "input" in out:
             out["input"] = plain(out["input"], self._bound)
         return out

@@ -1,19 +1,17 @@
-"""Secrets known by what carries them: key blocks, URLs, HTTP schemes, command lines, SQL."""
+"""Secrets known by what carries them: URLs, HTTP schemes, SQL, calls, files of credentials."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.blocks import find_blocks
+from kp_langchain.redaction.commands import find_in_commands
+from kp_langchain.redaction.foreign import find_foreign
+from kp_langchain.redaction.keys import telling
+from kp_langchain.redaction.prose import find_codes, find_seeds
+from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.values import fills_the_place, looks_generated
-
-_PEM_BEGIN = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
-_PEM_BODY = re.compile(
-    r"(?:[A-Za-z0-9+/=\s]|\\+[nrt]|(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\]*)*"
-)
-_PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,80}-----")
-_MAX_PEM = 65_536
 
 _AUTHORITY = re.compile(r"[^\s\"'<>`\\|]{1,1024}")
 _SCHEME_REVERSED = re.compile(r"[A-Za-z0-9+.\-]{1,40}")
@@ -23,39 +21,54 @@ _HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 _BEARER = re.compile(r"bearer(?:[ \t]|%20|\+){1,4}([A-Za-z0-9._~+/=\-:|]{6,8192})", re.IGNORECASE)
 _BASIC = re.compile(r"basic[ \t]{1,4}([A-Za-z0-9+/_\-]{6,4096}={0,2})", re.IGNORECASE)
 
-# A command's own short flag for a password: the literal to look for, then the expression.
-_ARGUMENT = r"(\\*[\"'])?(?P<secret>(?(1)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
-_COMMANDS = (
-    ("redis-cli", re.compile(r"redis-cli[^\n|;]{0,200}? -a[ \t]{1,8}" + _ARGUMENT)),
+_IDENTIFIED = re.compile(
+    r"identified(?:[ \t]with[ \t][\w.]{1,40})?[ \t]by[ \t]{1,8}(?:password )?(\\*[\"'])"
+    r"(?P<secret>[^\"'\n\\]{1,256})",
+    re.IGNORECASE,
+)
+# INSERT INTO users (name, password) VALUES ('bob', '...'), ('eve', '...')
+_INSERTED = re.compile(
+    r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}(?P<rows>\([^\n]{1,4096})",
+    re.IGNORECASE,
+)
+_SQL_VALUE = re.compile(
+    r"[ \t]{0,8}(?:N?'(?P<text>(?:[^'\\\n]|''|\\.){0,512})'|[^,'()\n]{1,64}(?:\([^()\n]{0,64}\))?)[ \t]{0,8}([,)]|$)"
+)
+_NEXT_ROW = re.compile(r"[ \t]{0,8},[ \t]{0,8}\(")
+# .pgpass: host:port:database:user:password
+_PGPASS = re.compile(r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*]{1,64}:(?P<secret>[^\s:\"'\\]{4,200})")
+_PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>]|\Z)")
+# user:password@tcp(host:3306)/db, oracle:thin:user/password@host
+_DRIVERS = (
+    ("@tcp(", re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")),
+    ("oracle:", re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")),
     (
-        "mysql",
-        re.compile(
-            r"mysql(?:dump|admin|import|show|sh)?[ \t](?:[^\n|;]{0,200}?[ \t])?-p"
-            r"(?=[^\s\-])" + _ARGUMENT
-        ),
+        "//",
+        re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}"),
     ),
-    ("sshpass", re.compile(r"sshpass[ \t]{1,8}-p[ \t]{0,8}" + _ARGUMENT)),
-    (
-        "curl",
-        re.compile(
-            r"curl[ \t](?:[^\n|;]{0,200}?[ \t])?-(?:u|-user)[ \t=]{0,8}(?:\\*[\"'])?"
-            r"[^\s:\"'\\]{1,80}:(?P<secret>[^\s\"'\\]{1,256})"
-        ),
-    ),
-    (
-        "login",
-        re.compile(
-            r"(?:docker|podman|helm)[^\n|;]{0,80}? login[^\n|;]{0,200}? -p[ \t]{1,8}" + _ARGUMENT
-        ),
-    ),
-    ("sqlcmd", re.compile(r"sqlcmd[^\n|;]{0,200}? -P[ \t]{0,8}" + _ARGUMENT)),
-    (
-        "identified by",
-        re.compile(
-            r"identified by[ \t]{1,8}(?:password )?(\\*[\"'])(?P<secret>[^\"'\n\\]{1,256})",
-            re.IGNORECASE,
-        ),
-    ),
+)
+# login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
+_PAIR_CALL = re.compile(
+    r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
+    r"\\{0,40}[\"'](?P<secret>[^\"'\n\\]{3,200})"
+)
+_SIGNS_IN = re.compile(
+    r"(?:[lL]og_?[iI]n|authenticate|HTTP\w{0,8}Auth|[bB]asic_?[aA]uth|\bauth=?|Credentials?|AuthProvider)\Z"
+)
+# contribsys.com=ab12cd34:ef56ab78, the credentials bundler keeps per host
+_BUNDLE = re.compile(r"BUNDLE_[A-Z0-9_]{3,80}=[\"']?(?P<secret>[^\s:\"']{4,64}:[^\s\"']{4,64})")
+# "credentials: bob / hunter22", "user bob / pass hunter22"
+_CREDENTIALS = ("credential", "creds", "login", "log-in", "zugangsdaten", "identifiants", "user ")
+_SLASHED = re.compile(
+    r"[\w\-]{4,12}[ \t]{0,2}(?:[:=]|are|is|)[ \t]{1,4}[\w.@\-]{2,64}[ \t]{0,2}[/|][ \t]{0,2}"
+    r"(?:pass |pw )?(?P<secret>(?=[^\s\"'`<>,;]{0,127}\d)[^\s\"'`<>,;/]{5,128})"
+)
+
+
+_SIMPLE = (
+    ("identified", _IDENTIFIED),
+    *_DRIVERS,
+    ("bundle_", _BUNDLE),
 )
 
 
@@ -66,24 +79,64 @@ def find_carried(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
-    if "PRIVATE KEY" in text:
-        yield from _key_blocks(text)
+    yield from find_blocks(text)
     if "://" in text:
         yield from _url_passwords(text)
-    if "bearer" in low:
-        for match in _BEARER.finditer(text):
-            value = match[1].rstrip(".,:")
-            if not fills_the_place(value) and _is_opaque(value):
-                yield Span(match.start(1), match.start(1) + len(value), "authorization")
-    if "basic" in low:
-        for match in _BASIC.finditer(text):
-            if _is_base64(match[1]):
-                yield Span(*match.span(1), "authorization")
-    for literal, pattern in _COMMANDS:
+    for at in occurrences(low, ("bearer",)):
+        bearer = _BEARER.match(text, at)
+        value = bearer[1].rstrip(".,:") if bearer else ""
+        if bearer and not fills_the_place(value) and _is_opaque(value):
+            yield Span(bearer.start(1), bearer.start(1) + len(value), "authorization")
+    for at in occurrences(low, ("basic",)):
+        basic = _BASIC.match(text, at)
+        if basic and _is_base64(basic[1]):
+            yield Span(*basic.span(1), "authorization")
+    for literal, pattern in _SIMPLE:
         if literal in low:
             for match in pattern.finditer(text):
                 if not fills_the_place(match["secret"]):
                     yield Span(*match.span("secret"), "password")
+    if text.count(":") > 3:
+        for match in _PGPASS.finditer(text):
+            if _PGPASS_HOST.match(text[max(0, match.start() - 81) : match.start()][::-1]):
+                yield Span(*match.span("secret"), "password")
+    if "values" in low:
+        yield from _inserted(text)
+    yield from find_in_commands(text, low)
+    yield from find_foreign(text, low)
+    yield from find_codes(text, low)
+    yield from find_seeds(text, low)
+    for match in _PAIR_CALL.finditer(text):
+        if _SIGNS_IN.search(text[max(0, match.start() - 32) : match.start()]):
+            yield Span(*match.span("secret"), "password")
+    for at in occurrences(low, _CREDENTIALS):
+        slashed = _SLASHED.match(text, at)
+        if slashed is not None and not fills_the_place(slashed["secret"]):
+            yield Span(*slashed.span("secret"), "password")
+
+
+def _inserted(text: str) -> Iterator[Span]:
+    """Yield the values of telling columns in `INSERT INTO t (a, password) VALUES (1, 'x')`."""
+    for match in _INSERTED.finditer(text):
+        tells = [telling(name.strip(' \t`"[]')) for name in match["names"].split(",")]
+        if not any(tells):
+            continue
+        at: int | None = match.start("rows") + 1
+        while at is not None:
+            for say in tells:
+                value = _SQL_VALUE.match(text, at, match.end())
+                if value is None:
+                    return
+                if (
+                    say
+                    and value["text"]
+                    and not say.identifier
+                    and not fills_the_place(value["text"])
+                ):
+                    yield Span(*value.span("text"), say.kind)
+                at = value.end()
+            row = _NEXT_ROW.match(text, at, match.end())
+            at = row.end() if row else None
 
 
 def _is_opaque(value: str) -> bool:
@@ -95,17 +148,6 @@ def _is_opaque(value: str) -> bool:
 def _is_base64(value: str) -> bool:
     mixed = value.lower() != value and value.upper() != value and not value.istitle()
     return len(value) >= 8 and (value.endswith("=") or (mixed and any(map(str.isdigit, value))))
-
-
-def _key_blocks(text: str) -> Iterator[Span]:
-    position = 0
-    while (begin := _PEM_BEGIN.search(text, position)) is not None:
-        body = _PEM_BODY.match(text, begin.end(), begin.end() + _MAX_PEM)
-        position = body.end() if body else begin.end()
-        end = _PEM_END.match(text, position)
-        if end is not None:
-            position = end.end()
-        yield Span(begin.start(), position, "private_key")
 
 
 def _url_passwords(text: str) -> Iterator[Span]:

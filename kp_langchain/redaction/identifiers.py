@@ -6,7 +6,11 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.accounts import find_accounts, find_cards, find_social
+from kp_langchain.redaction.escapes import read_escapes
+from kp_langchain.redaction.homes import find_homes
 from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.telephones import FREE, find_named_phones, find_phones
 
 _LOCAL_REVERSED = re.compile(r"[\w.+\-!#$&*~]{1,64}")
 _DOMAIN = re.compile(
@@ -20,73 +24,58 @@ _SPELT_AT = re.compile(
     r"[A-Za-z]{2,24}",
     re.IGNORECASE,
 )
+_DOTTED = re.compile(
+    r"(?<![\w.@/\-])[\w.+\-]{2,40}(?: dot [\w\-]{1,40}){0,3} at (?!the |a |this |that |my |our )[\w\-]{1,63}"
+    r"(?:(?: dot |\.)[\w\-]{1,40}){0,3} dot [a-z]{2,12}(?!\w)"
+)
 # Any stretch long enough for an address, a telephone or a card number.
 _NUMBERS = re.compile(r"\d[\d.\-() /]{6,}", re.ASCII)
+# Neither a telephone nor a social security number: digits alone, a date, a decimal fraction.
+_PLAIN = re.compile(r"\d+[ .)]{0,2}|(?:19|20)\d\d-[01]\d-[0-3]\d[ .]?|\d+\.\d+[ .)]{0,2}", re.ASCII)
+# Signs that stand for the ones on a keyboard.
+_WIDE = re.compile("[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]")
+_NARROWED = {
+    **dict.fromkeys(map(ord, "\u00a0\u2007\u2008\u2009\u200a\u200b\u202f"), " "),
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\uff0d"), "-"),
+    **dict.fromkeys((0x200C, 0x200D, 0x200E, 0x200F), " "),
+    **{0xFF10 + digit: str(digit) for digit in range(10)},
+    0xFF08: "(",
+    0xFF09: ")",
+    0xFF0B: "+",
+    0xFF20: "@",
+}
 
 _NOBODY = frozenset({"git", "hg", "svn"})
 
 KINDS = frozenset({"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"})
 
 _IPV4 = re.compile(
-    r"(?<![\w.])(?<!\d-)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-    r"(?![\w])(?!\.\d)(?!-\d)",
+    rf"{FREE}(?<!\d-)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){{3}}(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+    r"(?![\w])(?!\.\d)(?!-\d)"
+    r"(?![.\-+](?:jar|whl|tar|zip|dll|exe|msi|deb|rpm|gz|so|rc|beta|alpha|SNAPSHOT|dev|post)\b)",
     re.ASCII,
 )
 _VERSION_BEFORE = re.compile(
-    r"(?:\b(?:version|release|build|assembly|ver|v)[ :=.]{0,3})$", re.IGNORECASE
+    r"(?:\b(?:version|release|build|assembly|ver|v|section|chapter|clause|firmware|driver|sdk|kernel|update|patch)[\"']?[ :=.]{0,3}[\"']?|[=~<>!]=|@|"
+    r"\b(?:chrome|chromium|firefox|edge?|edga|opr|opera|crios|fxios|version|samsungbrowser|yabrowser"
+    r"|electron|headlesschrome|vivaldi|curl|java|python|okhttp)/)$",
+    re.IGNORECASE,
 )
+_IP_AROUND = re.compile(
+    r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
+)
+_HOST_NAME = re.compile(r"ip-((?:\d{1,3}-){3}\d{1,3})(?![\w\-])")
 _IPV6 = re.compile(
-    r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])", re.ASCII
+    r"(?:(?<![\w:.])|(?<=\\[nrt]))[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])",
+    re.ASCII,
 )
 _HEX_GROUPS = re.compile(r":[0-9A-Fa-f]{0,4}:|-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|\.[0-9A-Fa-f]{4}\.")
 _HEX_REVERSED = re.compile(r"[0-9A-Fa-f:]{0,40}")
 _MAC = re.compile(
-    r"(?<![\w:.\-])(?:[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}"
+    r"(?:(?<![\w:.\-])|(?<=\\[nrt]))(?:[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}"
     r"|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4})(?![\w:\-])",
     re.ASCII,
 )
-
-_CARD = re.compile(
-    r"(?<![\w.])(?<!\d[ \-])[2-6]\d{3}(?:[ \-]?\d){8,15}(?![\w])(?![ \-.]\d)", re.ASCII
-)
-_CARD_NETWORKS = re.compile(
-    r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3[0689]\d{12}"
-    r"|(?:6011|64[4-9]\d|65\d\d)\d{12,15}|35\d{14}|62\d{14,17}|(?:50|5[6-9]|6\d)\d{10,17}",
-    re.ASCII,
-)
-
-_PHONE = re.compile(
-    # International: a plus sign, then 8 to 15 digits with single separators.
-    r"(?<![\w+.])(?:\+[1-9](?:[ .\-]?\(?\d\)?){7,14}"
-    # North America: area and exchange never begin with 0 or 1.
-    r"|(?<!\d[ .\-])(?:1[ .\-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}([.\-]))[2-9]\d{2}[.\-]\d{4}"
-    r"|(?<!\d[ .\-])\d{3}-\d{3}-\d{4}"
-    # National with a leading zero: France in pairs, then area code and number in one to three.
-    r"|(?<!\d[ .\-/])0[1-9](?:([ .])\d{2})(?:\2\d{2}){3}"
-    r"|(?<!\d[ .\-/])0\d{2,4} \d{6,8}|(?<!\d[ .\-/])0\d{2,4}/\d{5,8}"
-    r"|(?<!\d[ .\-/])0\d{1,3}-\d{3,4}-\d{4}|(?<!\d[ .\-/])0\d{2,4} \d{3,4} \d{3,4}"
-    r")(?![\w])(?![.\-/]\d)",
-    re.ASCII,
-)
-
-_SSN = re.compile(r"(?<![\w.\-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w\-])", re.ASCII)
-_SSN_NAMED = re.compile(
-    r"(?:\bssn|social security(?: number| no\.?)?)\W{0,6}"
-    r"(?:is |was )?(\d{3}[ \-]?\d{2}[ \-]?\d{4})(?!\d)",
-    re.IGNORECASE,
-)
-_IBAN = re.compile(
-    r"[A-Z](?<![A-Za-z0-9].)[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])"
-)
-
-_HOME = re.compile(r"(?:/home/|Users[\\/]{1,8})(?P<name>[^\s/\\\"'`<>|:*?,;)(\]\[{}$%&]{1,64})")
-# What stands before: the root of the file system or of a drive, not the host of a web address.
-_BEFORE_HOME = re.compile(r"(?:^|[^A-Za-z0-9_]|(?:/var|/usr|/mnt|/export|/data))/home/$")
-_BEFORE_USERS = re.compile(
-    r"(?:(?:^|[^A-Za-z0-9_.\-])/|/mnt/[a-z]/|(?:^|[^A-Za-z0-9])[A-Za-z]:[\\/]{1,8}"
-    r"|\\{2,8}[\w.\-]{1,64}\\{1,8})Users[\\/]{1,8}$"
-)
-_NOT_A_PERSON = frozenset({"Shared", "Public", "Default", "runner", "user", "username", "."})
 
 
 def find_identifiers(text: str, low: str) -> Iterator[Span]:
@@ -96,50 +85,72 @@ def find_identifiers(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
+    yield from _found(text, low)
+    escaped = read_escapes(text)
+    if escaped is not None:
+        read, mapped = escaped
+        low_read = read.lower()
+        if len(low_read) == len(read):
+            yield from map(mapped, _found(read, low_read))
+
+
+def _found(text: str, low: str) -> Iterator[Span]:
+    if not text.isascii() and _WIDE.search(text):
+        text, low = (_WIDE.sub(_narrow, written) for written in (text, low))
     if "@" in text:
         yield from _emails(text)
     if "%40" in text:
         yield from _encoded_emails(text)
-    if "at)" in low or "at]" in low:
+    if "at)" in low or "at]" in low or "at}" in low:
         for match in _SPELT_AT.finditer(text):
             yield Span(*match.span(), "email")
-    if "/home/" in text or "Users" in text:
-        yield from _homes(text)
+    if " dot " in low:
+        for match in _DOTTED.finditer(low):
+            yield Span(*match.span(), "email")
+    yield from find_homes(text, low)
     yield from _hexadecimal(text)
-    yield from _numbers(text, low)
+    yield from _numbers(text)
+    yield from find_named_phones(text, low)
+    yield from find_accounts(text, low)
+    if "ip-" in low:
+        for match in _HOST_NAME.finditer(low):
+            yield Span(*match.span(1), "ip")
 
 
-def _homes(text: str) -> Iterator[Span]:
-    for match in _HOME.finditer(text):
-        start = match.start("name")
-        before = _BEFORE_HOME if text[match.start()] == "/" else _BEFORE_USERS
-        if match["name"] in _NOT_A_PERSON or not match["name"].strip(".0123456789"):
-            continue
-        if before.search(text[max(0, start - 96) : start]) is not None:
-            yield Span(*match.span("name"), "home_path")
+def _narrow(match: re.Match[str]) -> str:
+    return _NARROWED[ord(match.group())]
 
 
-def _numbers(text: str, low: str) -> Iterator[Span]:
+def _numbers(text: str) -> Iterator[Span]:
     for run in _NUMBERS.finditer(text):
         # The surroundings decide too: a sign or bracket before, a letter after.
         first, last = max(0, run.start() - 2), min(len(text), run.end() + 3)
-        for match in _IPV4.finditer(text, first, last):
-            address = match.group()
-            version = _VERSION_BEFORE.search(text[max(0, match.start() - 12) : match.start()])
-            if not version and not address.startswith(("127.", "0.", "255.255.")):
-                yield Span(*match.span(), "ip")
-        for match in _CARD.finditer(text, first, last):
-            if _is_card(match.group()):
-                yield Span(*match.span(), "card")
-        for kind, pattern in (("phone", _PHONE), ("ssn", _SSN)):
-            for match in pattern.finditer(text, first, last):
-                yield Span(*match.span(), kind)
-    if "ssn" in low or "social" in low:
-        for match in _SSN_NAMED.finditer(text):
-            yield Span(*match.span(1), "ssn")
-    for match in _IBAN.finditer(text):
-        if _is_iban(match.group()):
-            yield Span(*match.span(), "iban")
+        length = run.end() - run.start()
+        if text.count(".", run.start(), run.end()) >= 3:
+            yield from _addresses(text, first, last)
+        if length >= 12:
+            yield from find_cards(text, first, last)
+        if _PLAIN.fullmatch(text, run.start(), run.end()) and text[first : run.start()][-1:] != "+":
+            continue
+        yield from find_phones(text, first, last)
+        if length >= 11:
+            yield from find_social(text, first, last)
+
+
+def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
+    for match in _IPV4.finditer(text, first, last):
+        address = match.group()
+        if address.startswith(("127.", "0.", "255.255.")):
+            continue
+        before = text[max(0, match.start() - 20) : match.start()]
+        if _VERSION_BEFORE.search(before):
+            continue
+        if all(int(part) <= 20 for part in address.split(".")) and int(address.split(".")[0]) < 10:
+            # Small numbers are a version's, unless something says otherwise.
+            after = text[match.end() : match.end() + 2]
+            if not (_IP_AROUND.search(before) or (after[:1] in (":", "/") and after[1:].isdigit())):
+                continue
+        yield Span(*match.span(), "ip")
 
 
 def _emails(text: str) -> Iterator[Span]:
@@ -205,22 +216,3 @@ def _is_ipv6(written: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_card(written: str) -> bool:
-    digits = written.replace(" ", "").replace("-", "")
-    if _CARD_NETWORKS.fullmatch(digits) is None or len(set(digits)) < 2:
-        return False
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (2 if place % 2 else 1)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
-
-
-def _is_iban(written: str) -> bool:
-    compact = written.replace(" ", "")
-    if not 15 <= len(compact) <= 34:
-        return False
-    moved = compact[4:] + compact[:4]
-    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1

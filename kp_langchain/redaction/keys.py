@@ -32,7 +32,7 @@ class Telling(NamedTuple):
 
 
 _OPEN_KINDS = frozenset({"session", "authorization", "token", "card", "pin"})
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-zß-öø-ɏ]+|[0-9]+|[^\W\d_A-Za-z]+")
 _MAX_NAME = 128
 
 
@@ -45,8 +45,9 @@ def word_set(text: str) -> frozenset[str]:
 _AFTER = word_set(
     "prod production dev development staging stage test testing qa live sandbox old new current "
     "previous prev backup value val text txt str string raw plain plaintext clear encrypted enc "
-    "encoded base64 b64 hex env var secondary default main v hash hashed digest md5 sha sha1 "
-    "sha256 bcrypt field input arg param header"
+    "encoded base64 b64 hex secondary default main v hash hashed digest md5 sha sha1 "
+    "sha256 bcrypt field input arg param header again repeat repeated confirmation confirm json "
+    "base"
 )
 # First words that turn the name into a question or an action about the thing.
 _ASKING = word_set(
@@ -60,12 +61,18 @@ _SINGLE = {
     **dict.fromkeys(
         word_set(
             "password passwords passwd passwds pwd pwds passphrase passphrases passcode psw pswd "
-            "pword passwort kennwort senha contrasena wachtwoord пароль 密码 密碼"
+            "pword passw pwrd psk bindpw rootpw userpw passwort kennwort losungswort zugangscode senha "
+            "contrasena contraseña contraseñas clave wachtwoord motdepasse hasło haslo lösenord "
+            "losenord passord adgangskode salasana heslo jelszó jelszo parolă parola şifre sifre "
+            "lozinka geslo slaptažodis parole пароль пароли парола κωδικός 密码 密碼 口令 パスワード "
+            "비밀번호 暗証番号"
         ),
         Telling("password"),
     ),
-    **dict.fromkeys(word_set("secret secrets clientsecret"), Telling("secret")),
-    **dict.fromkeys(word_set("token jwt bearer"), Telling("token")),
+    **dict.fromkeys(
+        word_set("secret secrets clientsecret passkey kubeconfig 密钥 密鑰"), Telling("secret")
+    ),
+    **dict.fromkeys(word_set("token jwt bearer jeton 令牌"), Telling("token")),
     **dict.fromkeys(word_set("apikey apikeys apitoken"), Telling("api_key")),
     **dict.fromkeys(word_set("cookie cookies"), Telling("cookie")),
     **dict.fromkeys(
@@ -74,11 +81,21 @@ _SINGLE = {
     ),
     **dict.fromkeys(word_set("credential credentials creds"), Telling("credential")),
     **dict.fromkeys(word_set("authorization auth"), Telling("authorization")),
-    **dict.fromkeys(word_set("otp totp hotp otps"), Telling("otp")),
+    **dict.fromkeys(word_set("otp totp hotp otps 验证码 驗證碼"), Telling("otp")),
     **dict.fromkeys(word_set("pin"), Telling("pin")),
     **dict.fromkeys(word_set("cvv cvv2 cvc cvc2 cvn csc"), Telling("cvv")),
     **dict.fromkeys(word_set("mnemonic"), Telling("private_key")),
-    **dict.fromkeys(word_set("pass pw sid authentication signature sig"), Telling("secret", False)),
+    **dict.fromkeys(word_set("pass pw"), Telling("password", False)),
+    **dict.fromkeys(
+        word_set("sid authentication signature sig sas dsn hmac salt pem"), Telling("secret", False)
+    ),
+    **dict.fromkeys(word_set("privkey sshkey"), Telling("private_key")),
+    **dict.fromkeys(
+        word_set("phone telephone mobile cellphone tel fax msisdn whatsapp handy telefon telefono"),
+        Telling("phone", identifier=True),
+    ),
+    **dict.fromkeys(word_set("ccnum ccnumber cardnumber"), Telling("card", identifier=True)),
+    "passport": Telling("passport", identifier=True),
     **dict.fromkeys(word_set("ssn ssns nino"), Telling("ssn", identifier=True)),
     **dict.fromkeys(word_set("iban ibans"), Telling("iban", identifier=True)),
     **dict.fromkeys(word_set("card"), Telling("card", False, True)),
@@ -96,7 +113,7 @@ _KEY_OTHERS = word_set(
     "hash routing range index unique composite natural surrogate search lookup translation i18n "
     "message config configuration setting registry answer hot short shortcut json yaml s3 bucket "
     "redis dedup deduplication event trace span run job task file path blob column field sorting "
-    "join parent state thread memory store item product first last next prev any each by"
+    "join parent n state thread memory store item product first last next prev any each by"
 )
 _TOKEN_OTHERS = word_set(
     "max min total num number count prompt completion input output eos bos pad padding stop unk "
@@ -108,7 +125,8 @@ _CODE_OWNERS = {
     **dict.fromkeys(
         word_set(
             "verification confirmation auth authentication time otp backup recovery reset login "
-            "sms 2fa mfa passcode activation authorization signin totp"
+            "sms 2fa mfa fa factor passcode activation authorization signin totp unlock door "
+            "oauth tan"
         ),
         Telling("otp"),
     ),
@@ -122,8 +140,39 @@ _PAIRS = {
     ("pass", "phrase"): Telling("password"),
     ("pass", "word"): Telling("password"),
     ("pass", "wd"): Telling("password"),
-    ("seed", "phrase"): Telling("private_key"),
-    ("recovery", "phrase"): Telling("private_key"),
+    **{
+        (owner, what): Telling("private_key")
+        for owner in ("seed", "recovery", "backup", "mnemonic", "wallet", "secret")
+        for what in ("phrase", "words", "seed")
+    },
+    **{
+        (owner, what): Telling("phone", identifier=True)
+        for owner in ("phone", "mobile", "telephone", "contact", "cell", "fax", "whatsapp", "tel")
+        for what in ("number", "no", "num", "nr")
+    },
+    **dict.fromkeys((("auth", "code"), ("code", "verifier")), Telling("token")),
+    **dict.fromkeys((("oauth", "verifier"), ("secret", "id")), Telling("token", False)),
+    **dict.fromkeys((("security", "answer"), ("secret", "answer")), Telling("secret")),
+    ("maiden", "name"): Telling("secret"),
+    **dict.fromkeys(
+        (
+            ("de", "passe"),
+            ("palavra", "passe"),
+            ("kata", "sandi"),
+            ("mat", "khau"),
+            ("de", "acceso"),
+        ),
+        Telling("password"),
+    ),
+    ("clave", "secreta"): Telling("secret"),
+    ("snmp", "community"): Telling("secret"),
+    ("community", "string"): Telling("secret"),
+    ("cvc", "code"): Telling("cvv"),
+    ("cvv", "code"): Telling("cvv"),
+    ("magic", "link"): Telling("token", False),
+    ("webhook", "url"): Telling("token", False),
+    ("bank", "account"): Telling("account", identifier=True),
+    ("cc", "number"): Telling("card", identifier=True),
     ("session", "id"): Telling("session"),
     ("sess", "id"): Telling("session"),
     ("sid", "cookie"): Telling("session"),
@@ -144,7 +193,8 @@ _PAIRS = {
 }
 _PASS_OWNERS = word_set(
     "db database user smtp mail email ftp sftp root admin mysql pg postgres redis rabbitmq ssh "
-    "vpn wifi login account my proxy http basic imap ldap auth mongo sudo registry docker"
+    "vpn wifi login account my proxy http basic imap ldap auth mongo sudo registry docker become "
+    "store key require service application app site web bind cert keystore truststore"
 )
 
 # Names written as one word: what they end with, and which split name that stands for.
@@ -152,6 +202,8 @@ _GLUED = (
     ("password", "password"),
     ("passwd", "password"),
     ("passphrase", "password"),
+    ("passwort", "password"),
+    ("kennwort", "password"),
     ("passcode", "password"),
     ("apikey", "apikey"),
     ("secretkey", "apikey"),
@@ -170,7 +222,10 @@ _GLUED = (
     ("pwd", "password"),
     ("credential", "credential"),
     ("credentials", "credential"),
+    ("sessionkey", "session"),
 )
+# Endings that count when the value looks generated, whoever the owner.
+_GLUED_WEAK = ("key", "keys", "auth")
 
 
 def split_name(name: str) -> list[str]:
@@ -189,7 +244,10 @@ def telling(name: str) -> Telling | None:
     if not name or len(name) > _MAX_NAME or "[REDACTED:" in name:
         return None
     words = split_name(name)
+    whole = len(words)
     while len(words) > 1 and (words[-1] in _AFTER or words[-1].isdigit()):
+        if words[-1] == "base" and words[-2] != "key":
+            break
         words.pop()
     if not words or (len(words) > 1 and words[0] in _ASKING):
         return None
@@ -199,6 +257,8 @@ def telling(name: str) -> Telling | None:
     if pair is not None:
         return pair
     if last in ("key", "keys"):
+        if len(words) == 1 and whole > 1:  # key_v2, keyProd
+            return Telling("api_key", strong=False)
         return _key(words[:-1])
     if last in ("token", "tokens"):
         return _token(last, words[:-1])
@@ -238,4 +298,10 @@ def _glued(word: str) -> Telling | None:
         if word.endswith(ending):
             owner = word[: -len(ending)]
             return None if owner in _TOKEN_OTHERS | _ASKING else _SINGLE[stands_for]
+    if word.endswith("pass"):
+        return Telling("password") if word[:-4] in _PASS_OWNERS else None
+    for ending in _GLUED_WEAK:
+        owner = word.removesuffix(ending)
+        if owner != word and len(owner) > 1:  # snykkey, where "monkey" holds no such value
+            return None if owner in _KEY_OTHERS | _ASKING else Telling("api_key", strong=False)
     return None

@@ -15,7 +15,7 @@ class Span(NamedTuple):
     kind: str
 
 
-PLACEHOLDER = re.compile(r"\[REDACTED:[a-z0-9_]{1,40}(?:#\d{1,9})?\]")
+PLACEHOLDER = re.compile(r"\[REDACTED:[a-z0-9_]{1,40}(?:#[a-z0-9]{1,16}){0,2}\]")
 
 # What may stand glued before a word without being part of it, read backwards: an escape
 # sequence written out (\n, \x1b), a percent-encoded character, the end of an ANSI colour code.
@@ -26,7 +26,7 @@ _GLUED_BEFORE = re.compile(
 
 # Characters of a token, for the search for long runs of them.
 _RUN_TABLE = bytes(
-    1 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "_-./+=~@:%") else 0
+    1 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "_-./+=~@:%!$|?") else 0
     for code in range(256)
 )
 
@@ -41,6 +41,15 @@ def long_runs(text: str, length: int) -> Iterator[tuple[int, int]]:
         if end < 0:
             end = len(text)
         yield found, end
+
+
+def occurrences(text: str, words: Iterable[str]) -> Iterator[int]:
+    """Yield where each of `words` begins, one word after the other."""
+    for word in words:
+        at = text.find(word)
+        while at >= 0:
+            yield at
+            at = text.find(word, at + len(word))
 
 
 def trie(words: Iterable[str]) -> str:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
+from kp_langchain.redaction.blobs import BLOB, find_blobs, summary
 from kp_langchain.redaction.carriers import find_carried
 from kp_langchain.redaction.fields import find_fields
 from kp_langchain.redaction.formats import find_formats
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
+from kp_langchain.redaction.pseudonyms import pseudonym
+from kp_langchain.redaction.rules import Rules
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
+PERSONAL = KINDS | {"account", "passport"}
+"""Kinds that identify somebody; the others are secrets."""
+
+_NO_SECRETS = PERSONAL | {BLOB}
+_NO_RULES = Rules()
 _MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -19,7 +27,9 @@ class _UnsettledError(Exception):
     """A text still changes after every allowed pass."""
 
 
-def redact_text(text: str, counts: Counter[str], *, identifiers: bool) -> str:
+def redact_text(
+    text: str, counts: Counter[str], *, identifiers: bool, rules: Rules | None = None
+) -> str:
     """Return `text` with everything sensitive replaced, and add what was found to `counts`.
 
     A replacement can bring together what stood apart, so the text is gone over until it no
@@ -29,10 +39,12 @@ def redact_text(text: str, counts: Counter[str], *, identifiers: bool) -> str:
         text: Any text, lone surrogates included.
         counts: Receives the number of finds per kind.
         identifiers: Whether identifiers go too, or secrets alone.
+        rules: What else goes, what stays, and whether identifiers get pseudonyms.
     """
+    rules = rules or _NO_RULES
     found: Counter[str] = Counter()
     for _ in range(_MAX_PASSES):
-        spans = _joined(text, _find(text, identifiers=identifiers))
+        spans = _joined(text, _find(text, identifiers=identifiers, rules=rules))
         if not spans:
             if found:
                 counts.update(found)
@@ -40,14 +52,25 @@ def redact_text(text: str, counts: Counter[str], *, identifiers: bool) -> str:
         pieces = []
         done = 0
         for start, end, kind in spans:
-            pieces += [text[done:start], placeholder(kind)]
+            pieces += [text[done:start], replacement(kind, text[start:end], rules)]
             done = end
             found[kind] += 1
         text = "".join([*pieces, text[done:]])
     raise _UnsettledError
 
 
-def _find(text: str, *, identifiers: bool) -> list[Span]:
+def replacement(kind: str, found: str, rules: Rules) -> str:
+    """Return what stands for something of `kind`: a placeholder, a pseudonym, or a summary."""
+    if kind == BLOB:
+        return summary(found)
+    key = rules.pseudonym_key
+    # What holds an earlier placeholder is no longer the identifier that it was.
+    if key is not None and kind in PERSONAL and "[REDACTED:" not in found:
+        return placeholder(f"{kind}#{pseudonym(kind, found, key.get_secret_value())}")
+    return placeholder(kind)
+
+
+def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
     low = text.lower()
     if len(low) != len(text):  # some letters grow when lowered; positions must not move
         low = text.translate(_ASCII_LOWER)
@@ -55,9 +78,13 @@ def _find(text: str, *, identifiers: bool) -> list[Span]:
         *find_formats(text),
         *find_carried(text, low),
         *find_fields(text, low, identifiers=identifiers),
+        *find_blobs(text),
+        *rules.find(text),
     ]
     if identifiers:
         spans += find_identifiers(text, low)
+    if rules.allow:
+        spans = [span for span in spans if not rules.allows(text[span.start : span.end])]
     return spans
 
 
@@ -69,7 +96,8 @@ def _joined(text: str, spans: list[Span]) -> list[Span]:
         [match.span() for match in PLACEHOLDER.finditer(text)] if "[REDACTED:" in text else []
     )
     kept: list[Span] = []
-    for span in sorted(spans):
+    # A stable order: what several find in the same place is called as the first of them does.
+    for span in sorted(spans, key=lambda span: span[:2]):
         fresh = _around(span, standing, text) if standing else span
         if fresh is None or fresh.start >= fresh.end:
             continue
@@ -78,7 +106,7 @@ def _joined(text: str, spans: list[Span]) -> list[Span]:
             if fresh.kind == "email" and text.find("@", fresh.start) <= last.end:
                 continue  # scheme://user:password@host is no address; the host may stay
             longer = last if last.end - last.start >= fresh.end - fresh.start else fresh
-            secret = [span.kind for span in (longer, last, fresh) if span.kind not in KINDS]
+            secret = [span.kind for span in (longer, last, fresh) if span.kind not in _NO_SECRETS]
             kind = secret[0] if secret else longer.kind
             kept[-1] = Span(last.start, max(last.end, fresh.end), kind)
         else:

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
-from kp_langchain.redaction.keys import Telling, telling
+from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
+from kp_langchain.redaction.keys import Telling
+from kp_langchain.redaction.objects import parts_of
+from kp_langchain.redaction.rules import Rules
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
-from kp_langchain.redaction.text import redact_text
+from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # readers of JSON and pydantic give up soon after
 _NAME_FIELDS = ("name", "key", "header", "field", "param", "parameter", "variable")
 _MIN_CARD = 10**12
+_LONG_BYTES = 64
+# Kinds of values that hold no text.
+_HARMLESS = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
 
 
 class Walker:
     """Rebuilds one value with everything sensitive replaced, counting finds per kind."""
 
-    def __init__(self, *, identifiers: bool) -> None:
+    def __init__(
+        self,
+        *,
+        identifiers: bool,
+        rules: Rules,
+        redactor: Callable[[str], str] | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._identifiers = identifiers
+        self._rules = rules
+        self._redactor = redactor
         self._open: set[int] = set()
         self._seen: dict[tuple[int, int, Telling | None], tuple[Any, Any]] = {}
 
@@ -37,13 +56,26 @@ class Walker:
         try:
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, tells, name)
+            parts = parts_of(value)
+            if parts is not None:
+                return self._container(parts, depth, tells, name)
             return self._leaf(value, tells, name)
         except Exception:  # noqa: BLE001 - a leaf that cannot be judged is not kept
             return self._replace("failed")
 
-    def _replace(self, kind: str) -> str:
+    def _replace(self, kind: str, found: str = "") -> str:
         self.counts[kind] += 1
-        return placeholder(kind)
+        return replacement(kind, found, self._rules) if found else placeholder(kind)
+
+    def _text(self, text: str) -> str:
+        """A text redacted by us, then by whoever the caller named."""
+        redacted = redact_text(text, self.counts, identifiers=self._identifiers, rules=self._rules)
+        if self._redactor is None or not redacted or PLACEHOLDER.fullmatch(redacted):
+            return redacted
+        further = self._redactor(redacted)
+        if not isinstance(further, str):
+            raise TypeError("the redactor returned no text")
+        return further
 
     def _leaf(self, value: Any, tells: Telling | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -51,34 +83,50 @@ class Walker:
         if isinstance(value, str):
             text = str.__str__(value)
             if tells is not None and self._sensitive(text, name, tells):
-                return self._replace(tells.kind)
-            redacted = redact_text(text, self.counts, identifiers=self._identifiers)
+                return self._replace(tells.kind, text)
+            redacted = self._text(text)
             return value if redacted == text else redacted
         if isinstance(value, (bytes, bytearray)):
             return self._bytes(value, tells, name)
         if isinstance(value, (int, float)):
             text = repr(int(value)) if isinstance(value, int) and abs(value) < 10**40 else ""
             if tells is not None and self._sensitive(text or "0000", name, tells):
-                return self._replace(tells.kind)
+                return self._replace(tells.kind, text)
             if text and value >= _MIN_CARD and self._identifiers:
-                return value if self._text_stays(text) else self._replace("card")
+                return value if self._text_stays(text) else self._replace("card", text)
             return value
-        return value if tells is None else self._replace(tells.kind)
+        if tells is not None:
+            return self._replace(tells.kind)
+        return value if isinstance(value, _HARMLESS) else self._object(value)
+
+    def _object(self, value: Any) -> str:
+        """An object that is no data: a path as its text, others as the name of their kind.
+
+        Never by `str` or `repr`, which are a stranger's code.
+        """
+        if isinstance(value, PurePath):
+            return self._text(str(value))
+        return f"<{type(value).__name__}>"
 
     def _sensitive(self, text: str, name: str, tells: Telling) -> bool:
-        if PLACEHOLDER.fullmatch(text) is not None:
+        if PLACEHOLDER.fullmatch(text) is not None or self._rules.allows(text):
             return False
         return is_sensitive(text, name, tells)
 
     def _text_stays(self, text: str) -> bool:
-        return redact_text(text, Counter(), identifiers=True) == text
+        return redact_text(text, Counter(), identifiers=True, rules=self._rules) == text
 
     def _bytes(self, value: bytes | bytearray, tells: Telling | None, name: str) -> Any:
-        text = bytes(value).decode("utf-8", "surrogateescape")
+        content = bytes(value)
+        text = content.decode("utf-8", "surrogateescape")
         if tells is not None and self._sensitive(text, name, tells):
-            redacted = self._replace(tells.kind)
+            redacted = self._replace(tells.kind, text)
+        elif b"\0" in content or (len(content) > _LONG_BYTES and not _is_utf8(content)):
+            # Not text, or text in two bytes a letter, which nothing here would read.
+            redacted = summary_of_bytes(content)
+            self.counts[BLOB] += 1
         else:
-            redacted = redact_text(text, self.counts, identifiers=self._identifiers)
+            redacted = self._text(text)
         encoded = redacted.encode("utf-8", "surrogateescape")
         return bytearray(encoded) if isinstance(value, bytearray) else encoded
 
@@ -128,13 +176,16 @@ class Walker:
                 mine = self._tells(own)
                 if mine is None and own.lower() == "value" and by_field is not None:
                     mine, own = by_field
-                if mine is not None and not (mine.open and _is(item, dict)):
-                    said, saying = mine, own
+                if mine is not None:
+                    # Some hold ordinary things, too, each under its own name: of those, only what
+                    # looks drawn at random goes.
+                    weak = mine.open and _is(item, dict)
+                    said, saying = mine._replace(strong=False) if weak else mine, own
             result[self._distinct(self._key(key), result)] = self.walk(item, depth, said, saying)
         return result
 
     def _tells(self, name: str) -> Telling | None:
-        tells = telling(name)
+        tells = self._rules.tells(name)
         return None if tells and tells.identifier and not self._identifiers else tells
 
     def _named_by_field(self, value: dict[Any, Any]) -> tuple[Telling, str] | None:
@@ -207,6 +258,14 @@ class Walker:
     def _like(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
         make = getattr(type(pair), "_make", None)
         return tuple(items) if make is None else make(items)
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:

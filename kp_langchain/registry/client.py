@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry.answers import Answer, read_answer, tellable
+from kp_langchain.registry.unlogged import unlogged
 
 if TYPE_CHECKING:
     import httpx
@@ -140,6 +141,14 @@ class Registry:
             reply = unusable if answer.verdict == "done" else answer
         raise RegistryError(f"{self._url} gave no key for {agent_id!r}: {reply.reason}")
 
+    def open(self) -> None:
+        """Load what requests need, without making one. Done by the first request otherwise.
+
+        A fork in the middle of an import leaves its lock closed in the child for ever, so a thread
+        that does not want to be disturbed by forks calls this beforehand.
+        """
+        self._connections()
+
     def close(self) -> None:
         """Close its connections. Using it again opens new ones."""
         with self._lock:
@@ -183,7 +192,7 @@ class Registry:
                 url = target
             return self._request(method, url, headers, body, deadline)
         except Exception as error:  # noqa: BLE001 - httpx, TLS, the environment, the server
-            return _failure(error, self._timeout_s * _STEPS)
+            return _failure(error)
 
     def _request(
         self,
@@ -197,17 +206,18 @@ class Registry:
         request = client.build_request(
             method, url, content=body, headers=headers, extensions={"trace": deadline.watch}
         )
-        response = client.send(request, stream=True)
-        try:
-            return _Reply(response.status_code, response.headers, _body_of(response))
-        finally:
-            response.close()
+        with unlogged():
+            response = client.send(request, stream=True)
+            try:
+                return _Reply(response.status_code, response.headers, _body_of(response))
+            finally:
+                response.close()
 
     def _connections(self) -> httpx.Client:
         import httpx
 
         with self._lock:
-            # Connections do not survive a fork: both sides would write on them.
+            # A fork in the middle of a request copies the pool's locks as they are: held for ever.
             if self._client is None or self._client_of_pid != os.getpid():
                 self._client = httpx.Client(
                     timeout=self._timeout_s,
@@ -302,7 +312,8 @@ def _is_loopback(host: str) -> bool:
 
 def _checked_key(key: SecretStr | str) -> SecretStr:
     secret = key if isinstance(key, SecretStr) else SecretStr(key)
-    if not _KEY.fullmatch(secret.get_secret_value()):
+    value = secret.get_secret_value()
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
         raise ConfigError(
             "the registry's key is empty, too long, or holds a blank or another character that "
             "keys do not have; check api_key, or KP_API_KEY"
@@ -311,7 +322,7 @@ def _checked_key(key: SecretStr | str) -> SecretStr:
 
 
 def _path_of(registry_id: str) -> str | None:
-    # The two would lead elsewhere, however they are written; what cannot be printed was never given.
+    # Dots would lead elsewhere, however they are quoted; what cannot be printed no registry gave.
     if registry_id in ("", ".", "..") or not registry_id.isprintable():
         return None
     return f"/v1/knowledge/{quote(registry_id, safe=':')}"
@@ -333,7 +344,7 @@ def _headers(body: bytes | None) -> dict[str, str]:
 
 
 def _body_of(response: httpx.Response) -> bytes | None:
-    """The answer's body; None if it breaks off or is too large. What came before it still counts."""
+    """The answer's body; None if it breaks off or is too large. Its head still counts then."""
     import httpx
 
     content = bytearray()
@@ -369,7 +380,7 @@ def _key_in(body: bytes | None) -> SecretStr | None:
     return SecretStr(found) if isinstance(found, str) and _KEY.fullmatch(found) else None
 
 
-def _failure(error: Exception, seconds: float) -> Answer:
+def _failure(error: Exception) -> Answer:
     """Say what kept an answer from coming. A foreign error's text may quote a header: left out."""
     import httpx
 
@@ -379,10 +390,8 @@ def _failure(error: Exception, seconds: float) -> Answer:
             told = tellable([chain.verify_message])[0]
             return Answer("stopped", f"its certificate is not trusted: {told}")
         chain = chain.__cause__ or chain.__context__
-    if isinstance(error, _LateError):
-        return Answer("later", f"no answer within {seconds:g} s")
-    if isinstance(error, httpx.TimeoutException):
-        return Answer("later", f"no answer in time ({type(error).__name__})")
+    if isinstance(error, (httpx.TimeoutException, _LateError)):
+        return Answer("later", "no answer in time")
     if isinstance(error, httpx.ConnectError):  # the system's words
         return Answer("later", f"no connection: {tellable([str(error)])[0]}")
     if isinstance(error, httpx.TransportError):

@@ -97,11 +97,12 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
         told = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"the file of keys {path} cannot be read: {told}") from None
     try:
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            content = file.read(_MAX_BYTES) if stat.S_ISREG(mode) else b""
+        mode = os.fstat(descriptor).st_mode
+        content = os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(mode) else b""
     except OSError as error:
         raise ConfigError(f"the file of keys {path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
     if os.name == "posix" and mode & _OTHERS:
         raise ConfigError(f"others may read the file of keys {path}; run: chmod 600 {path}")
     try:

@@ -150,6 +150,8 @@ class Sender:
                 quiet_s = self._quiet_until_monotonic - time.monotonic()
                 if quiet_s > 0.0:
                     return quiet_s
+                with suppress(Exception):  # the request itself will say what is wrong
+                    self._registry.open()
                 held = alone.enter_context(self._outbox.sending())
             block.callback(self._end, alone.pop_all())
             if not held:

@@ -226,9 +226,10 @@ def register(
     ] = None,
 ) -> None:
     """Obtain a key for a registry and store it in a file that only you can read."""
-    from kp_langchain.registry.credentials import save_key
+    from kp_langchain.registry.credentials import save_key, stored_key
 
     to = _needed(registry)
+    stored_key(to.url)  # the key is shown once, so the file had better be in order before
     key = to.register(agent_id)
     path = save_key(to.url, agent_id, key)
     print(f"{to.url} gave a key for {agent_id}; it is in {path}")  # noqa: T201

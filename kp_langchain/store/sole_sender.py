@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 _POSTGRES_LOCK = 0x6B705F736E  # any number, the same in every version of this package
 _LOOK_AGAIN_S = 0.1
 
-# Connections that hold the lock, kept from being closed in a forked child, where SQLite forbids
-# even that.
 _held: set[sqlite3.Connection] = set()
-_inherited: list[sqlite3.Connection] = []
 
 
 @contextmanager
@@ -80,8 +77,11 @@ def sole_sender_of_server(engine: sa.Engine, timeout_s: float) -> Iterator[bool]
 
 
 def _leave_to_parent() -> None:
-    _inherited.extend(_held)
-    _held.clear()
+    # The lock is the parent's, but SQLite's own notes on it came along, and would keep the child
+    # out for ever. Closing such a connection in a child is otherwise forbidden, because of what it
+    # might write; here nothing is ever written.
+    while _held:
+        _held.pop().close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -21,6 +21,7 @@ from kp_langchain import (
     DomainPolicy,
     FinishedRun,
     KPCallbackHandler,
+    Registry,
     ScoredTrace,
     Scorer,
     ScoringWeights,
@@ -40,6 +41,7 @@ from tests.agents import (
     searching,
     shape,
 )
+from tests.loopback_registry import LoopbackRegistry
 
 ALWAYS = DomainPolicy(threshold=0.0)
 NEVER = DomainPolicy(threshold=1.0)
@@ -368,13 +370,114 @@ def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
     assert "secret text" not in caplog.text
 
 
-def test_a_store_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+def test_runs_wait_for_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "dir.db").mkdir()
-    watching = handler(store=TraceStore(tmp_path / "dir.db"))
+    store = TraceStore(tmp_path / "dir.db")
+    watching = handler(store=store)
     assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
     assert watching.last() is not None  # it is scored, logged and told of all the same
     stats = watching.stats()
-    assert (stats["runs"], stats["scored"], stats["not_stored"]) == (1, 1, 1)
+    assert (stats["runs"], stats["scored"], stats["waiting_to_store"]) == (1, 1, 1)
+    assert not watching.flush()
+    (tmp_path / "dir.db").rmdir()
+    assert watching.flush()
+    assert watching.stats()["waiting_to_store"] == 0
+    assert store.count() == 1
+
+
+def test_so_many_runs_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    (tmp_path / "dir.db").mkdir()
+    watching = handler(store=TraceStore(tmp_path / "dir.db"))
+    for _ in range(4):
+        searching().invoke(ASK, {"callbacks": [watching]})
+        watching.last()
+    stats = watching.stats()
+    assert (stats["scored"], stats["waiting_to_store"], stats["not_stored"]) == (4, 2, 2)
+
+
+def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path) -> None:
+    class Unwritable(TraceStore):
+        def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
+            if scored.trace.metadata.task_domain == "code":
+                scored.trace.steps[0].input = {"n": 10**5000}
+            super().add(scored, registry=registry)
+
+    with Unwritable(tmp_path / "runs.db") as store:
+        watching = handler("finance", store=store, policy=ALWAYS)
+        for domain in ("code", "finance"):
+            config = {"callbacks": [watching], "metadata": {"kp_domain": domain}}
+            searching().invoke(ASK, config)
+        assert watching.flush()
+        assert (watching.stats()["not_stored"], store.count()) == (1, 1)
+
+
+def test_a_registry_needs_a_store_and_a_usable_url() -> None:
+    for options, told in (
+        ({"registry": "https://registry.example.org"}, "registry needs a store"),
+        ({"registry": 7}, "registry is 7"),
+        ({"registry": "http://far.example.org", "store": "runs.db"}, "write https://"),
+        ({"redactor": "presidio"}, "redactor is 'presidio'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            handler(**options)
+
+
+def test_only_visible_traces_that_passed_go_to_the_registry(tmp_path: Path) -> None:
+    with LoopbackRegistry() as server:
+        for visibility, threshold in (("private", 0.0), ("org", 0.0), ("network", 1.0)):
+            policy = DomainPolicy(visibility=visibility, threshold=threshold)
+            registry = Registry(server.url, api_key="kp_x")
+            watching = handler(policy=policy, store=tmp_path / "runs.db", registry=registry)
+            searching().invoke(ASK, {"callbacks": [watching]})
+            assert watching.send(30.0)
+        (unit,) = server.units.values()
+        assert unit["metadata"]["visibility"] == "org"
+
+
+def test_the_settings_name_the_registry_and_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackRegistry(keys={"kp_x"}) as server:
+        monkeypatch.setenv("KP_REGISTRY_URL", server.url)
+        monkeypatch.setenv("KP_API_KEY", "kp_x")
+        policy = DomainPolicy(visibility="network", threshold=0.0)
+        watching = handler(policy=policy, store=tmp_path / "runs.db")
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.send(30.0)
+        assert len(server.units) == 1
+        nowhere = handler(policy=policy, store=None)
+        searching().invoke(ASK, {"callbacks": [nowhere]})
+        assert nowhere.send(30.0)
+        monkeypatch.setenv("KP_DISABLED", "1")
+        off = handler(policy=policy, store=tmp_path / "runs.db")
+        searching().invoke(ASK, {"callbacks": [off]})
+        assert off.send(1.0)
+        assert len(server.requests) == 1
+
+
+def test_rules_and_redactor_reach_every_text_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("kp.toml").write_text('[redaction]\npatterns = { ticket = "TICK-[0-9]+" }\n')
+    runnable = agent(say("I see TICK-1 of Miller", call("search", q="TICK-2")), say("TICK-3 is 42"))
+    ask = {"messages": [("user", "Where is TICK-4 of Miller?")]}
+    scored = run(runnable, ask, redactor=lambda text: text.replace("Miller", "[NAME]"))
+    written = scored.trace.model_dump_json()
+    assert "TICK-" not in written
+    assert "Miller" not in written
+    assert written.count("[REDACTED:ticket]") >= 4
+    assert "[NAME]" in written
+
+
+def test_a_redactor_that_fails_keeps_the_run_from_leaving(tmp_path: Path) -> None:
+    def bad(text: str) -> str:
+        raise RuntimeError(text)
+
+    policy = DomainPolicy(visibility="network", threshold=0.0)
+    scored = run(searching(), redactor=bad, policy=policy)
+    assert scored.decision == "below_threshold"
+    assert "42" not in scored.trace.model_dump_json(exclude={"id", "metadata"})
 
 
 def test_on_scored_that_raises_is_counted_and_changes_nothing() -> None:

@@ -211,7 +211,7 @@ def test_an_attempt_of_yesterday_is_looked_up_before_it_is_repeated(store):
         registry = to(server)
         ids = fill(store, registry, 2)
         clock = Clock()
-        store.outbox.save(*(replace(store.outbox.get(id), due_at=clock.now) for id in ids))
+        store.outbox.save(*(replace(store.outbox.get(one), due_at=clock.now) for one in ids))
         sender = Sender(store, registry, clock=clock)
         clock.skip(sender, sender._send_due())
         clock.skip(sender, sender._send_due())
@@ -302,5 +302,3 @@ def test_the_body_is_the_wire_form(store):
         assert headers["kp-schema-version"] == "v1"
         assert headers["authorization"] == f"Bearer {KEY}"
         assert headers["accept-encoding"] == "identity"
-
-

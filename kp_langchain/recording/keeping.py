@@ -1,0 +1,156 @@
+"""Writes scored runs to their store. What it cannot take now waits in memory and is tried again.
+
+Only the worker's thread calls this, so nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain._notices import told, warn_once
+from kp_langchain.recording.worker import worker
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.tally import Tally
+    from kp_langchain.registry.sender import Sender
+    from kp_langchain.store import TraceStore
+
+log = logging.getLogger("kp_langchain")
+
+# A dead server costs 10 s a try, which the runs behind it would wait for.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    scored: ScoredTrace
+    sender: Sender | None
+    tally: Tally
+
+
+class Keeper:
+    """Keeps scored runs in one store.
+
+    Args:
+        store: The store.
+        bound: Most runs that wait for it; further ones are given up and counted as `not_stored`.
+    """
+
+    def __init__(self, store: TraceStore, bound: int) -> None:
+        self._store = store
+        self._bound = bound
+        self._waiting: deque[_Item] = deque()
+        self._failures = 0
+        self._resume_at = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Runs that the store could not take yet."""
+        return len(self._waiting)
+
+    def keep(self, scored: ScoredTrace, sender: Sender | None, tally: Tally) -> None:
+        """Write a run, and what waits, unless the store failed a moment ago."""
+        self._waiting.append(_Item(scored, sender, tally))
+        tally.add("waiting_to_store")
+        if time.monotonic() >= self._resume_at:
+            self.write_waiting()
+        while len(self._waiting) > self._bound:
+            self._give_up(self._waiting.popleft())
+
+    def write_waiting(self) -> None:
+        """Write what waits, until that fails."""
+        for _ in range(len(self._waiting)):
+            item = self._waiting.popleft()
+            try:
+                self._store.add(
+                    item.scored, registry=item.sender.registry.url if item.sender else None
+                )
+            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                warn_once(
+                    f"store:{type(error).__name__}",
+                    "a run cannot be kept in %s now (%s); it waits in memory and is tried again",
+                    self._store.location,
+                    told(error),
+                )
+                if _can_ever_be_written(item.scored):
+                    # To the back, so that one that always fails does not hold the others up.
+                    self._waiting.append(item)
+                    self._failures += 1
+                    pause_s = _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
+                    self._resume_at = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
+                    return
+                self._give_up(item)
+                continue
+            self._failures = 0
+            self._resume_at = 0.0
+            item.tally.add("waiting_to_store", -1)
+            if item.sender is not None:
+                item.sender.wake()
+
+    def _give_up(self, item: _Item) -> None:
+        item.tally.add("waiting_to_store", -1)
+        item.tally.add("not_stored")
+
+    def _end(self) -> None:
+        if self._waiting:
+            log.warning(
+                "%d scored runs could not be kept in %s before exit and are lost",
+                len(self._waiting),
+                self._store.location,
+            )
+
+    def _forget(self) -> None:
+        # In a forked child they are the parent's to write.
+        self._waiting.clear()
+
+
+def _can_ever_be_written(scored: ScoredTrace) -> bool:
+    from kp_langchain.store.rows import row_of
+
+    try:
+        row_of(scored)
+    except Exception:  # noqa: BLE001 - whatever it is, it would be the same next time
+        return False
+    return True
+
+
+def keeper_of(store: TraceStore, bound: int) -> Keeper:
+    """Return the keeper that this process shares for `store`."""
+    keeper = _shared.get(store)
+    if keeper is None:
+        keeper = _shared[store] = Keeper(store, bound)
+    return keeper
+
+
+def write_all_waiting() -> None:
+    """Have every store of this process tried once more."""
+    for keeper in list(_shared.values()):
+        keeper.write_waiting()
+
+
+def tell_what_is_lost(_left_s: float) -> None:
+    """Log how many runs were never stored; at exit."""
+    for keeper in list(_shared.values()):
+        keeper._end()  # noqa: SLF001 - this module's own class
+
+
+_shared: weakref.WeakKeyDictionary[TraceStore, Keeper] = weakref.WeakKeyDictionary()
+
+
+def _after_fork() -> None:
+    for keeper in list(_shared.values()):
+        keeper._forget()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+worker.last_jobs["keeping"] = write_all_waiting
+worker.last_at_exit["keeping"] = tell_what_is_lost

@@ -1,0 +1,122 @@
+"""Numbers of accounts and persons that carry a check of their own: cards, IBAN, US SSN."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.telephones import FREE
+
+_CARD = re.compile(
+    rf"{FREE}(?<!\d[ \-])[2-6]\d{{3}}(?:[ \-]?\d){{8,15}}(?![\w])(?![ \-.]\d)", re.ASCII
+)
+_CARD_NETWORKS = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]|2[2-7])\d{14}|3[47]\d{13}|3[0689]\d{12}"
+    r"|(?:6011|64[4-9]\d|65\d\d)\d{12,15}|35\d{14}|62\d{14,17}|(?:50|5[6-9]|6\d)\d{10,17}",
+    re.ASCII,
+)
+_SSN = re.compile(
+    r"(?:(?<![\w.\-])|(?<=\\[nrt]))(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w\-])", re.ASCII
+)
+_SSN_NAMED = re.compile(
+    r"(?:\bssn|social security(?: number| no\.?)?)\W{0,6}"
+    r"(?:is |was )?(\d{3}[ \-]?\d{2}[ \-]?\d{4})(?!\d)",
+    re.IGNORECASE,
+)
+# Found from its check digits; the country stands before them.
+_IBAN = re.compile(
+    r"\d\d(?<=(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))[A-Za-z]{2}\d\d)(?:[ \-]?[A-Za-z0-9]{4}){2,7}"
+    r"(?:[ \-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
+    re.ASCII,
+)
+# How long an account number is, country by country (ISO 13616 registry).
+_IBAN_LENGTH = {
+    country: int(length)
+    for length, countries in (
+        row.split(":")
+        for row in [
+            "15:NO",
+            "16:BE BI",
+            "18:DK FO FI GL NL FK SD",
+            "19:MK SI",
+            "20:AT BA EE KZ XK LT LU MN",
+            "21:HR LV LI CH",
+            "22:BH BG CR GE DE IE ME RS GB VA",
+            "23:GI IL IQ OM SO TL AE",
+            "24:AD CZ MD PK RO SA SK ES SE TN VG DZ",
+            "25:LY PT ST",
+            "26:IS TR",
+            "27:BF CF CG CM CV DJ FR GA GR IT KM MC MG MR SM TD YT",
+            "28:AL AZ CY DO GT HU LB NI PL BY SV BJ CI HN ML MZ NE SN TG",
+            "29:BR EG PS QA UA",
+            "30:JO KW MU YE",
+            "31:MT SC",
+            "32:LC",
+            "33:RU",
+        ]
+    )
+    for country in countries.split()
+}
+
+
+def find_cards(text: str, first: int, last: int) -> Iterator[Span]:
+    """Yield the card numbers in `text[first:last]`: a network's number that passes Luhn's check."""
+    for match in _CARD.finditer(text, first, last):
+        if is_card(match.group()):
+            yield Span(*match.span(), "card")
+
+
+def find_social(text: str, first: int, last: int) -> Iterator[Span]:
+    """Yield US social security numbers in `text[first:last]` that are written with hyphens."""
+    for match in _SSN.finditer(text, first, last):
+        yield Span(*match.span(), "ssn")
+
+
+def find_accounts(text: str, low: str) -> Iterator[Span]:
+    """Yield IBANs, and social security numbers that are called so.
+
+    Args:
+        text: Any text; the work grows linearly with its length.
+        low: The same text in lower case, of the same length.
+    """
+    if "ssn" in low or "social" in low:
+        for match in _SSN_NAMED.finditer(text):
+            yield Span(*match.span(1), "ssn")
+    for match in _IBAN.finditer(text):
+        start = match.start() - 2
+        end = _iban_end(text, start, match.end())
+        if end is not None:
+            yield Span(start, end, "iban")
+
+
+def is_card(written: str) -> bool:
+    """Tell whether a number is one of a card network's and its check digit fits (Luhn)."""
+    digits = written.replace(" ", "").replace("-", "")
+    if _CARD_NETWORKS.fullmatch(digits) is None or len(set(digits)) < 2:
+        return False
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        value = int(digit) * (2 if place % 2 else 1)
+        total += value - 9 if value > 9 else value
+    return total % 10 == 0
+
+
+def _iban_end(text: str, start: int, end: int) -> int | None:
+    """Return where the account number at `start` ends, when country, length and check agree."""
+    length = _IBAN_LENGTH.get(text[start : start + 2].upper())
+    if length is None:
+        return None
+    compact = ""
+    for at in range(start, end):
+        if text[at] not in " -":
+            compact += text[at]
+            if len(compact) == length:
+                break
+    else:
+        return None
+    if at + 1 < len(text) and text[at + 1].isalnum() and text[at + 1].isascii():
+        return None
+    moved = (compact[4:] + compact[:4]).upper()
+    valid = int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+    return at + 1 if valid else None

@@ -1,0 +1,106 @@
+"""Secrets on command lines: the flags and places where each command takes its password."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.values import fills_the_place
+
+_ARGUMENT = r"(\\*[\"'])?(?P<secret>(?(1)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
+_WORD = r"(?:\\*[\"'])?(?P<secret>[^\s\"'\\]{1,256})"
+_ARGS = r"(?:[^\n|;]{0,200}?[ \t])?"  # the other arguments
+
+# The literal to look for, the command as an expression, its flag for a password, and whether the
+# value may be glued to the flag.
+_FLAGS: Final = (
+    ("redis-cli", "redis-cli", "-a", False),
+    ("sshpass", "sshpass", "-p", True),
+    ("sqlcmd", "sqlcmd", "-P", True),
+    ("bcp", "bcp", "-P", True),
+    ("mongo", "mongo(?:sh|dump|export|import|restore|files)?", "-p", True),
+    ("cqlsh", "cqlsh", "-p", False),
+    ("docker", "docker[^\n|;]{0,80}? login", "-p", False),
+    ("podman", "podman[^\n|;]{0,80}? login", "-p", False),
+    ("helm", "helm[^\n|;]{0,80}? login", "-p", False),
+    ("az ", "az (?:login|acr login|ad)", "-p", False),
+    ("oc login", "oc login", "-p", False),
+    ("cf login", "cf login", "-p", False),
+    ("ldap", "ldap(?:search|add|modify|delete|passwd|whoami|compare)", "-w", True),
+    ("ipmitool", "ipmitool", "-P", False),
+    ("zip", "(?:un)?zip", "-P", True),
+    ("7z", "7za?[ \t]+[a-z]+", "-p", True),
+    ("rar ", "(?:un)?rar[ \t]+[a-z]+", "-h?p", True),
+    ("openssl", "openssl", "-(?:k|K|passwd)", False),
+    ("snmp", "snmp(?:walk|get|set|bulkwalk)", "-[AXc]", False),
+    ("useradd", "useradd", "-p", False),
+    ("usermod", "usermod", "-p", False),
+    ("mosquitto", "mosquitto_(?:pub|sub)", "-P", False),
+    ("ssh-keygen", "ssh-keygen", "-[NP]", False),
+    ("evil-winrm", "evil-winrm", "-p", False),
+    ("twine", "twine", "-p", False),
+    ("svn", "svn", "--password", False),
+    ("vncviewer", "vncviewer", "-passwd", False),
+)
+
+# The literal to look for, then the expression with its group "secret".
+_PLACES: Final = (
+    (
+        "mysql",
+        r"mysql(?:dump|admin|import|show|sh)?[ \t](?:[^\n|;]{0,200}?[ \t])?-p(?=[^\s\-])" + _ARGUMENT,
+    ),
+    (
+        "curl",
+        r"curl[ \t](?:[^\n|;]{0,200}?[ \t])?-(?:u|-user|U|-proxy-user)[ \t=]{0,8}(?:\\*[\"'])?"
+        r"[^\s:\"'\\]{1,80}:(?P<secret>[^\s\"'\\]{1,256})",
+    ),
+    (" -a", rf"\bhttps?[ \t]{_ARGS}-(?:a|-auth)[ \t=]{{1,4}}(?:\\*[\"'])?[^\s:\"'\\]{{1,80}}:(?P<secret>[^\s\"'\\]{{1,256}})"),
+    ("etcdctl", rf"etcdctl[ \t]{_ARGS}--user[ \t=]{{1,4}}[^\s:]{{1,80}}:" + _WORD),
+    ("pass:", r"-pass(?:in|out)?[ \t]{1,4}(?:\\*[\"'])?pass:(?P<secret>[^\s\"'\\]{1,256})"),
+    ("lftp", r"lftp[^\n|;]{0,120}?[ \t]-u[ \t]{0,4}(?:\\*[\"'])?[^\s,\"']{1,80}," + _WORD),
+    (" -u", r"(?:smbclient|rpcclient|smbmap|wmic?|winexe|net)[ \t][^\n|;]{0,120}?-U[ \t]{0,4}(?:\\*[\"'])?[^\s%\"']{1,80}%" + _WORD),
+    ("sqlplus", r"sqlplus[ \t](?:-\w+[ \t]){0,4}(?:\\*[\"'])?[^\s/\"'\\@]{1,80}/(?P<secret>[^\s\"'\\]{1,200}?)(?=@[\w/.:\-]{1,120}|[\s\"']|$)"),
+    ("rabbitmqctl", r"rabbitmqctl[ \t](?:[^\n|;]{0,80}?[ \t])?(?:add_user|change_password|authenticate_user)[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
+    ("htpasswd", r"htpasswd[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}?-\w{0,6}b\w{0,6}[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}[^\s]{1,120}[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
+    ("net user", r"net user[ \t]{1,4}(?!/)[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
+    ("net use", r"net use[ \t][^\n|;]{0,160}?/user:[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
+    ("echo", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?" + _ARGUMENT + r"(?(1)\\*[\"'])[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t](?:-\w{1,8}[ \t]){0,4}?-\w{0,4}S|[^\n|;]{0,200}--password-stdin|passwd\b|cryptsetup\b|gpg\b)"),
+    ("chpasswd", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?(?:\\*[\"'])?[^\s:\"']{1,64}:(?P<secret>[^\s\"'\\]{1,200})(?:\\*[\"'])?[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t])?chpasswd"),
+    ("secret set", r"secret set[ \t][^\n|;]{0,160}?(?:--body|-b)[ \t=]{1,4}" + _ARGUMENT),
+    ("securestring", r"ConvertTo-SecureString[ \t](?:-String[ \t]{1,4})?(?:-\w+[ \t]){0,4}" + _ARGUMENT),
+    ("configure set", r"configure set[ \t]{1,4}(?:aws_secret_access_key|aws_session_token|[\w.\-]{0,64}(?:token|password|secret|api_key))[ \t]{1,4}" + _ARGUMENT),
+    ("config set", r"config set[ \t]{1,4}(?:--\w+[ \t]{1,4}){0,3}[^\s]{0,120}(?:[Tt]oken|[Pp]assword|[Ss]ecret|[Kk]ey)[ \t]{1,4}" + _ARGUMENT),
+    ("login", r"\b(?:gh auth|npm|hf|huggingface-cli|wandb|vault|snyk auth|doppler|heroku|fly|vercel)[ \t](?:auth[ \t])?login[ \t](?:-{1,2}[\w\-]{1,24}[ \t=]){0,3}(?P<secret>[A-Za-z0-9_.\-]{20,})"),
+)  # fmt: skip
+
+_BY_FLAG = tuple(
+    (
+        literal,
+        re.compile(
+            rf"(?<![\w\-.])(?:[\w.\-]{{0,40}}/){{0,6}}{command}(?:\.exe)?[ \t]{_ARGS}{flag}"
+            + (r"[ \t]{0,8}(?!-)" if glued else r"[ \t]{1,8}(?!-)")
+            + _ARGUMENT
+        ),
+    )
+    for literal, command, flag, glued in _FLAGS
+)
+_BY_PLACE = tuple((literal, re.compile(place, re.IGNORECASE)) for literal, place in _PLACES)
+# Stands in every command of the first table.
+_FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
+
+
+def find_in_commands(text: str, low: str) -> Iterator[Span]:
+    """Yield the passwords that a command line holds where its command takes them.
+
+    Args:
+        text: Any text; the work grows linearly with its length.
+        low: The same text in lower case, of the same length.
+    """
+    flagged = _FLAGGED.search(low) is not None
+    for literal, pattern in (*_BY_FLAG, *_BY_PLACE) if flagged else _BY_PLACE:
+        if literal in low:
+            for match in pattern.finditer(text):
+                if not fills_the_place(match["secret"]):
+                    yield Span(*match.span("secret"), "password")

@@ -1,0 +1,95 @@
+"""Notations that bind a value to a name without a sign: flags, pairs, markup, forms, calls."""
+
+from __future__ import annotations
+
+import re
+
+from kp_langchain.redaction.extents import bare, quoted
+from kp_langchain.redaction.keys import split_name, telling
+from kp_langchain.redaction.prose import FUNCTION_WORDS
+from kp_langchain.redaction.values import looks_chosen
+
+_GAP = re.compile(r"[ \t]{1,64}")
+_NEXT_CELL = re.compile(r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])")
+_PAIRED = re.compile(
+    r"\\{0,40}[\"'][ \t]{0,8},\s{0,64}"
+    r"(?:(?:\\{0,40}[\"'])?[Vv]alue\\{0,40}[\"']?\s{0,8}[:=]\s{0,8})?"
+    r"(?=\\{0,40}[\"'])"
+)
+_IS_NAME = re.compile(r"\\{0,40}[\"']\s{0,8}:")
+_TAGGED = re.compile(
+    r"\\{0,40}[\"'](?:[^<>\n]{0,80}?[\s](?:value|content|default)=(?=\\{0,40}[\"'])"
+    r"|[^<>\n]{0,80}>(?=[^<>\s]))"
+)
+_NAMING = re.compile(r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"']$", re.IGNORECASE)
+_ELEMENT = re.compile(
+    r"(?:[ \t][^<>\n]{0,200})?>\s{0,64}(?=[^<>\s])|</key>(?:\s|\\{1,16}[nrt]){0,64}<string>"
+)
+_IN_TAG = re.compile(r"<[\w:.\-]{0,64}$")
+_FORM_PART = re.compile(
+    r"\"(?:\r?\n|\\r\\n|\\n)(?:[A-Z][^\r\n\\]{0,80}(?:\r?\n|\\r\\n|\\n)){0,2}(?:\r?\n|\\r\\n|\\n)"
+)
+_HCL = re.compile(r"\\{0,40}\"[ \t]{0,4}\{[^{}]{0,200}?default[ \t]{0,8}=[ \t]{0,8}(?=\\{0,40}\")")
+_CALL = re.compile(r"\([ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")
+_SETTERS = frozenset(("set", "with", "use", "update", "change"))
+_METAVARIABLE = re.compile(r"[A-Z][A-Z0-9_]*(?:=\w*)?")
+_OPENS_PAIR = re.compile(r"[(\[{][ \t]{0,8}\\{0,40}[\"']$")
+_CLOSES_PAIR = re.compile(r"\\{0,40}[\"'][ \t]{0,8}[)\]}]")
+
+
+def noted(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
+    """Return the value that a notation other than a sign gives the name."""
+    after = text[end]
+    if after in "> \t<" and _IN_TAG.search(text[max(0, start - 66) : start]):
+        element = _ELEMENT.match(text, end)
+        close = text.find("<", element.end(), element.end() + 4096) if element else -1
+        if element is not None and close > 0:
+            return element.end(), close
+    if name.startswith("-") and after in " \t":
+        gap = _GAP.match(text, end)
+        at = gap.end() if gap else end
+        return None if text[at : at + 1] == "-" else quoted(text, at) or _argument(text, at)
+    if after in "\"'\\":
+        return _after_quoted_name(text, start, end)
+    if after == "<":
+        element = _ELEMENT.match(text, end)
+        return bare(text, element.end()) if element else None
+    if after == "(" and split_name(name)[0] in _SETTERS | {"password"}:
+        call = _CALL.match(text, end)
+        return quoted(text, call.end()) if call else None
+    cell = _NEXT_CELL.match(text, end)
+    if cell is not None:
+        span = quoted(text, cell.end()) or bare(text, cell.end())
+        return span if span and any(map(str.isdigit, text[slice(*span)])) else None
+    return None
+
+
+def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the value that goes with a name in quotes: pairs, attributes, parts of forms."""
+    paired = _PAIRED.match(text, end)
+    if paired is not None:
+        span = quoted(text, paired.end())
+        if span is None or _IS_NAME.match(text, span[1]) or telling(text[slice(*span)]):
+            return None  # the next name of a mapping or of a list of names
+        if "alue" in paired.group() or text[start] == "-" or looks_chosen(text[slice(*span)]):
+            return span
+        alone = _OPENS_PAIR.search(text[max(0, start - 50) : start])
+        return span if alone and _CLOSES_PAIR.match(text, span[1]) else None
+    part = _FORM_PART.match(text, end) if text[end] == '"' else None
+    if part is not None:
+        return bare(text, part.end())
+    block = _HCL.match(text, end)
+    if block is not None:
+        return quoted(text, block.end())
+    tagged = _TAGGED.match(text, end)
+    if tagged is None or not _NAMING.search(text[max(0, start - 24) : start]):
+        return None
+    return quoted(text, tagged.end()) or bare(text, tagged.end())
+
+
+def _argument(text: str, at: int) -> tuple[int, int] | None:
+    """Return the argument of a flag, unless a manual names it (`--token TOKEN`) or goes on."""
+    span = bare(text, at)
+    if span is None or _METAVARIABLE.fullmatch(text, *span):
+        return None
+    return None if text[slice(*span)].lower() in FUNCTION_WORDS else span

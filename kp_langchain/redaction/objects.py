@@ -1,0 +1,47 @@
+"""Objects that hold data, as the mappings and lists that they are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+
+def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
+    """Return what an object holds, or None if it is no object that holds data.
+
+    Args:
+        value: Anything but a dict, list, tuple or set.
+
+    Returns:
+        A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
+        list for a deque. Of an exception: its kind, arguments and notes.
+    """
+    if isinstance(value, str | bytes | int | float | None):
+        return None
+    if isinstance(value, SecretStr | SecretBytes):
+        return {"secret": value.get_secret_value()}
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, deque):
+        return list(value)
+    if isinstance(value, BaseException):
+        notes = list(getattr(value, "__notes__", ()))
+        return {"type": type(value).__name__, "args": list(value.args)} | (
+            {"notes": notes} if notes else {}
+        )
+    if isinstance(value, Enum):
+        return {"name": value.name, "value": value.value}
+    if isinstance(value, BaseModel):
+        return {**vars(value), **(value.model_extra or {})}
+    if isinstance(value, type):
+        return None
+    if dataclasses.is_dataclass(value):
+        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+    if hasattr(type(value), "__attrs_attrs__"):
+        return {one.name: getattr(value, one.name, None) for one in type(value).__attrs_attrs__}
+    return None

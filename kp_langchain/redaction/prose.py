@@ -1,0 +1,213 @@
+"""Secrets in sentences: "the password is ...", "your code is ...", the words of a wallet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kp_langchain.redaction.extents import bare, quoted
+from kp_langchain.redaction.keys import Telling, word_set
+from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.values import looks_chosen, looks_generated
+
+FUNCTION_WORDS = word_set(
+    "a an the this that these those to too not no is are was were be been being in on at of for "
+    "from with by as it its your my our their his her must should can could may might will would "
+    "has have had do does did required missing invalid incorrect wrong weak strong expired correct "
+    "empty too only also used valid blank null none here there same different stored sent set "
+    "shown hidden case never always one just now still already unknown unique if when what which "
+    "we i you they he she us them about good bad safe secure public private available optional mandatory key all any see "
+    "raise return pass break continue yield await assert print else lambda throw new del import "
+    "requerido requerida obligatorio obligatoire requis vereist erforderlich vergessen ungültig "
+    "and or but then so falsch oublié incorrecta incorrecto vacía olvidada dimenticata wymagane richiesta"
+)
+_SAID = re.compile(
+    r"[\"'`]?(?:(?P<short>['\u2019]s)|[ \t]{1,4}"
+    r"(?:(?:for|of|on|at|in)[ \t](?:the |my |our |your )?[\w.@\-/]{1,40}[ \t]{1,4})?"
+    r"(?:is|was|are|equals|will be|(?:has|have) been (?:created|changed|set|reset|issued)(?: to)?"
+    r"|(?P<moved>to)))(?:[ \t]{0,2}[:=](?!=))?[ \t]{1,4}"
+    r"(?:now |still |set to |currently )?"
+)
+_ENDS_CLAUSE = re.compile(
+    r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
+)
+_WORD_ONLY = re.compile(r"[^\W\d_]+(?:['\-][^\W\d_]+)?")
+
+# A generated value some words after the name: "use this key for acme: ...".
+_WORDS_BETWEEN = re.compile(
+    r"(?P<words>(?:[ \t]{1,3}[A-Za-z][\w'\-]{0,20}){0,5})(?P<sign>[ \t]{0,2}[:=])?[ \t]{1,3}[\"'`*]{0,2}"
+    r"(?=(?P<value>[A-Za-z0-9_\-+/=.~]{16,512}))"
+)
+_FILLERS = word_set(
+    "is was be been has have will for to of with as the a an my our your their this that new old "
+    "current value now here below follows follow use using used uses created generated issued "
+    "rotated changed set expired named called from in at on by it and"
+)
+_HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PATH_LIKE = re.compile(
+    r"[a-z]{2,12}[_\-][A-Za-z0-9]+|[\w.\-]*(?:/[\w.\-]*)+|[a-z0-9]+(?:[.\-_][a-z0-9]+)+"
+)
+_ARTICLES = word_set("the my your our this that new correct following their its a secret")
+
+# A name, a blank, a value: "PASSWORD hunter22", "cvv 123", "with password x1y2".
+_TECHNICAL = re.compile(
+    r"(?:sha|md|utf|oauth|base|rsa|dsa|ed|aes|des|v|p|http|tls|ssl|ipv|crc|hs|rs|es|step|line|page|"
+    r"field|version|rule|test|case|item|level|phase|part|section|chapter|figure|table|node|worker|"
+    r"host|user|app|db|web|py|python|gpt|x|q|day|week|key|token|cookie|col|row|arg|param|blake|ver)"
+    r"[\-_.]?\d[\d.]*[a-z]?",
+    re.IGNORECASE,
+)
+_STATED = re.compile(r"(?:[ \t][\w'\u2019\"`/.\-]{1,40}){1,4}[ \t]?[:\uff1a][ \t]{1,4}")
+_DIGITS_FOLLOW = re.compile(
+    r"[ \t]{1,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
+)
+_BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t])?(?![ \t])")
+
+_CODE_WORDS = ("code", "passw", "passcode", "otp", "pin")
+_CODE_NUMBER = r"(?P<code>\d{3}[ \-]\d{3}|[A-Z]{1,3}-\d{4,8}|\d{4,8})(?![\w\-]|[.,]\d)"
+# "123456 is your verification code", "use 123456 as your one-time password"
+_CODE_BEFORE = re.compile(
+    rf"(?<![\w\-.,#/:]){_CODE_NUMBER}(?= (?:is|as) (?:your|the|a|my)\b"
+    r"[^\n]{0,30}(?:verification|security|log-?in|sign-?in|confirmation|authentication|access|"
+    r"one-time|2fa|mfa|otp|sms|reset|activation|pass)?[ \-]?\Z)"
+)
+# "your Acme code is 123456", "enter the code 123456"
+_CODE_LEFT = re.compile(
+    r"(?:your (?:\w{1,20} ){0,2}|(?:enter|use|type|with|using) (?:the |this |your )?|"
+    r"(?:2fa|mfa|sms|one-time|access|security|verification|login) )\Z"
+)
+_CODE_AFTER = re.compile(rf"(?:code|otp|pin|passcode)(?: is)?(?: now)?:? {_CODE_NUMBER}")
+
+_SENTENCE = frozenset(("the", "and", "for", "are", "was", "has", "not", "but", "which", "when"))
+_SEED_NAMES = ("seed", "mnemonic", "recovery", "backup", "wallet")
+_SEED_WORDS = re.compile(
+    r"[^\n]{0,60}?[:=\"'`]\s{0,4}[\"'`]?(?P<words>[a-z]{3,8}(?: [a-z]{3,8}){11,23})\b"
+)
+_SEED_SAID = re.compile(
+    r"[^\n]{0,40}? (?:is|are):? [\"'`]?(?P<words>[a-z]{3,8}(?: [a-z]{3,8}){11,23})\b"
+)
+
+
+def said(text: str, end: int, tells: Telling) -> tuple[int, int] | None:
+    """Return the value in "the password is ...", when it is one and not the sentence going on.
+
+    Args:
+        text: The whole text.
+        end: Where the telling name ends.
+        tells: What the name says.
+    """
+    match = _SAID.match(text, end)
+    if match is None:
+        return None
+    inside = quoted(text, match.end())
+    if inside is not None:
+        return inside if not match["moved"] or looks_chosen(text[slice(*inside)]) else None
+    span = bare(text, match.end())
+    if span is None:
+        return None
+    value = text[slice(*span)]
+    if "://" in value:
+        return None
+    if match["moved"] or match["short"]:
+        return span if looks_chosen(value) and not _TECHNICAL.fullmatch(value) else None
+    if any(character.isdigit() for character in value) or looks_generated(value):
+        return span
+    if value.lower() in FUNCTION_WORDS or tells.kind not in ("password", "credential"):
+        return span if "-" in value.strip("-") and value.count("-") > 1 else None
+    if _WORD_ONLY.fullmatch(value) is None:
+        return span
+    if value.lower().endswith(("ed", "ing", "ly", "able", "ible", "ful")):
+        return None
+    return span if _ENDS_CLAUSE.match(text, span[1]) else None
+
+
+def beside(text: str, name: str, end: int, tells: Telling) -> tuple[int, int] | None:
+    """Return the value that follows a name with nothing but a blank between: "PASSWORD x1y2z3"."""
+    if tells.kind in ("cvv", "otp", "pin"):
+        digits = _DIGITS_FOLLOW.match(text, end)
+        if digits is None or (tells.kind != "cvv" and len(digits["digits"]) < 4):
+            return None
+        return digits.span("digits")
+    blank = _BLANK.match(text, end)
+    if blank is None:
+        return None
+    inside = quoted(text, blank.end())
+    if inside is not None:
+        return inside if tells.kind == "password" and tells.strong and text[end] == " " else None
+    if (tells.kind != "password" or not tells.strong) and not name.isupper():
+        return None
+    span = bare(text, blank.end())
+    if span is None:
+        return None
+    value = text[slice(*span)]
+    drawn = len(value) >= 6 and looks_chosen(value) and any(map(str.isdigit, value))
+    return span if drawn and "://" not in value and not _TECHNICAL.fullmatch(value) else None
+
+
+def nearby(text: str, end: int, *, bare_name: bool) -> tuple[int, int] | None:
+    """Return a generated value a few words after the name of a key or token.
+
+    Args:
+        text: The whole text.
+        end: Where the name ends.
+        bare_name: Whether the name is just "key", which says less.
+    """
+    match = _WORDS_BETWEEN.match(text, end)
+    if match is None:
+        return None
+    words = match["words"].lower().split()
+    if sum(word not in _FILLERS for word in words) > 1:
+        return None
+    value = match["value"].rstrip(".=" if match["value"].endswith(".") else ".")
+    if not looks_generated(value) or (
+        _PATH_LIKE.fullmatch(value) and not _HASH_LIKE.fullmatch(value)
+    ):
+        return None
+    if _HASH_LIKE.fullmatch(value):
+        stated = match["sign"] is not None or "is" in words or not words
+        if not stated or (
+            bare_name and not ("for" in words or ("is" in words and "-" not in value))
+        ):
+            return None
+    return match.start("value"), match.start("value") + len(value)
+
+
+def stated(text: str, end: int) -> tuple[int, int] | None:
+    """Return the value after some words and a colon: "passphrase for the key /x/id: ..."."""
+    match = _STATED.match(text, end)
+    span = (quoted(text, match.end()) or bare(text, match.end())) if match else None
+    if span is None:
+        return None
+    value = text[slice(*span)]
+    drawn = looks_chosen(value) and any(map(str.isdigit, value)) and "://" not in value
+    return span if drawn and not _TECHNICAL.fullmatch(value) else None
+
+
+def is_bare_key(text: str, start: int) -> bool:
+    """Tell whether the word "key" at `start` speaks of a credential for all one can see."""
+    before = text[max(0, start - 24) : start].split()
+    gap = start == 0 or not text[start - 1].isalnum()
+    return gap and (not before or before[-1].lower().strip("\"'`(*") in _ARTICLES)
+
+
+def find_codes(text: str, low: str) -> Iterator[Span]:
+    """Yield codes sent for one use: "123456 is your verification code", "enter the code 123456"."""
+    for at in occurrences(low, _CODE_WORDS):
+        if at >= 9 and low[at - 1] in " -":
+            first = max(0, at - 64)
+            code = _CODE_BEFORE.search(text[first:at])
+            if code is not None:
+                yield Span(first + code.start("code"), first + code.end("code"), "otp")
+        after = _CODE_AFTER.match(text, at) or _CODE_AFTER.match(low, at)
+        if after is not None and _CODE_LEFT.search(low[max(0, at - 44) : at]):
+            yield Span(*after.span("code"), "otp")
+
+
+def find_seeds(text: str, low: str) -> Iterator[Span]:
+    """Yield the 12 to 24 words that open a wallet, where they are called that."""
+    for at in occurrences(low, _SEED_NAMES):
+        match = _SEED_WORDS.match(text, at) or _SEED_SAID.match(text, at)
+        if match is not None:
+            words = match["words"].split()
+            if len(words) % 3 == 0 and not _SENTENCE & set(words):
+                yield Span(*match.span("words"), "private_key")

@@ -1,0 +1,71 @@
+"""Made-up values drawn from a seeded generator, so no file holds anything like a credential."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Final
+from uuid import UUID
+
+_HEX: Final = "0123456789abcdef"
+_UPPER: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_DIGITS: Final = "0123456789"
+_LOWER: Final = _UPPER.lower()
+_ALPHABETS: Final = {
+    "h": _HEX,
+    "H": _HEX.upper(),
+    "d": _DIGITS,
+    "a": _LOWER,
+    "A": _UPPER + _DIGITS,
+    "B": _UPPER + "234567",
+    "l": _LOWER + _DIGITS,
+    "x": _LOWER + _UPPER + _DIGITS,
+    "u": _LOWER + _UPPER + _DIGITS + "_-",
+    "b": _LOWER + _UPPER + _DIGITS + "+/",
+    "k": "qpzry9x8gf2tvdw0s3jn54khce6mua7l".upper(),  # bech32
+    "z": "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz",  # base58
+}
+_FIELD: Final = re.compile(r"\{([a-zA-Z])(\d*)\}")
+
+
+def fill(template: str, source: random.Random) -> str:
+    """Fill `{h32}` with 32 hexadecimal digits, `{U}` with a UUID, and so on for each alphabet."""
+
+    def one(match: re.Match[str]) -> str:
+        kind, length = match.groups()
+        if kind == "U":
+            return str(UUID(int=source.getrandbits(128), version=4))
+        body = source.choices(_ALPHABETS[kind], k=int(length or 1))
+        if len(body) > 10 and kind not in "da":
+            body[2], body[5], body[7] = source.choices("234567", k=3)
+        return "".join(body)
+
+    return _FIELD.sub(one, template)
+
+
+def password(source: random.Random) -> str:
+    """Draw a password as people choose them."""
+    word = source.choice(
+        [
+            "tiger",
+            "sunset",
+            "dragon",
+            "winter",
+            "mango",
+            "falcon",
+            "pepper",
+            "river",
+            "copper",
+            "jasmine",
+        ]
+    )
+    return source.choice(
+        [
+            f"{word}{source.randrange(10, 9999)}",
+            f"{word.title()}{source.randrange(10, 999)}!",
+            f"{word.title()}#{source.randrange(1000)}x",
+            f"{word[:3]}{source.randrange(100, 999)}{word[3:].upper()}",
+            "".join(source.choices(_ALPHABETS["x"], k=12)) + "9a",
+            f"{word}-{source.choice(['blue', 'red', 'green'])}-{source.randrange(10, 99)}",
+        ]
+    )
