@@ -99,8 +99,10 @@ def show(
             lines.append(f"to be tried again after {one.due_at:%Y-%m-%d %H:%M:%S} UTC")
         if one.reason:
             lines.append(f"reason: {one.reason}")
-        for issue in one.issues or ():
-            lines.append(f"  {issue.get('path') or '(whole)'}: {issue.get('message', '')}")
+        lines += [
+            f"  {issue.get('path') or '(whole)'}: {issue.get('message', '')}"
+            for issue in one.issues or ()
+        ]
         make_console().print(Text(visible("\n".join(lines))), soft_wrap=True)
 
 

@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_redaction.py
 
 prints recall by family and false positives on the cases of tests/redaction, which were written for
-the kinds that a redactor meets, and times on generated texts. Where a folder `shared/redaction` with
-the development corpora and their scorer lies beside the checkout, their table follows.
+the kinds that a redactor meets, and times on generated texts. Where a folder `shared/redaction`
+with the development corpora and their scorer lies beside the checkout, their table follows.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ def recall(name: str, cases: Iterable[tuple[str, Any, str]]) -> None:
         found[family] += not leaks(secret, done)
         kept.append(words_kept(value, done, secret))
         again += redact(done).value != done
-    print(f"\n{name}: {sum(found.values())} of {seen.total()} = {share(found, seen)}, "
-          f"words kept {100 * sum(kept) / len(kept):.1f} %, changed when redacted again: {again}")  # fmt: skip
+    print(
+        f"\n{name}: {found.total()} of {seen.total()} = {share(found, seen)}, "
+        f"words kept {100 * sum(kept) / len(kept):.1f} %, changed when redacted again: {again}"
+    )
     short = [one for one in seen if found[one] < seen[one]]
     print(f"  {len(seen)} families, {len(seen) - len(short)} of them complete")
     for family in sorted(short):

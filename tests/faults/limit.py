@@ -1,7 +1,7 @@
 """1,000 contributions under the free tier's limit: `python -m tests.faults.limit`.
 
-The registry counts 30 writes a window, as the free tier does a minute, with a window of 0.6 s; three
-429 within its hour would revoke the key.
+The registry counts 30 writes a window, as the free tier does a minute, with a window of 0.6 s;
+three 429 within its hour would revoke the key.
 """
 
 from __future__ import annotations

@@ -333,7 +333,10 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=500, help="how many kill -9")
     parser.add_argument("--only", default="", help="part of a scenario's name")
     wanted = parser.parse_args()
-    heads = "scenario | runs | passed | arrived | lost | doubled | strangers | agent errors | miscounted | s | note"
+    heads = (
+        "scenario | runs | passed | arrived | lost | doubled | strangers | agent errors | "
+        "miscounted | s | note"
+    )
     print(f"| {heads} |\n| --- |{' ---: |' * 9} --- |")
     total = 0
     bad = 0
