@@ -18,7 +18,7 @@ _BODY = re.compile(
 )
 _MAX_BLOCK = 65_536
 _PUTTY = re.compile(
-    r"Private-Lines: ?\d{1,4}(?:\\n|\\r|\s){1,4}(?P<body>[A-Za-z0-9+/=\s\\]{16,16384}?)"
+    r"Private-Lines: ?\d{1,4}(?:\\{1,16}[nr]|\s){1,8}(?P<body>[A-Za-z0-9+/=\s\\]{16,16384}?)"
     r"(?=Private-(?:MAC|Hash)|[^A-Za-z0-9+/=\s\\]|\Z)"
 )
 _XML = re.compile(r"<(?:D|P|Q|DP|DQ|InverseQ)>(?P<body>[A-Za-z0-9+/=\s]{16,2048})</")

@@ -1,4 +1,4 @@
-"""Texts whose letters JSON wrote as escapes: `\\u5bc6\\u7801` read as the word it is."""
+r"""Texts whose letters JSON wrote as escapes: `\\u5bc6\\u7801` read as the word it is."""
 
 from __future__ import annotations
 

@@ -43,6 +43,12 @@ _LOOSE = tuple(
         ("dropbox_token", r"[a-z0-9]{11}", r"AAAAAAAAAA[\w\-=]{40,50}"),
     )
 )
+# One of these stands in each of them.
+_LOOSE_SIGN = re.compile(
+    r"-(?:us\d|[0-9a-f]{8}-[0-9a-f]{8})|:(?:AA|[0-9a-f]{64})|\.(?:[\w\-]{6}\.|[A-Za-z0-9]{16}|atlasv1)"
+    r"|Q~|JQQJ99|A(?:ZDO|CDb|zCa|zFu|zSe|IoT|AAAAAAAAA)|\+A|\||_mmk",
+    re.ASCII,
+)
 # Issuers without a row of their own mark what is secret, too: acme_sk_live_..., acme-pat-...
 _MARKER = re.compile(
     trie(
@@ -123,8 +129,11 @@ def find_formats(text: str) -> Iterator[Span]:
         if last - first >= _MARKED_LENGTH:
             yield from _marked(text, first, last)
         if last - first >= _LOOSE_LENGTH:
-            yield from _loose(text, first, last)
+            if _LOOSE_SIGN.search(text, first, last):
+                yield from _loose(text, first, last)
             yield from _prefixed(text, first, last)
+            for match in _WALLET.finditer(text, first, last):
+                yield Span(*match.span(), "wallet_key")
     if "$" in text:
         for match in _PASSWORD_HASH.finditer(text):
             yield Span(*match.span(), "password_hash")
@@ -146,7 +155,11 @@ def _prefixed(text: str, first: int, last: int) -> Iterator[Span]:
     for match in _LONG_BODY.finditer(text, first, min(last + 1, len(text))):
         body = match.group()[1:]
         owner = _SHORT_PREFIX.match(text[max(0, match.start() - 8) : match.start()][::-1])
-        if owner is None or owner.group()[::-1] in _THINGS or len(body) < 32 + 4 * (match[0][0] == "-"):
+        if (
+            owner is None
+            or owner.group()[::-1] in _THINGS
+            or len(body) < 32 + 4 * (match[0][0] == "-")
+        ):
             continue
         start = match.start() - owner.end()
         mixed = not body.islower() and not body.isupper() and looks_generated(body)
@@ -162,8 +175,6 @@ def _loose(text: str, first: int, last: int) -> Iterator[Span]:
             start = match.start() - (head.end() if head else 0)
             if head is not None and starts_word(text, start):
                 yield Span(start, match.end(), kind)
-    for match in _WALLET.finditer(text, first, last):
-        yield Span(*match.span(), "wallet_key")
 
 
 def _form_end(text: str, start: int, longest: str) -> Span | None:

@@ -1,4 +1,4 @@
-"""Names of people in paths and prompts: /home/x, C:\\Users\\x, ~x/, x@host:~$, ls -l."""
+r"""Names of people in paths and prompts: /home/x, C:\\Users\\x, ~x/, x@host:~$, ls -l."""
 
 from __future__ import annotations
 

@@ -28,10 +28,14 @@ _DOTTED = re.compile(
     r"(?<![\w.@/\-])[\w.+\-]{2,40}(?: dot [\w\-]{1,40}){0,3} at (?!the |a |this |that |my |our )[\w\-]{1,63}"
     r"(?:(?: dot |\.)[\w\-]{1,40}){0,3} dot [a-z]{2,12}(?!\w)"
 )
-# Any stretch long enough for an address, a telephone or a card number.
-_NUMBERS = re.compile(r"\d[\d.\-() /]{6,}", re.ASCII)
-# Neither a telephone nor a social security number: digits alone, a date, a decimal fraction.
-_PLAIN = re.compile(r"\d+[ .)]{0,2}|(?:19|20)\d\d-[01]\d-[0-3]\d[ .]?|\d+\.\d+[ .)]{0,2}", re.ASCII)
+# Any stretch long enough for an address, a telephone or a card number, but neither up to eleven
+# digits alone, nor a date, nor a decimal fraction.
+_MORE = r"(?![\d.\-() /])"
+_NUMBERS = re.compile(
+    rf"\d(?:(?<=\+\d)|(?<!\d\d)(?!\d{{0,10}}{_MORE}|\d{{0,19}}\.\d{{1,20}}{_MORE}"
+    rf"|(?:(?<=1)9|(?<=2)0)\d\d-[01]\d-[0-3]\d{_MORE}))[\d.\-() /]{{6,}}",
+    re.ASCII,
+)
 # Signs that stand for the ones on a keyboard.
 _WIDE = re.compile("[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]")
 _NARROWED = {
@@ -130,8 +134,6 @@ def _numbers(text: str) -> Iterator[Span]:
             yield from _addresses(text, first, last)
         if length >= 12:
             yield from find_cards(text, first, last)
-        if _PLAIN.fullmatch(text, run.start(), run.end()) and text[first : run.start()][-1:] != "+":
-            continue
         yield from find_phones(text, first, last)
         if length >= 11:
             yield from find_social(text, first, last)

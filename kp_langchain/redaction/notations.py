@@ -10,7 +10,9 @@ from kp_langchain.redaction.prose import FUNCTION_WORDS
 from kp_langchain.redaction.values import looks_chosen
 
 _GAP = re.compile(r"[ \t]{1,64}")
-_NEXT_CELL = re.compile(r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])")
+_NEXT_CELL = re.compile(
+    r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])"
+)
 _PAIRED = re.compile(
     r"\\{0,40}[\"'][ \t]{0,8},\s{0,64}"
     r"(?:(?:\\{0,40}[\"'])?[Vv]alue\\{0,40}[\"']?\s{0,8}[:=]\s{0,8})?"
@@ -21,13 +23,16 @@ _TAGGED = re.compile(
     r"\\{0,40}[\"'](?:[^<>\n]{0,80}?[\s](?:value|content|default)=(?=\\{0,40}[\"'])"
     r"|[^<>\n]{0,80}>(?=[^<>\s]))"
 )
-_NAMING = re.compile(r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"']$", re.IGNORECASE)
+_NAMING = re.compile(
+    r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"']$", re.IGNORECASE
+)
 _ELEMENT = re.compile(
     r"(?:[ \t][^<>\n]{0,200})?>\s{0,64}(?=[^<>\s])|</key>(?:\s|\\{1,16}[nrt]){0,64}<string>"
 )
 _IN_TAG = re.compile(r"<[\w:.\-]{0,64}$")
+_NEWLINE = r"(?:\r?\n|(?:\\{1,16}r)?\\{1,16}n)"
 _FORM_PART = re.compile(
-    r"\"(?:\r?\n|\\r\\n|\\n)(?:[A-Z][^\r\n\\]{0,80}(?:\r?\n|\\r\\n|\\n)){0,2}(?:\r?\n|\\r\\n|\\n)"
+    rf"\\{{0,40}}\"{_NEWLINE}(?:[A-Z][^\r\n\\]{{0,80}}{_NEWLINE}){{0,2}}{_NEWLINE}"
 )
 _HCL = re.compile(r"\\{0,40}\"[ \t]{0,4}\{[^{}]{0,200}?default[ \t]{0,8}=[ \t]{0,8}(?=\\{0,40}\")")
 _CALL = re.compile(r"\([ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")
@@ -49,7 +54,7 @@ def noted(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
         gap = _GAP.match(text, end)
         at = gap.end() if gap else end
         return None if text[at : at + 1] == "-" else quoted(text, at) or _argument(text, at)
-    if after in "\"'\\":
+    if after in "\"'\\" and not text.startswith("\\t", end):
         return _after_quoted_name(text, start, end)
     if after == "<":
         element = _ELEMENT.match(text, end)
@@ -75,7 +80,7 @@ def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | Non
             return span
         alone = _OPENS_PAIR.search(text[max(0, start - 50) : start])
         return span if alone and _CLOSES_PAIR.match(text, span[1]) else None
-    part = _FORM_PART.match(text, end) if text[end] == '"' else None
+    part = _FORM_PART.match(text, end)
     if part is not None:
         return bare(text, part.end())
     block = _HCL.match(text, end)

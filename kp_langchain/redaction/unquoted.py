@@ -107,5 +107,3 @@ def _repeats_name(value: str, name: str) -> bool:
         or (len(mine) > 1 and mine[0] in ("get", "load", "new", "read"))
         or value.lower().startswith(words[-1])
     )
-
-

@@ -26,7 +26,9 @@ _STAND_IN = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _TICKER = re.compile(r"[A-Z]{2,5}")
-_LEADING_SCHEME = re.compile(r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE)
+_LEADING_SCHEME = re.compile(
+    r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
+)
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
 _CHOSEN = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with signs between: users:2024:11, data/part-0001.parquet

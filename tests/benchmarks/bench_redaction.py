@@ -32,6 +32,7 @@ from tests.redaction.context_cases import CONTEXT  # noqa: E402
 from tests.redaction.format_cases import FORMATS  # noqa: E402
 from tests.redaction.identifier_cases import IDENTIFIERS  # noqa: E402
 from tests.redaction.nasty import NASTY  # noqa: E402
+from tests.redaction.struct_cases import STRUCT  # noqa: E402
 
 NASTY_CHARS = 100_000
 WORD = re.compile(r"[A-Za-z]{3,}")
@@ -226,6 +227,7 @@ def corpora() -> None:
 def main() -> None:
     recall("credentials with a form of their own", FORMATS)
     recall("secrets that their surroundings tell", CONTEXT)
+    recall("values under telling names in structures", STRUCT)
     recall("identifiers", IDENTIFIERS)
     untouched("look-alike names", LOOKALIKES)
     untouched("benign texts", BENIGN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from typing import Final
+from urllib.parse import quote
 from uuid import UUID
 
 _HEX: Final = "0123456789abcdef"
@@ -41,6 +42,22 @@ def fill(template: str, source: random.Random) -> str:
         return "".join(body)
 
     return _FIELD.sub(one, template)
+
+
+def compose(template: str, source: random.Random) -> tuple[str, str]:
+    """Fill a template and tell its secret: the longest of what was drawn.
+
+    `{p}` stands for a password, `{q}` for one percent-encoded, the rest is as in `fill`.
+    """
+    drawn: list[str] = []
+
+    def one(match: re.Match[str]) -> str:
+        kind = match.group(1)
+        drawn.append(password(source) if kind in "pq" else fill(match.group(), source))
+        return quote(drawn[-1]) if kind == "q" else drawn[-1]
+
+    text = _FIELD.sub(one, template)
+    return text, max(drawn, key=len)
 
 
 def password(source: random.Random) -> str:

@@ -177,6 +177,14 @@ _FORMS: Final = (
     ("paseto", "v4.local.{u120} v2.public.{u160}.{u20} k4.secret.{u86}"),
     ("macaroon", "MDAxY2xvY2F0aW9u{b140}= AgETdGhpcyBp{u120}"),
     ("crypto_wallet", "xprv9s21ZrQH143K{z96} S{B55}"),
+    (
+        "other issuers",
+        "acme_sk_live_{x32} zed_pat_{x40} foo-token-{l32} myco_api_{x36} bar-sk-{x48}",
+    ),
+    (
+        "other issuers",
+        "vndr_priv_{x44} abc_access_{x40} pk-secret-{x32} ddp_{x34} lk_{x40} nvcf-{x40}",
+    ),
     ("django", "django-insecure-{l49}"),
     ("laravel", "base64:{b43}="),
 )

@@ -38,7 +38,7 @@ def test_a_pattern_of_ones_own():
         "run --employee-number %s now",
         "the employee number is %s",
         "my_employee_number = '%s'",
-        "employee number：%s",  # noqa: RUF001
+        "employee number：%s",
     ],
 )
 def test_a_name_of_ones_own_in_text(text):
