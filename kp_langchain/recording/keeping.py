@@ -59,6 +59,7 @@ class Keeper:
     def keep(self, scored: ScoredTrace, sender: Sender | None, tally: Tally) -> None:
         """Write a run, and what waits, unless the store failed a moment ago."""
         self._waiting.append(_Item(scored, sender, tally))
+        _with_waiting.add(self)
         tally.add("waiting_to_store")
         if time.monotonic() >= self._resume_at:
             self.write_waiting()
@@ -94,18 +95,18 @@ class Keeper:
             item.tally.add("waiting_to_store", -1)
             if item.sender is not None:
                 item.sender.wake()
+        _with_waiting.discard(self)
 
     def _give_up(self, item: _Item) -> None:
         item.tally.add("waiting_to_store", -1)
         item.tally.add("not_stored")
 
     def _end(self) -> None:
-        if self._waiting:
-            log.warning(
-                "%d scored runs could not be kept in %s before exit and are lost",
-                len(self._waiting),
-                self._store.location,
-            )
+        log.warning(
+            "%d scored runs could not be kept in %s before exit and are lost",
+            len(self._waiting),
+            self._store.location,
+        )
 
     def _forget(self) -> None:
         # In a forked child they are the parent's to write.
@@ -132,22 +133,25 @@ def keeper_of(store: TraceStore, bound: int) -> Keeper:
 
 def write_all_waiting() -> None:
     """Have every store of this process tried once more."""
-    for keeper in list(_shared.values()):
+    for keeper in list(_with_waiting):
         keeper.write_waiting()
 
 
 def tell_what_is_lost(_left_s: float) -> None:
     """Log how many runs were never stored; at exit."""
-    for keeper in list(_shared.values()):
+    for keeper in list(_with_waiting):
         keeper._end()  # noqa: SLF001 - this module's own class
 
 
-_shared: weakref.WeakKeyDictionary[TraceStore, Keeper] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakValueDictionary[TraceStore, Keeper] = weakref.WeakValueDictionary()
+# Held until it has written everything, though its handler may be gone.
+_with_waiting: set[Keeper] = set()
 
 
 def _after_fork() -> None:
-    for keeper in list(_shared.values()):
+    for keeper in list(_with_waiting):
         keeper._forget()  # noqa: SLF001
+    _with_waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):

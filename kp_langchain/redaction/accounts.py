@@ -26,7 +26,7 @@ _SSN_NAMED = re.compile(
 )
 # Found from its check digits; the country stands before them.
 _IBAN = re.compile(
-    r"\d\d(?<=(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))[A-Za-z]{2}\d\d)(?:[ \-]?[A-Za-z0-9]{4}){2,7}"
+    r"\d\d(?<=[A-Za-z]\d\d)(?<=(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))[A-Za-z]{2}\d\d)(?:[ \-]?[A-Za-z0-9]{4}){2,7}"
     r"(?:[ \-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
     re.ASCII,
 )

@@ -73,7 +73,9 @@ _IPV6 = re.compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt]))[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])",
     re.ASCII,
 )
-_HEX_GROUPS = re.compile(r":[0-9A-Fa-f]{0,4}:|-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|\.[0-9A-Fa-f]{4}\.")
+_HEX_GROUPS = re.compile(
+    r"::|:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){4}|-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|\.[0-9A-Fa-f]{4}\."
+)
 _HEX_REVERSED = re.compile(r"[0-9A-Fa-f:]{0,40}")
 _MAC = re.compile(
     r"(?:(?<![\w:.\-])|(?<=\\[nrt]))(?:[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,8 @@ def test_so_many_runs_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.Monke
         watching.last()
     stats = watching.stats()
     assert (stats["scored"], stats["waiting_to_store"], stats["not_stored"]) == (4, 2, 2)
+    (tmp_path / "dir.db").rmdir()
+    assert watching.flush()
 
 
 def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path) -> None:
@@ -477,7 +480,7 @@ def test_a_redactor_that_fails_keeps_the_run_from_leaving(tmp_path: Path) -> Non
     policy = DomainPolicy(visibility="network", threshold=0.0)
     scored = run(searching(), redactor=bad, policy=policy)
     assert scored.decision == "below_threshold"
-    assert "42" not in scored.trace.model_dump_json(exclude={"id", "metadata"})
+    assert not re.search("I search|result for|the answer", scored.trace.model_dump_json())
 
 
 def test_on_scored_that_raises_is_counted_and_changes_nothing() -> None:
