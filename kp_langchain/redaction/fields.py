@@ -21,7 +21,7 @@ from kp_langchain.redaction.extents import (
 from kp_langchain.redaction.foreign import after_copula
 from kp_langchain.redaction.keys import Telling, telling, word_set
 from kp_langchain.redaction.notations import noted
-from kp_langchain.redaction.prose import beside, is_bare_key, nearby, said, stated
+from kp_langchain.redaction.prose import beside, in_query, is_bare_key, is_piece, nearby, said, stated
 from kp_langchain.redaction.quoting import closing_quote
 from kp_langchain.redaction.spans import Span, glued_length, trie
 from kp_langchain.redaction.unquoted import starts_line, unquoted
@@ -29,7 +29,7 @@ from kp_langchain.redaction.values import fills_the_place, is_sensitive, looks_c
 
 # Every telling name holds one of these; the text is searched for them in lower case.
 _KEY_ALONE = Telling("api_key", strong=False)
-_DRAWN_KINDS = frozenset(("api_key", "token", "secret"))
+_DRAWN_KINDS = frozenset(("api_key", "token", "secret", "private_key"))
 _STEM = re.compile(
     trie(
         [
@@ -50,14 +50,14 @@ _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
 # Markup that may stand between a name, its sign and the value: colours, bold, blanks of URLs.
 _MARKUP = (
-    r"(?:[ \t]|\x1b\[[0-9;]{0,12}m|\*{1,2}(?=[ \t]?[:=]|[^\s*\\\"'])|%20"
+    r"(?:[ \t]|\x1b\[[0-9;]{0,12}m|\*{1,2}(?=[ \t]?[:=]|[^\s*\\\"'])|%20|!!?\w{0,16}(?=[ \t])"
     r"|</?(?:b|strong|em|i|code|span|label|dt)>)"
 )
 _ASSIGN = re.compile(
     rf"(?P<close>\\{{0,40}}[\"'`]|{NAMED_QUOTE})?\]?(?:[ \t]\([^()\n]{{1,30}}\))?"
     rf"(?:[ \t](?:is|was)(?=[ \t]{{0,4}}[:=]))?{_MARKUP}{{0,64}}"
     r"(?P<sign>:[ \t]?(?:str|bytes|[Ss]tring|SecretStr|Optional\[str\]|str \| None)[ \t]{0,8}="
-    r"|=>|:=|={1,3}|:(?!:)|%3[aAdD]|[\uff1a\uff1d]|\\{1,40}u(?:003[aAdD]|ff1a|2192|2014)|[\u2192\u2014]|->|(?<=[ \t])-(?=[ \t])"
+    r"|=>|:=|={1,3}|:(?!:)|%3[aAdD]|[\uff1a\uff1d]|\\{1,40}u(?:003[aAdD]|ff1a|2192|2014)|[\u2192\u2014]|->|(?<=[ \t])-(?=[ \t])|(?:\|\||\?\?|(?<= )or)(?=[ \t]{0,4}\\{0,40}[\"'])"
     rf"|</t[dh]>\s{{0,8}}<td>|</d[dt]>\s{{0,8}}<dd>)(?:\*\*(?!\*))?{_MARKUP}{{0,64}}"
 )
 _NEXT_LINE = re.compile(r"\s{1,64}(?=\\{0,40}[\"'])")
@@ -126,6 +126,13 @@ def _values(text: str, start: int, end: int) -> Iterator[tuple[Span, Telling]]:
             if text[start:end].lower() != "key" or not is_bare_key(text, start):
                 return
             tells, key_alone = _KEY_ALONE, True
+    elif name.lower() == "token" and is_piece(text, start):
+        return
+    if key_alone and text[max(0, start - 1) : start] in ("?", "&"):
+        span = in_query(text, end)
+        if span is not None:
+            yield Span(*span, tells.kind), tells
+        return
     if after == "]" and text[max(0, start - 1) : start] == "[":
         return  # cache[token] = ...
     assigned = None if key_alone else _ASSIGN.match(text, end)

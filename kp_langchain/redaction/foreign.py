@@ -64,6 +64,7 @@ _SIGN = re.compile(
     r"(?P<close>\\{0,40}[\"'`*]{1,2})?\]?[ \t\u00a0]{0,4}"
     r"(?P<sign>[:=\uff1a\uff1d]|=>|[\u2014\u2013\u2192-](?= ))[ \t\u3000\u00a0*]{0,8}"
 )
+_FURTHER = re.compile(r"(?:[ \t][^\W\d_]{1,16}){1,3}[ \t]?[:\uff1a][ \t]{0,4}")
 _COPULA = re.compile(
     r"(?:[ \t]{1,4}(?:(?:de|für|pour|para|per|voor|dla|för|для)[ \t][\w@.\-]{1,40}[ \t])?"
     r"(?:es|est|ist|lautet|é|è|to|jest|är|er|on|je|este|là|adalah|είναι|это|является|هي|هو|היא|है)[ \t]{1,4}"
@@ -106,6 +107,13 @@ def _found(text: str, low: str) -> Iterator[Span]:
         if end < len(text) and low[end] < "\u2e80" and _LETTERS.match(low, end):
             continue  # a longer word, in a script that writes words apart
         sign = _SIGN.match(text, end)
+        further = _FURTHER.match(text, end) if sign is None else None
+        if further is not None:  # "пароль от почты: ..."
+            span = bare(text, further.end())
+            if span is not None and looks_chosen(text[slice(*span)]):
+                yield Span(*span, "password")
+                done = span[1]
+                continue
         at = sign.end() if sign else end
         if sign is not None:
             span = quoted(text, at) or bare(text, at)

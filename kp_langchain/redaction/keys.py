@@ -115,7 +115,7 @@ _KEY_OTHERS = word_set(
     "redis dedup deduplication event trace span run job task file path blob column field sorting "
     "join parent n state thread memory store item product first last next prev any each by"
 )
-_TOKEN_OTHERS = word_set(
+TOKEN_OTHERS = word_set(
     "max min total num number count prompt completion input output eos bos pad padding stop unk "
     "unknown sep cls mask special end start begin first last next previous prev page continuation "
     "pagination sync cancel cancellation image text word sub subword vocab control fill "
@@ -285,7 +285,7 @@ def _key(owners: list[str]) -> Telling | None:
 
 
 def _token(last: str, owners: list[str]) -> Telling | None:
-    if owners and owners[-1] in _TOKEN_OTHERS:
+    if owners and owners[-1] in TOKEN_OTHERS:
         return None
     if last == "token":
         return Telling("token")
@@ -297,7 +297,7 @@ def _glued(word: str) -> Telling | None:
     for ending, stands_for in _GLUED:
         if word.endswith(ending):
             owner = word[: -len(ending)]
-            return None if owner in _TOKEN_OTHERS | _ASKING else _SINGLE[stands_for]
+            return None if owner in TOKEN_OTHERS | _ASKING else _SINGLE[stands_for]
     if word.endswith("pass"):
         return Telling("password") if word[:-4] in _PASS_OWNERS else None
     for ending in _GLUED_WEAK:

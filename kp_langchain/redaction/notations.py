@@ -9,6 +9,9 @@ from kp_langchain.redaction.keys import split_name, telling
 from kp_langchain.redaction.prose import FUNCTION_WORDS
 from kp_langchain.redaction.values import looks_chosen
 
+_NAMED_NEXT = re.compile(
+    r"\\{0,16}[\"']?(?:\r?\n|\\{1,16}n)[ \t]{0,40}[\"']?value[\"']?:[ \t]{1,8}(?=\S)", re.IGNORECASE
+)
 _GAP = re.compile(r"[ \t]{1,64}")
 _NEXT_CELL = re.compile(
     r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])"
@@ -50,6 +53,9 @@ def noted(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
         close = text.find("<", element.end(), element.end() + 4096) if element else -1
         if element is not None and close > 0:
             return element.end(), close
+    following = _NAMED_NEXT.match(text, end)
+    if following is not None:  # - name: DB_PASSWORD\n  value: ...
+        return quoted(text, following.end()) or bare(text, following.end())
     if name.startswith("-") and after in " \t":
         gap = _GAP.match(text, end)
         at = gap.end() if gap else end

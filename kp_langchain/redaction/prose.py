@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.extents import bare, quoted
-from kp_langchain.redaction.keys import Telling, word_set
+from kp_langchain.redaction.keys import TOKEN_OTHERS, Telling, word_set
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.values import looks_chosen, looks_generated
 
@@ -61,7 +61,7 @@ _STATED = re.compile(r"(?:[ \t][\w'\u2019\"`/.\-]{1,40}){1,4}[ \t]?[:\uff1a][ \t
 _DIGITS_FOLLOW = re.compile(
     r"[ \t]{1,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
 )
-_BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t])?(?![ \t])")
+_BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t]|\()?(?![ \t])")
 
 _CODE_WORDS = ("code", "passw", "passcode", "otp", "pin")
 _CODE_NUMBER = r"(?P<code>\d{3}[ \-]\d{3}|[A-Z]{1,3}-\d{4,8}|\d{4,8})(?![\w\-]|[.,]\d)"
@@ -123,7 +123,7 @@ def said(text: str, end: int, tells: Telling) -> tuple[int, int] | None:
 
 def beside(text: str, name: str, end: int, tells: Telling) -> tuple[int, int] | None:
     """Return the value that follows a name with nothing but a blank between: "PASSWORD x1y2z3"."""
-    if tells.kind in ("cvv", "otp", "pin"):
+    if tells.kind in ("cvv", "otp", "pin") or name.lower() == "passcode":
         digits = _DIGITS_FOLLOW.match(text, end)
         if digits is None or (tells.kind != "cvv" and len(digits["digits"]) < 4):
             return None
@@ -186,8 +186,26 @@ def stated(text: str, end: int) -> tuple[int, int] | None:
 def is_bare_key(text: str, start: int) -> bool:
     """Tell whether the word "key" at `start` speaks of a credential for all one can see."""
     before = text[max(0, start - 24) : start].split()
-    gap = start == 0 or not text[start - 1].isalnum()
-    return gap and (not before or before[-1].lower().strip("\"'`(*") in _ARTICLES)
+    if start and text[start - 1].isalnum():
+        return False
+    last = before[-1].lower().strip("\"'`(*") if before else ""
+    return not last or last in _ARTICLES or last[-1] in ":;,.?&"
+
+
+def is_piece(text: str, start: int) -> bool:
+    """Tell whether the "token" at `start` is one a language model reads: "next token: ..."."""
+    before = text[max(0, start - 24) : start].split()
+    return bool(before) and text[start - 1] == " " and before[-1].lower() in TOKEN_OTHERS
+
+
+def in_query(text: str, end: int) -> tuple[int, int] | None:
+    """Return the value of `?key=...` in an address when it can only be a credential."""
+    span = bare(text, end + 1) if text[end : end + 1] == "=" else None
+    if span is None:
+        return None
+    value = text[slice(*span)]
+    named = _HASH_LIKE.fullmatch(value) or _PATH_LIKE.fullmatch(value) or len(value) < 20
+    return span if looks_generated(value) and not named else None
 
 
 def find_codes(text: str, low: str) -> Iterator[Span]:

@@ -45,7 +45,7 @@ def unquoted(
     if value == "$" or "://" in value or _repeats_name(value, name):
         return None
     if assigned["sign"] in _ARROWS and not looks_chosen(value):
-        return None
+        return span if tells.kind in ("otp", "pin", "cvv") and value.isdigit() else None
     if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
         return None
     spaced = assigned["sign"] == ":" and assigned.end() > assigned.end("sign")
