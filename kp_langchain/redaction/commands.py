@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.spans import Span, compiled
 from kp_langchain.redaction.values import fills_the_place
 
 _ARGUMENT = r"(\\*[\"'])?(?P<secret>(?(1)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
@@ -78,7 +78,7 @@ _PLACES: Final = (
 _BY_FLAG = tuple(
     (
         literal,
-        re.compile(
+        (
             rf"(?<![\w\-.])(?:[\w.\-]{{0,40}}/){{0,6}}{command}(?:\.exe)?[ \t]{_ARGS}{flag}"
             + (r"[ \t]{0,8}(?!-)" if glued else r"[ \t]{1,8}(?!-)")
             + _ARGUMENT
@@ -86,7 +86,6 @@ _BY_FLAG = tuple(
     )
     for literal, command, flag, glued in _FLAGS
 )
-_BY_PLACE = tuple((literal, re.compile(place, re.IGNORECASE)) for literal, place in _PLACES)
 # Stands in every command of the first table.
 _FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
 
@@ -98,9 +97,10 @@ def find_in_commands(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
-    flagged = _FLAGGED.search(low) is not None
-    for literal, pattern in (*_BY_FLAG, *_BY_PLACE) if flagged else _BY_PLACE:
-        if literal in low:
-            for match in pattern.finditer(text):
-                if not fills_the_place(match["secret"]):
-                    yield Span(*match.span("secret"), "password")
+    tables = [(0, _BY_FLAG)] if _FLAGGED.search(low) else []
+    for flags, table in [*tables, (re.IGNORECASE, _PLACES)]:
+        for literal, expression in table:
+            if literal in low:
+                for match in compiled(expression, flags).finditer(text):
+                    if not fills_the_place(match["secret"]):
+                        yield Span(*match.span("secret"), "password")

@@ -21,7 +21,15 @@ from kp_langchain.redaction.extents import (
 from kp_langchain.redaction.foreign import after_copula
 from kp_langchain.redaction.keys import Telling, telling, word_set
 from kp_langchain.redaction.notations import noted
-from kp_langchain.redaction.prose import beside, in_query, is_bare_key, is_piece, nearby, said, stated
+from kp_langchain.redaction.prose import (
+    beside,
+    in_query,
+    is_bare_key,
+    is_piece,
+    nearby,
+    said,
+    stated,
+)
 from kp_langchain.redaction.quoting import closing_quote
 from kp_langchain.redaction.spans import Span, glued_length, trie
 from kp_langchain.redaction.unquoted import starts_line, unquoted

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.issuers import FORMS
-from kp_langchain.redaction.spans import Span, long_runs, starts_word, trie
+from kp_langchain.redaction.spans import Span, compiled, long_runs, starts_word, trie
 from kp_langchain.redaction.values import looks_generated
 
 # Forms without a fixed beginning: what stands before their first mark, read backwards, and the
@@ -100,11 +100,10 @@ _PASSWORD_HASH = re.compile(
 )
 
 
-_BY_PREFIX: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+_BY_PREFIX: dict[str, list[tuple[str, str]]] = {}
 for _form in FORMS:
-    _compiled = re.compile(_form.rest, re.ASCII)
     for _prefix in _form.prefixes.split():
-        _BY_PREFIX.setdefault(_prefix, []).append((_form.kind, _compiled))
+        _BY_PREFIX.setdefault(_prefix, []).append((_form.kind, _form.rest))
 
 _PREFIX = re.compile(trie(sorted(_BY_PREFIX)))
 _SHORTEST = 18  # characters of the shortest form, prefix included
@@ -186,8 +185,8 @@ def _form_end(text: str, start: int, longest: str) -> Span | None:
         free = length >= _FREE_LENGTH and not longest[length - 1].isalnum()
         if not free and not starts_word(text, start):
             continue
-        for kind, pattern in forms:
-            match = pattern.match(text, start + length)
+        for kind, rest in forms:
+            match = compiled(rest, re.ASCII).match(text, start + length)
             if match is not None:
                 # A path leading to the secret is no part of it.
                 first = match.start() if longest[length - 1] == "/" else start

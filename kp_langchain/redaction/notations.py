@@ -80,9 +80,12 @@ def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | Non
     paired = _PAIRED.match(text, end)
     if paired is not None:
         span = quoted(text, paired.end())
-        if span is None or _IS_NAME.match(text, span[1]) or telling(text[slice(*span)]):
+        if span is None or _IS_NAME.match(text, span[1]):
+            return None
+        value = text[slice(*span)]
+        if telling(value) and not any(map(str.isdigit, value)):
             return None  # the next name of a mapping or of a list of names
-        if "alue" in paired.group() or text[start] == "-" or looks_chosen(text[slice(*span)]):
+        if "alue" in paired.group() or text[start] == "-" or looks_chosen(value):
             return span
         alone = _OPENS_PAIR.search(text[max(0, start - 50) : start])
         return span if alone and _CLOSES_PAIR.match(text, span[1]) else None

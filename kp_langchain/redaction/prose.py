@@ -195,7 +195,8 @@ def is_bare_key(text: str, start: int) -> bool:
 def is_piece(text: str, start: int) -> bool:
     """Tell whether the "token" at `start` is one a language model reads: "next token: ..."."""
     before = text[max(0, start - 24) : start].split()
-    return bool(before) and text[start - 1] == " " and before[-1].lower() in TOKEN_OTHERS
+    last = before[-1].lower().strip("\\\"'`(*:") if before else ""
+    return text[start - 1 : start] == " " and last in TOKEN_OTHERS
 
 
 def in_query(text: str, end: int) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 
@@ -41,6 +42,12 @@ def long_runs(text: str, length: int) -> Iterator[tuple[int, int]]:
         if end < 0:
             end = len(text)
         yield found, end
+
+
+@cache
+def compiled(expression: str, flags: int) -> re.Pattern[str]:
+    """Compile an expression of a table, not before a text asks for it."""
+    return re.compile(expression, flags)
 
 
 def occurrences(text: str, words: Iterable[str]) -> Iterator[int]:

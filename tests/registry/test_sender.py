@@ -263,6 +263,32 @@ def test_two_senders_share_the_work_without_repeating_it(store, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_processes_share_the_work_on_both_engines(url):
+    faults = {1: "reset_after", 4: "half", 9: "500"}
+
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        return faults.get(number)
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server, TraceStore(url) as store:
+        registry = to(server)
+        sender = Sender(store, registry)
+        fill(store, registry, 10)
+        sender.wake()
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                fill(store, registry, 10)
+                os._exit(0 if sender.drain(60.0) else 1)
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        assert codes == [0, 0]
+        assert sender.drain(60.0)
+        assert (len(server.units), server.doubled) == (30, [])
+        assert store.outbox.counts()["sent"] == 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_sends_with_a_thread_of_its_own(store):
     with LoopbackRegistry(keys={KEY}) as server:
         registry = to(server)
