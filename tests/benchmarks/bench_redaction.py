@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from kp_langchain.redaction import redact  # noqa: E402
 from tests.redaction.benign_cases import BENIGN, LOOKALIKES  # noqa: E402
+from tests.redaction.cases import left_over  # noqa: E402
 from tests.redaction.context_cases import CONTEXT  # noqa: E402
 from tests.redaction.format_cases import FORMATS  # noqa: E402
 from tests.redaction.identifier_cases import IDENTIFIERS  # noqa: E402
@@ -69,11 +70,6 @@ WORDS = [
 ]
 
 
-def leaks(secret: str, value: Any) -> bool:
-    written = json.dumps(value, ensure_ascii=False, default=repr) + repr(value)
-    return secret in written or json.dumps(secret)[1:-1] in written
-
-
 def words_kept(value: Any, done: Any, secret: str) -> float:
     before = Counter(WORD.findall(str(value).replace(secret, " ")))
     after = Counter(WORD.findall(str(done)))
@@ -91,7 +87,7 @@ def recall(name: str, cases: Iterable[tuple[str, Any, str]]) -> None:
         done = redact(value).value
         assert value == before, "the input was changed"
         seen[family] += 1
-        found[family] += not leaks(secret, done)
+        found[family] += not left_over(done, secret)
         kept.append(words_kept(value, done, secret))
         again += redact(done).value != done
     print(
