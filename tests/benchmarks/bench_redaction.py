@@ -87,7 +87,7 @@ def recall(name: str, cases: Iterable[tuple[str, Any, str]]) -> None:
         done = redact(value).value
         assert value == before, "the input was changed"
         seen[family] += 1
-        found[family] += not left_over(done, secret)
+        found[family] += not left_over(secret, done)
         kept.append(words_kept(value, done, secret))
         again += redact(done).value != done
     print(
