@@ -261,6 +261,8 @@ def kills(runs: int, folder: Path) -> Account:
     path = folder / "traces.db"
     drawn = random.Random(16)
     moments = max(2, runs // 10)
+    with TraceStore(path) as store:  # also loads what every child would spend its life loading
+        store.count()
     with LoopbackRegistry(
         keys={KEY}, misbehave=at_random(17, 0.1, "reset_after", "stored_500")
     ) as server:
