@@ -81,6 +81,8 @@ class Pipeline:
             return None
         self.tally.add("scored")
         self.tally.add(scored.decision)
+        if scored.breakdown.over_budget:
+            self.tally.add("over_budget")
         if self.keeper is not None:
             self.keeper.keep(scored, self.sender, self.tally)
         log_scored(scored)
@@ -319,6 +321,7 @@ def log_scored(scored: ScoredTrace) -> None:
         "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
         "steps": len(trace.steps),
         "elapsed_ms": breakdown.elapsed_ms,
+        "over_budget": breakdown.over_budget,
     }
     for name in DIMENSIONS:
         dimension = getattr(breakdown, name)
