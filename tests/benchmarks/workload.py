@@ -88,9 +88,11 @@ def ledger() -> BaseTool:
     return StructuredTool.from_function(search, asearch)
 
 
-def make_agent(turns: int = TURNS, tools: Sequence[BaseTool] = ()) -> Any:
+def make_agent(
+    turns: int = TURNS, *, tools: Sequence[BaseTool] = (), model: ScriptedModel | None = None
+) -> Any:
     """The agent; with fewer turns where many runs are needed."""
-    return create_agent(ScriptedModel(turns=turns), list(tools) or [ledger()])
+    return create_agent(model or ScriptedModel(turns=turns), list(tools) or [ledger()])
 
 
 _numbers = count(100_000)
