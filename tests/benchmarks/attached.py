@@ -19,13 +19,13 @@ class Attached:
         callbacks: What a run is given.
         settle: Waits until all is done that the handler does behind the agent's back, such as
             scoring or sending. It is part of what the handler costs.
-        account: What the handler says about itself afterwards.
+        faults: What went wrong, by name and number; a handler that loses runs is cheap.
         switch_on: Called before a run, where the handler sits in LangChain itself.
         switch_off: Called after it, so that the next run is without.
     """
 
     callbacks: Sequence[Any]
     settle: Callable[[], object] = _nothing
-    account: Callable[[], Mapping[str, int]] = field(default=dict)
+    faults: Callable[[], Mapping[str, int]] = field(default=dict)
     switch_on: Callable[[], object] = _nothing
     switch_off: Callable[[], object] = _nothing

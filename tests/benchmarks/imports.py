@@ -1,51 +1,39 @@
-"""What it costs to import a handler: CPU seconds of fresh interpreters, all statements in turn."""
+"""What it costs to import a handler: CPU of fresh interpreters, all statements in turn."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.benchmarks.apart import environment
-from tests.benchmarks.candidates import CANDIDATES
+from tests.benchmarks.figures import quartiles
 
 _SCRIPT = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
 
 
-def statements() -> dict[str, str]:
-    """What is imported, by statement: the lowest that any handler needs, ours, and the peers'."""
-    ours = {
-        "import langchain_core.callbacks": "what every handler needs",
-        "import kp_langchain": "kp-langchain, the package",
+def measure(statements: Mapping[str, str], rounds: int) -> dict[str, Any]:
+    """CPU milliseconds of each statement, by its name; a first round is not counted."""
+    taken: dict[str, list[float]] = {name: [] for name in statements}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for _ in range(1 + rounds):
+            for name, statement in statements.items():
+                taken[name].append(_one_s(statement, folder) * 1000)
+    return {
+        name: {"statement": statements[name], "cpu_ms": quartiles(ms[1:])}
+        for name, ms in taken.items()
     }
-    peers = {
-        candidate.imports: candidate.title
-        for candidate in CANDIDATES.values()
-        if candidate.imports and not candidate.missing
-    }
-    return {**ours, **peers}
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each statement, one figure a round; a first round is not counted."""
-    taken: dict[str, list[float]] = {statement: [] for statement in statements()}
-    with tempfile.TemporaryDirectory() as name:
-        variables = environment(Path(name))
-        for counted in [False, *[True] * rounds]:
-            for statement, seconds in taken.items():
-                one = _one_s(statement, variables, Path(name))
-                if counted:
-                    seconds.append(one)
-    return taken
-
-
-def _one_s(statement: str, variables: Mapping[str, str], folder: Path) -> float:
+def _one_s(statement: str, folder: Path) -> float:
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT.format(statement)],
         cwd=folder,
-        env=dict(variables),
+        env=environment(folder),
         capture_output=True,
         text=True,
         check=True,

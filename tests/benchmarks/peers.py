@@ -1,4 +1,4 @@
-"""Peers, each set up as its documentation says, but sending to a server that swallows everything."""
+"""Peers, each set up as it documents, but sending to a server that swallows everything."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from tests.benchmarks.attached import Attached
 
+_KEY = "none"  # the server asks for none
+
 
 def langsmith(_folder: Path, server: str) -> Attached:
     from langchain_core.tracers import LangChainTracer
     from langsmith import Client
 
-    client = Client(api_url=server, api_key="none")
+    client = Client(api_url=server, api_key=_KEY)
     return Attached([LangChainTracer(client=client)], settle=client.flush)
 
 
@@ -21,8 +23,8 @@ def langfuse(_folder: Path, server: str) -> Attached:
     from langfuse import Langfuse
     from langfuse.langchain import CallbackHandler
 
-    client = Langfuse(public_key="none", secret_key="none", base_url=server)
-    return Attached([CallbackHandler(public_key="none")], settle=client.flush)
+    client = Langfuse(public_key=_KEY, secret_key=_KEY, base_url=server)
+    return Attached([CallbackHandler(public_key=_KEY)], settle=client.flush)
 
 
 def openinference(_folder: Path, server: str) -> Attached:
