@@ -30,7 +30,7 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     style = {
         "svg.fonttype": "none",
@@ -49,7 +49,7 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
     }
     with mpl.rc_context(style):
         handlers = [name for name, about in report["handlers"].items() if about["installed"]]
-        figure, axes = pyplot.subplots(
+        figure, axes = plt.subplots(
             1,
             len(parts),
             figsize=(3.2 + 2.9 * len(parts), 1.3 + _ROW_INCHES * len(handlers)),
@@ -68,7 +68,7 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
             axis.set_axisbelow(True)
             _PARTS[part][1](axis, report[part], handlers)
         figure.savefig(path, transparent=True, metadata={"Date": None})
-        pyplot.close(figure)
+        plt.close(figure)
     return path
 
 

@@ -69,11 +69,7 @@ class Written:
             "status": some.choice(_WORDS),
             "amount": self._amount(),
             "note": " ".join(some.choices(_WORDS, k=3)),
-            **(
-                {"link": f"https://shop.example.com/o/{some.getrandbits(20)}"}
-                if some.random() < 0.3
-                else {}
-            ),
+            **({"link": link} if some.random() < 0.3 else {}),
         }
 
     def _date(self) -> str:
