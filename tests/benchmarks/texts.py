@@ -63,6 +63,7 @@ class Written:
 
     def _row(self) -> dict[str, Any]:
         some = self._random
+        link = f"https://shop.example.com/o/{some.getrandbits(20)}"
         return {
             "id": f"ord_{some.getrandbits(32):08x}",
             "date": self._date(),
