@@ -74,9 +74,8 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
 
 def _overhead(axis: Any, cases: dict[str, Any], handlers: list[str]) -> None:
     axis.axvline(1, color=_INK, linewidth=1)
-    for number, (case, colour, marker) in enumerate(
-        zip(cases.values(), _CASE_COLOURS, _MARKERS, strict=False)
-    ):
+    looks = zip(cases.items(), _CASE_COLOURS, _MARKERS, strict=False)
+    for number, ((name_of_case, case), colour, marker) in enumerate(looks):
         for row, name in enumerate(handlers):
             if name not in case["handlers"]:
                 continue
@@ -90,10 +89,17 @@ def _overhead(axis: Any, cases: dict[str, Any], handlers: list[str]) -> None:
                 marker=marker,
                 markersize=4,
                 linestyle="none",
-                label=None if row else case["title"],
+                label=None if row else name_of_case,
             )
     axis.set_xlabel("CPU of a run, times that without a handler\n(median and quartiles)")
-    axis.legend(frameon=False, loc="upper right")
+    axis.legend(
+        frameon=False,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+        ncols=len(cases),
+        handletextpad=0.1,
+        columnspacing=1.0,
+    )
 
 
 def _growth(axis: Any, memory: dict[str, Any], handlers: list[str]) -> None:
