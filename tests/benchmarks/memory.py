@@ -1,7 +1,7 @@
 """What stays in memory after many runs, and after runs that never came to their end.
 
 `growth` and `left_over` are called in fresh processes, which take every byte from the system's
-allocator (`settings`), so that it can tell how much is in use, by Python and by C alike. Where it
+allocator (`PYTHONMALLOC=malloc`), so that it can tell how much is in use, by Python and by C alike. Where it
 cannot, the size of the process stands in, which is coarser by some hundred KB.
 """
 
@@ -29,11 +29,6 @@ _AT_ONCE = 50
 _STRETCHES = 10
 
 References = list[weakref.ref[HumanMessage]]
-
-
-def settings(run_timeout_s: float) -> dict[str, str]:
-    """Environment of such a process, whose open runs may last `run_timeout_s`."""
-    return {"PYTHONMALLOC": "malloc", "KP_RUN_TIMEOUT_S": str(run_timeout_s)}
 
 
 class _Allocated(ctypes.Structure):

@@ -7,11 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks import imports, machine, memory, texts
+from tests.benchmarks import imports, machine, texts
 from tests.benchmarks.apart import ChildError, in_fresh_process
 from tests.benchmarks.candidates import CANDIDATES
-from tests.benchmarks.workload import CASES as OVERHEAD
 
+# Ways to run the agent; workload.py knows how, but loads what only its processes need.
+OVERHEAD = {
+    "invoke": "invoke",
+    "ainvoke": "ainvoke",
+    "batch": "batch of 16",
+    "gather": "gather of 16 ainvoke",
+    "stream": "stream, token by token",
+}
 CASES = (*OVERHEAD, "event", "memory", "import", "worker")
 _OURS = ("recording", "everything")
 
@@ -30,6 +37,7 @@ class Extent:
         given_up: Runs that are given up in each way.
         run_timeout_s: How long an open run may last then.
         imported: Interpreters per statement.
+        recorded: Whether the worker gets recorded texts, too, where such are at hand.
         waiting: Finished runs that wait for the worker.
         rounds: How often the worker does them.
         at_once: Processes at once; more than one where times do not matter.
@@ -44,6 +52,7 @@ class Extent:
     given_up: int
     run_timeout_s: float
     imported: int
+    recorded: bool
     waiting: int
     rounds: int
     at_once: int
@@ -51,11 +60,12 @@ class Extent:
 
 FULL = Extent(
     turns=9, seconds=6.0, pairs=6, event_rounds=1000, grown=10_000, peers_grown=1000,
-    given_up=1000, run_timeout_s=2.0, imported=7, waiting=300, rounds=7, at_once=1,
+    given_up=1000, run_timeout_s=2.0, imported=7, recorded=True, waiting=300, rounds=7, at_once=1,
 )  # fmt: skip
 QUICK = Extent(
     turns=1, seconds=0.0, pairs=2, event_rounds=20, grown=10, peers_grown=10,
-    given_up=4, run_timeout_s=0.2, imported=2, waiting=4, rounds=2, at_once=machine.usable_cores(),
+    given_up=4, run_timeout_s=0.2, imported=2, recorded=False,
+    waiting=4, rounds=2, at_once=machine.usable_cores(),
 )  # fmt: skip
 
 
@@ -122,7 +132,7 @@ class Suite:
         )
         return {
             case: {
-                "title": OVERHEAD[case].title,
+                "title": OVERHEAD[case],
                 "handlers": {name: cases_of[case] for name, cases_of in by_handler.items()},
             }
             for case in cases
@@ -148,7 +158,7 @@ class Suite:
             for name in ("none", "everything")
             if name in self._handlers
         }
-        settings = memory.settings(limit_s)
+        settings = {"PYTHONMALLOC": "malloc", "KP_RUN_TIMEOUT_S": str(limit_s)}
         return {
             "growth": self._each("memory:growth", growth, settings=settings),
             "left_over": self._each("memory:left_over", left_over, settings=settings),
@@ -166,10 +176,11 @@ class Suite:
     def _worker(self) -> dict[str, Any]:
         runs, rounds = self._extent.waiting, self._extent.rounds
         few = max(1, runs // 4)
+        kinds = texts.kinds() if self._extent.recorded else ["written"]
         return {
             "throughput": self._each(
                 "throughput:measure",
-                {kind: {"kind": kind, "runs": runs, "rounds": rounds} for kind in texts.kinds()},
+                {kind: {"kind": kind, "runs": runs, "rounds": rounds} for kind in kinds},
                 settings={"KP_MAX_QUEUE": str(10 * runs)},
             ),
             "overrun": self._each(

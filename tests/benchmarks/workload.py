@@ -140,22 +140,20 @@ class Case:
     """A way to run the agent.
 
     Args:
-        title: As the table shows it.
         runs: Runs of one call.
         play: Does that call, with LangChain's config.
     """
 
-    title: str
     runs: int
     play: Callable[[Player, Any], None]
 
 
 CASES = {
-    "invoke": Case("invoke", 1, Player.invoke),
-    "ainvoke": Case("ainvoke", 1, Player.ainvoke),
-    "batch": Case(f"batch of {CONCURRENT}", CONCURRENT, Player.batch),
-    "gather": Case(f"gather of {CONCURRENT} ainvoke", CONCURRENT, Player.gather),
-    "stream": Case("stream, token by token", 1, Player.stream),
+    "invoke": Case(1, Player.invoke),
+    "ainvoke": Case(1, Player.ainvoke),
+    "batch": Case(CONCURRENT, Player.batch),
+    "gather": Case(CONCURRENT, Player.gather),
+    "stream": Case(1, Player.stream),
 }
 
 
