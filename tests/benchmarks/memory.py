@@ -1,8 +1,8 @@
 """What stays in memory after many runs, and after runs that never came to their end.
 
 `growth` and `left_over` are called in fresh processes, which take every byte from the system's
-allocator (`PYTHONMALLOC=malloc`), so that it can tell how much is in use, by Python and by C alike. Where it
-cannot, the size of the process stands in, which is coarser by some hundred KB.
+allocator (`PYTHONMALLOC=malloc`), so that it can tell how much is in use, by Python and by C alike.
+Where it cannot, the size of the process stands in, which is coarser by some hundred KB.
 """
 
 from __future__ import annotations
