@@ -126,9 +126,7 @@ CANDIDATES = {
     "none": Candidate("no handler", nothing, imports="import langchain_core.callbacks"),
     "inline": Candidate("no-op, inline", inline),
     "elsewhere": Candidate("no-op, not inline", elsewhere),
-    "recording": Candidate(
-        "kp-langchain, recording only", recording, imports="import kp_langchain"
-    ),
+    "recording": Candidate("kp-langchain, recording only", recording),
     "everything": Candidate(
         "kp-langchain, everything on",
         everything,

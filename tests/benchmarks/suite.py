@@ -167,9 +167,10 @@ class Suite:
 
     def _import(self) -> dict[str, Any]:
         self._tell("import")
-        found = {name: CANDIDATES[name].imports for name in self._handlers}
+        of_handlers = {name: CANDIDATES[name].imports for name in self._handlers}
+        statements = {"package": "import kp_langchain", **of_handlers}
         return imports.measure(
-            {name: statement for name, statement in found.items() if statement},
+            {name: statement for name, statement in statements.items() if statement},
             self._extent.imported,
         )
 

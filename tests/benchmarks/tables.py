@@ -32,9 +32,9 @@ def tables(report: dict[str, Any]) -> Iterator[Table]:
 
 def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
