@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.spans import (
+    DIGITS,
+    LETTERS,
+    Span,
+    class_table,
+    classified,
+    may_hold_digits,
+)
 from kp_langchain.redaction.telephones import FREE
 
 _CARD = re.compile(
@@ -30,6 +37,8 @@ _IBAN = re.compile(
     r"(?:[ \-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
     re.ASCII,
 )
+_IBAN_CLASS = class_table(LETTERS, DIGITS)
+_IBAN_BEGINS = b"\1\1\2\2"
 # How long an account number is, country by country (ISO 13616 registry).
 _IBAN_LENGTH = {
     country: int(length)
@@ -80,9 +89,11 @@ def find_accounts(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
-    if "ssn" in low or "social" in low:
+    if ("ssn" in low or "social" in low) and may_hold_digits(text, 3):
         for match in _SSN_NAMED.finditer(text):
             yield Span(*match.span(1), "ssn")
+    if _IBAN_BEGINS not in classified(text, _IBAN_CLASS):
+        return
     for match in _IBAN.finditer(text):
         start = match.start() - 2
         end = _iban_end(text, start, match.end())

@@ -26,6 +26,14 @@ _JWK = re.compile(
     r"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"\s{0,4}:\s{0,4}\\{0,8}\"(?P<body>[A-Za-z0-9_\-+/=]{20,2048})"
 )
 
+# A sign that stands in each, the literal to look for, and the expression.
+_PARTS = (
+    ("-", "Private-Lines", _PUTTY),
+    ("<", "RSAKeyValue", _XML),
+    ('"', '"kty', _JWK),
+    ('"', '"oct', _JWK),
+)
+
 
 def find_blocks(text: str) -> Iterator[Span]:
     """Yield the private keys in `text` that are written as a block or as parts of a structure.
@@ -33,15 +41,10 @@ def find_blocks(text: str) -> Iterator[Span]:
     Args:
         text: Any text; the work grows linearly with its length.
     """
-    if "PRIVATE KEY" in text or "OpenVPN" in text:
+    if "BEGIN" in text and ("PRIVATE KEY" in text or "OpenVPN" in text):
         yield from _armoured(text)
-    for literal, pattern in (
-        ("Private-Lines", _PUTTY),
-        ("RSAKeyValue", _XML),
-        ('"kty', _JWK),
-        ('"oct', _JWK),
-    ):
-        if literal in text:
+    for sign, literal, pattern in _PARTS:
+        if sign in text and literal in text:
             for match in pattern.finditer(text):
                 yield Span(*match.span("body"), "private_key")
 

@@ -40,9 +40,10 @@ _PGPASS = re.compile(r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*]{1,64}:(?P<secret>[
 _PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>]|\Z)")
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
 _DRIVERS = (
-    ("@tcp(", re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")),
-    ("oracle:", re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")),
+    ("@", "@tcp(", re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")),
+    ("@", "oracle:", re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")),
     (
+        "@",
         "//",
         re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}"),
     ),
@@ -65,10 +66,11 @@ _SLASHED = re.compile(
 )
 
 
+# A sign that stands in each, the literal to look for, and the expression.
 _SIMPLE = (
-    ("identified", _IDENTIFIED),
+    ("", "identified", _IDENTIFIED),
     *_DRIVERS,
-    ("bundle_", _BUNDLE),
+    ("_", "bundle_", _BUNDLE),
 )
 
 
@@ -91,8 +93,8 @@ def find_carried(text: str, low: str) -> Iterator[Span]:
         basic = _BASIC.match(text, at)
         if basic and _is_base64(basic[1]):
             yield Span(*basic.span(1), "authorization")
-    for literal, pattern in _SIMPLE:
-        if literal in low:
+    for sign, literal, pattern in _SIMPLE:
+        if sign in low and literal in low:
             for match in pattern.finditer(text):
                 if not fills_the_place(match["secret"]):
                     yield Span(*match.span("secret"), "password")
@@ -100,16 +102,17 @@ def find_carried(text: str, low: str) -> Iterator[Span]:
         for match in _PGPASS.finditer(text):
             if _PGPASS_HOST.match(text[max(0, match.start() - 81) : match.start()][::-1]):
                 yield Span(*match.span("secret"), "password")
-    if "values" in low:
+    if "(" in text and "values" in low:
         yield from _inserted(text)
     yield from find_in_commands(text, low)
     yield from find_foreign(text, low)
     yield from find_codes(text, low)
     yield from find_seeds(text, low)
-    for match in _PAIR_CALL.finditer(text):
-        if _SIGNS_IN.search(text[max(0, match.start() - 32) : match.start()]):
-            yield Span(*match.span("secret"), "password")
-    for at in occurrences(low, _CREDENTIALS):
+    if "(" in text:
+        for match in _PAIR_CALL.finditer(text):
+            if _SIGNS_IN.search(text[max(0, match.start() - 32) : match.start()]):
+                yield Span(*match.span("secret"), "password")
+    for at in occurrences(low, _CREDENTIALS) if "/" in text or "|" in text else ():
         slashed = _SLASHED.match(text, at)
         if slashed is not None and not fills_the_place(slashed["secret"]):
             yield Span(*slashed.span("secret"), "password")

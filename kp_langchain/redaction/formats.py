@@ -10,7 +10,14 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.issuers import FORMS
-from kp_langchain.redaction.spans import Span, compiled, long_runs, starts_word, trie
+from kp_langchain.redaction.spans import (
+    TOKEN_CLASS,
+    Span,
+    compiled,
+    long_runs,
+    starts_word,
+    trie,
+)
 from kp_langchain.redaction.values import looks_generated
 
 # Forms without a fixed beginning: what stands before their first mark, read backwards, and the
@@ -117,7 +124,7 @@ def find_formats(text: str) -> Iterator[Span]:
     Args:
         text: Any text; the work grows linearly with its length.
     """
-    for first, last in long_runs(text, _SHORTEST):
+    for first, last in long_runs(text, TOKEN_CLASS, _SHORTEST):
         position = first
         while (found := _PREFIX.search(text, position, last)) is not None:
             position = found.start() + 1

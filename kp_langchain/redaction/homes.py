@@ -33,7 +33,7 @@ _NOT_A_PERSON = word_set(
 )
 _TILDE = re.compile(r"~(?<![\w~/]~)(?P<name>[a-z_][a-z0-9_\-]{1,31})(?=/)")
 _LISTED = re.compile(
-    r"[\-dlbcps](?:[r\-][w\-][xsStT\-]){3}[.+@]?[ \t]{1,4}\d{1,6}[ \t]{1,8}"
+    r"[r\-](?<=[\-dlbcps].)[w\-][xsStT\-](?:[r\-][w\-][xsStT\-]){2}[.+@]?[ \t]{1,4}\d{1,6}[ \t]{1,8}"
     r"(?P<name>[A-Za-z_][\w.\-]{0,31})[ \t]{1,12}(?P<group>[A-Za-z_][\w.\-]{0,31})[ \t]"
 )
 _PROMPT = re.compile(r"@[\w.\-]{1,63}:[~/][^\s$#%\"'<>]{0,200}[$#](?!\w)")
@@ -50,7 +50,8 @@ def find_homes(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
-    for at in occurrences(low, _FOLDERS):
+    separated = "/" in text or "\\" in text or "%" in text
+    for at in occurrences(low, _FOLDERS) if separated else ():
         match = _AFTER.match(text, at)
         if match is None:
             continue

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from kp_langchain.redaction.accounts import find_accounts, find_cards, find_social
 from kp_langchain.redaction.escapes import read_escapes
 from kp_langchain.redaction.homes import find_homes
-from kp_langchain.redaction.spans import Span
-from kp_langchain.redaction.telephones import FREE, find_named_phones, find_phones
+from kp_langchain.redaction.spans import DIGITS, Span, class_table, classified, long_runs
+from kp_langchain.redaction.telephones import (
+    FREE,
+    NUMBER_CLASS,
+    find_named_phones,
+    find_phones,
+)
 
 _LOCAL_REVERSED = re.compile(r"[\w.+\-!#$&*~]{1,64}")
 _DOMAIN = re.compile(
@@ -36,6 +41,7 @@ _NUMBERS = re.compile(
     rf"|(?:(?<=1)9|(?<=2)0)\d\d-[01]\d-[0-3]\d{_MORE}))[\d.\-() /]{{6,}}",
     re.ASCII,
 )
+_NUMBER_LENGTH = 7
 # Signs that stand for the ones on a keyboard.
 _WIDE = re.compile("[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]")
 _NARROWED = {
@@ -76,6 +82,12 @@ _IPV6 = re.compile(
 _HEX_GROUPS = re.compile(
     r"::|:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){4}|-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|\.[0-9A-Fa-f]{4}\."
 )
+# What one of them needs, in classes: hexadecimal digits, then each separator by itself.
+_HEX_CLASS = class_table(DIGITS + "abcdefABCDEF", ":", "-", ".")
+_DOUBLE_COLON = b"\2\2"
+_COLON_AND_DIGIT, _IPV6_COLONS = b"\2\1", 5
+_MAC_MIDDLE = b"\3\1\1\3\1\1\3"
+_DOTTED_MAC_MIDDLE = b"\4\1\1\1\1\4"
 _HEX_REVERSED = re.compile(r"[0-9A-Fa-f:]{0,40}")
 _MAC = re.compile(
     r"(?:(?<![\w:.\-])|(?<=\\[nrt]))(?:[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}"
@@ -128,11 +140,14 @@ def _narrow(match: re.Match[str]) -> str:
 
 
 def _numbers(text: str) -> Iterator[Span]:
-    for run in _NUMBERS.finditer(text):
+    for start, end in long_runs(text, NUMBER_CLASS, _NUMBER_LENGTH):
+        run = _NUMBERS.search(text, start, end)
+        if run is None:
+            continue
         # The surroundings decide too: a sign or bracket before, a letter after.
-        first, last = max(0, run.start() - 2), min(len(text), run.end() + 3)
-        length = run.end() - run.start()
-        if text.count(".", run.start(), run.end()) >= 3:
+        first, last = max(0, run.start() - 2), min(len(text), end + 3)
+        length = end - run.start()
+        if text.count(".", run.start(), end) >= 3:
             yield from _addresses(text, first, last)
         if length >= 12:
             yield from find_cards(text, first, last)
@@ -191,6 +206,14 @@ def _encoded_emails(text: str) -> Iterator[Span]:
 
 def _hexadecimal(text: str) -> Iterator[Span]:
     """Yield IPv6 and hardware addresses, looked for around the separators they must have."""
+    classes = classified(text, _HEX_CLASS)
+    if (
+        _DOUBLE_COLON not in classes
+        and _MAC_MIDDLE not in classes
+        and _DOTTED_MAC_MIDDLE not in classes
+        and classes.count(_COLON_AND_DIGIT) < _IPV6_COLONS
+    ):
+        return
     done = 0
     for hint in _HEX_GROUPS.finditer(text):
         if hint.start() < done:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kp_langchain.redaction.extents import bare, quoted
 from kp_langchain.redaction.keys import TOKEN_OTHERS, Telling, word_set
-from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.spans import Span, may_hold_digits, occurrences
 from kp_langchain.redaction.values import looks_chosen, looks_generated
 
 FUNCTION_WORDS = word_set(
@@ -64,6 +64,7 @@ _DIGITS_FOLLOW = re.compile(
 _BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t]|\()?(?![ \t])")
 
 _CODE_WORDS = ("code", "passw", "passcode", "otp", "pin")
+_CODE_DIGITS = 3  # in a row, in the shortest of them
 _CODE_NUMBER = r"(?P<code>\d{3}[ \-]\d{3}|[A-Z]{1,3}-\d{4,8}|\d{4,8})(?![\w\-]|[.,]\d)"
 # "123456 is your verification code", "use 123456 as your one-time password"
 _CODE_BEFORE = re.compile(
@@ -211,6 +212,8 @@ def in_query(text: str, end: int) -> tuple[int, int] | None:
 
 def find_codes(text: str, low: str) -> Iterator[Span]:
     """Yield codes sent for one use: "123456 is your verification code", "enter the code 123456"."""
+    if not may_hold_digits(text, _CODE_DIGITS):
+        return
     for at in occurrences(low, _CODE_WORDS):
         if at >= 9 and low[at - 1] in " -":
             first = max(0, at - 64)

@@ -22,6 +22,11 @@ _NO_RULES = Rules()
 _MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
+# Short texts in which nothing was found: names of fields and tools come again and again.
+_SHORT_CHARS = 40
+_HARMLESS_KEPT = 2000
+_harmless: set[tuple[str, bool]] = set()
+
 
 class _UnsettledError(Exception):
     """A text still changes after every allowed pass."""
@@ -42,7 +47,7 @@ def redact_text(
         rules: What else goes, what stays, and whether identifiers get pseudonyms.
     """
     rules = rules or _NO_RULES
-    found: Counter[str] = Counter()
+    found: list[str] = []
     for _ in range(_MAX_PASSES):
         spans = _joined(text, _find(text, identifiers=identifiers, rules=rules))
         if not spans:
@@ -54,7 +59,7 @@ def redact_text(
         for start, end, kind in spans:
             pieces += [text[done:start], replacement(kind, text[start:end], rules)]
             done = end
-            found[kind] += 1
+            found.append(kind)
         text = "".join([*pieces, text[done:]])
     raise _UnsettledError
 
@@ -71,21 +76,35 @@ def replacement(kind: str, found: str, rules: Rules) -> str:
 
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
+    secrets, personal = _find_known(text, identifiers)
+    if rules.patterns or rules.names:
+        secrets += rules.find(text)
+    spans = secrets + personal
+    if rules.allow:
+        spans = [span for span in spans if not rules.allows(text[span.start : span.end])]
+    return spans
+
+
+def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
+    """Return the secrets in `text`, and the identifiers if they are wanted."""
+    short = (text, identifiers)
+    if short in _harmless:
+        return [], []
     low = text.lower()
     if len(low) != len(text):  # some letters grow when lowered; positions must not move
         low = text.translate(_ASCII_LOWER)
-    spans = [
+    secrets = [
         *find_formats(text),
         *find_carried(text, low),
         *find_fields(text, low, identifiers=identifiers),
         *find_blobs(text),
-        *rules.find(text),
     ]
-    if identifiers:
-        spans += find_identifiers(text, low)
-    if rules.allow:
-        spans = [span for span in spans if not rules.allows(text[span.start : span.end])]
-    return spans
+    personal = list(find_identifiers(text, low)) if identifiers else []
+    if len(text) <= _SHORT_CHARS and not secrets and not personal:
+        if len(_harmless) >= _HARMLESS_KEPT:
+            _harmless.clear()
+        _harmless.add(short)
+    return secrets, personal
 
 
 def _joined(text: str, spans: list[Span]) -> list[Span]:

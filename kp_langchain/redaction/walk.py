@@ -20,7 +20,11 @@ from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # readers of JSON and pydantic give up soon after
-_NAME_FIELDS = ("name", "key", "header", "field", "param", "parameter", "variable")
+_NAME_FIELDS = tuple(
+    spelt
+    for field in ("name", "key", "header", "field", "param", "parameter", "variable")
+    for spelt in (field, field.title())
+)
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
 # Kinds of values that hold no text.
@@ -56,7 +60,7 @@ class Walker:
         try:
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, tells, name)
-            parts = parts_of(value)
+            parts = None if isinstance(value, str) else parts_of(value)
             if parts is not None:
                 return self._container(parts, depth, tells, name)
             return self._leaf(value, tells, name)
@@ -191,10 +195,9 @@ class Walker:
     def _named_by_field(self, value: dict[Any, Any]) -> tuple[Telling, str] | None:
         """Read `{"name": "X-Api-Key", "value": ...}`, as headers and variables are often kept."""
         for field in _NAME_FIELDS:
-            for spelt in (field, field.title()):
-                name = dict.get(value, spelt)
-                if isinstance(name, str) and (tells := self._tells(name)) is not None:
-                    return tells, name
+            name = dict.get(value, field)
+            if isinstance(name, str) and (tells := self._tells(name)) is not None:
+                return tells, name
         return None
 
     def _key(self, key: Any) -> Any:
