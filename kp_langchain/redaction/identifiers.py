@@ -13,6 +13,7 @@ from kp_langchain.redaction.spans import DIGITS, Span, class_table, classified, 
 from kp_langchain.redaction.telephones import (
     FREE,
     NUMBER_CLASS,
+    SHORTEST_NUMBER,
     find_named_phones,
     find_phones,
 )
@@ -126,9 +127,11 @@ def _found(text: str, low: str) -> Iterator[Span]:
         for match in _DOTTED.finditer(low):
             yield Span(*match.span(), "email")
     yield from find_homes(text, low)
-    yield from _hexadecimal(text)
-    yield from _numbers(text)
-    yield from find_named_phones(text, low)
+    if _may_hold_hexadecimal(text):
+        yield from _hexadecimal(text)
+    if SHORTEST_NUMBER in classified(text, NUMBER_CLASS):
+        yield from _numbers(text)
+        yield from find_named_phones(text, low)
     yield from find_accounts(text, low)
     if "ip-" in low:
         for match in _HOST_NAME.finditer(low):
@@ -204,16 +207,18 @@ def _encoded_emails(text: str) -> Iterator[Span]:
             yield Span(at - local.end(), end, "email")
 
 
+def _may_hold_hexadecimal(text: str) -> bool:
+    classes = classified(text, _HEX_CLASS)
+    return (
+        _DOUBLE_COLON in classes
+        or _MAC_MIDDLE in classes
+        or _DOTTED_MAC_MIDDLE in classes
+        or classes.count(_COLON_AND_DIGIT) >= _IPV6_COLONS
+    )
+
+
 def _hexadecimal(text: str) -> Iterator[Span]:
     """Yield IPv6 and hardware addresses, looked for around the separators they must have."""
-    classes = classified(text, _HEX_CLASS)
-    if (
-        _DOUBLE_COLON not in classes
-        and _MAC_MIDDLE not in classes
-        and _DOTTED_MAC_MIDDLE not in classes
-        and classes.count(_COLON_AND_DIGIT) < _IPV6_COLONS
-    ):
-        return
     done = 0
     for hint in _HEX_GROUPS.finditer(text):
         if hint.start() < done:

@@ -75,7 +75,7 @@ _UNSURE = ("call ", "text me", "sms", "cell", "dial ", "reach me")
 _NUMBER = r"(?P<number>\+?\(?\d(?:[ .\-/()]{0,2}\d){5,13})(?![\w\-]|[.,:]\d)"
 # Digits, and what may stand between the digits of one number.
 NUMBER_CLASS = class_table(DIGITS + " .-/()")
-_SHORTEST = b"\1" * 6
+SHORTEST_NUMBER = b"\1" * 6
 _LONG = re.compile(r"\d(?:[ .\-/()]{0,2}\d){5}", re.ASCII)
 _NAMED = re.compile(
     r"(?:phone|tel(?:e(?:ph|f)on[oe]?)?|mobile|whatsapp|fax|gsm|msisdn|handy|celular|телефон|тел\.|[电電][话話]"
@@ -104,7 +104,7 @@ def find_named_phones(text: str, low: str) -> Iterator[Span]:
         text: Any text; the work grows linearly with its length.
         low: The same text in lower case, of the same length.
     """
-    if _SHORTEST not in classified(text, NUMBER_CLASS) or _LONG.search(text) is None:
+    if _LONG.search(text) is None:
         return
     words = _SURE if text.isascii() else (*_SURE, *_OTHER)
     for at in occurrences(low, words):
