@@ -13,7 +13,6 @@ from kp_langchain.redaction.spans import (
     DIGITS,
     Span,
     class_table,
-    classified,
     occurrences,
     starts_word,
 )
