@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.spans import (
-    DIGITS,
-    LETTERS,
-    Span,
-    class_table,
-    classified,
-    may_hold_digits,
-)
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, class_table, classified
 from kp_langchain.redaction.telephones import FREE
 
 _CARD = re.compile(
@@ -82,16 +76,13 @@ def find_social(text: str, first: int, last: int) -> Iterator[Span]:
         yield Span(*match.span(), "ssn")
 
 
-def find_accounts(text: str, low: str) -> Iterator[Span]:
-    """Yield IBANs, and social security numbers that are called so.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    if ("ssn" in low or "social" in low) and may_hold_digits(text, 3):
+def _find_named_social(text: str, low: str) -> Iterator[Span]:
+    if "ssn" in low or "social" in low:
         for match in _SSN_NAMED.finditer(text):
             yield Span(*match.span(1), "ssn")
+
+
+def _find_ibans(text: str, _low: str) -> Iterator[Span]:
     if _IBAN_BEGINS not in classified(text, _IBAN_CLASS):
         return
     for match in _IBAN.finditer(text):
@@ -131,3 +122,6 @@ def _iban_end(text: str, start: int, end: int) -> int | None:
     moved = (compact[4:] + compact[:4]).upper()
     valid = int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
     return at + 1 if valid else None
+
+
+FINDERS = (Finder(_find_named_social, (ANY_DIGIT,)), Finder(_find_ibans, (ANY_DIGIT,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span
 
 _BEGIN = re.compile(
@@ -25,31 +26,12 @@ _XML = re.compile(r"<(?:D|P|Q|DP|DQ|InverseQ)>(?P<body>[A-Za-z0-9+/=\s]{16,2048}
 _JWK = re.compile(
     r"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"\s{0,4}:\s{0,4}\\{0,8}\"(?P<body>[A-Za-z0-9_\-+/=]{20,2048})"
 )
-
-# A sign that stands in each, the literal to look for, and the expression.
-_PARTS = (
-    ("-", "Private-Lines", _PUTTY),
-    ("<", "RSAKeyValue", _XML),
-    ('"', '"kty', _JWK),
-    ('"', '"oct', _JWK),
-)
+_PARTS = (("Private-Lines", _PUTTY), ("RSAKeyValue", _XML), ('"kty', _JWK), ('"oct', _JWK))
 
 
-def find_blocks(text: str) -> Iterator[Span]:
-    """Yield the private keys in `text` that are written as a block or as parts of a structure.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-    """
-    if "BEGIN" in text and ("PRIVATE KEY" in text or "OpenVPN" in text):
-        yield from _armoured(text)
-    for sign, literal, pattern in _PARTS:
-        if sign in text and literal in text:
-            for match in pattern.finditer(text):
-                yield Span(*match.span("body"), "private_key")
-
-
-def _armoured(text: str) -> Iterator[Span]:
+def _find_armoured(text: str, _low: str) -> Iterator[Span]:
+    if "BEGIN" not in text:
+        return
     begins = [match.span() for match in _BEGIN.finditer(text)]
     for place, (start, inside) in enumerate(begins):
         following = begins[place + 1][0] if place + 1 < len(begins) else len(text)
@@ -60,3 +42,13 @@ def _armoured(text: str) -> Iterator[Span]:
             continue
         body = _BODY.match(text, inside, last)
         yield Span(start, body.end() if body else inside, "private_key")
+
+
+def _find_parts(text: str, _low: str) -> Iterator[Span]:
+    for literal, pattern in _PARTS:
+        if literal in text:
+            for match in pattern.finditer(text):
+                yield Span(*match.span("body"), "private_key")
+
+
+FINDERS = (Finder(_find_armoured, ("-",)), Finder(_find_parts, ("-:", "<>", '":')))

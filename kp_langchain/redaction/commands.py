@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from kp_langchain.redaction.finders import Find, Finder
 from kp_langchain.redaction.spans import Span, compiled
 from kp_langchain.redaction.values import fills_the_place
 
@@ -45,7 +46,7 @@ _FLAGS: Final = (
     ("vncviewer", "vncviewer", "-passwd", False),
 )
 
-# A sign that stands in each, the literal to look for, the expression with its group "secret".
+# The signs that stand in each, the literal to look for, the expression with its group "secret".
 _PLACES: Final = (
     (
         "-",
@@ -79,7 +80,6 @@ _PLACES: Final = (
 
 _BY_FLAG = tuple(
     (
-        "-",
         literal,
         (
             rf"(?<![\w\-.])(?:[\w.\-]{{0,40}}/){{0,6}}{command}(?:\.exe)?[ \t]{_ARGS}{flag}"
@@ -93,17 +93,28 @@ _BY_FLAG = tuple(
 _FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
 
 
-def find_in_commands(text: str, low: str) -> Iterator[Span]:
-    """Yield the passwords that a command line holds where its command takes them.
+def _find_by_flag(text: str, low: str) -> Iterator[Span]:
+    if _FLAGGED.search(low):
+        yield from _found(text, low, _BY_FLAG, 0)
 
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    tables = [(0, _BY_FLAG)] if _FLAGGED.search(low) else []
-    for flags, table in [*tables, (re.IGNORECASE, _PLACES)]:
-        for sign, literal, expression in table:
-            if sign in low and literal in low:
-                for match in compiled(expression, flags).finditer(text):
-                    if not fills_the_place(match["secret"]):
-                        yield Span(*match.span("secret"), "password")
+
+def _find_by_place(signs: str) -> Find:
+    table = [(literal, expression) for its, literal, expression in _PLACES if its == signs]
+    return lambda text, low: _found(text, low, table, re.IGNORECASE)
+
+
+def _found(text: str, low: str, table: Iterable[tuple[str, str]], flags: int) -> Iterator[Span]:
+    for literal, expression in table:
+        if literal in low:
+            for match in compiled(expression, flags).finditer(text):
+                if not fills_the_place(match["secret"]):
+                    yield Span(*match.span("secret"), "password")
+
+
+FINDERS = (
+    Finder(_find_by_flag, ("-",)),
+    *(
+        Finder(_find_by_place(signs), (signs,))
+        for signs in dict.fromkeys(signs for signs, _, _ in _PLACES)
+    ),
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from kp_langchain.redaction.extents import (
     NAMED_QUOTE,
@@ -18,6 +19,7 @@ from kp_langchain.redaction.extents import (
     strings_inside,
     to_line_end,
 )
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.foreign import after_copula
 from kp_langchain.redaction.keys import Telling, may_tell, telling, word_set
 from kp_langchain.redaction.notations import noted
@@ -86,14 +88,16 @@ _OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
 _OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
 
-def find_fields(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    """Yield the values under telling names in `text`.
+def finders(*, identifiers: bool) -> tuple[Finder, ...]:
+    """Return what finds the values under telling names in a text.
 
     Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
         identifiers: Whether names that tell of a person's identifiers count.
     """
+    return (Finder(partial(_find, identifiers=identifiers)),)
+
+
+def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     done = 0
     for stem in _STEM.finditer(low):
         if stem.start() < done:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.extents import bare, quoted
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.keys import TOKEN_OTHERS, Telling, word_set
-from kp_langchain.redaction.spans import Span, may_hold_digits, occurrences
+from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.values import looks_chosen, looks_generated
 
 FUNCTION_WORDS = word_set(
@@ -64,7 +65,7 @@ _DIGITS_FOLLOW = re.compile(
 _BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t]|\()?(?![ \t])")
 
 _CODE_WORDS = ("code", "passw", "passcode", "otp", "pin")
-_CODE_DIGITS = 3  # in a row, in the shortest of them
+_CODE_DIGITS = re.compile(r"\d\d\d")  # stand in the shortest of them
 _CODE_NUMBER = r"(?P<code>\d{3}[ \-]\d{3}|[A-Z]{1,3}-\d{4,8}|\d{4,8})(?![\w\-]|[.,]\d)"
 # "123456 is your verification code", "use 123456 as your one-time password"
 _CODE_BEFORE = re.compile(
@@ -210,9 +211,9 @@ def in_query(text: str, end: int) -> tuple[int, int] | None:
     return span if looks_generated(value) and not named else None
 
 
-def find_codes(text: str, low: str) -> Iterator[Span]:
+def _find_codes(text: str, low: str) -> Iterator[Span]:
     """Yield codes sent for one use: "123456 is your verification code", "enter the code 123456"."""
-    if not may_hold_digits(text, _CODE_DIGITS):
+    if _CODE_DIGITS.search(text) is None:
         return
     for at in occurrences(low, _CODE_WORDS):
         if at >= 9 and low[at - 1] in " -":
@@ -225,7 +226,7 @@ def find_codes(text: str, low: str) -> Iterator[Span]:
             yield Span(*after.span("code"), "otp")
 
 
-def find_seeds(text: str, low: str) -> Iterator[Span]:
+def _find_seeds(text: str, low: str) -> Iterator[Span]:
     """Yield the 12 to 24 words that open a wallet, where they are called that."""
     for at in occurrences(low, _SEED_NAMES):
         match = _SEED_WORDS.match(text, at) or _SEED_SAID.match(text, at)
@@ -233,3 +234,6 @@ def find_seeds(text: str, low: str) -> Iterator[Span]:
             words = match["words"].split()
             if len(words) % 3 == 0 and not _SENTENCE & set(words):
                 yield Span(*match.span("words"), "private_key")
+
+
+FINDERS = (Finder(_find_codes, (ANY_DIGIT,)), Finder(_find_seeds))

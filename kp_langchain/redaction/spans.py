@@ -50,24 +50,17 @@ def classified(text: str, table: bytes) -> bytes:
 DIGITS = "0123456789"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 TOKEN_CLASS = class_table(DIGITS + LETTERS + "_-./+=~@:%!$|?")
-_DIGIT_CLASS = class_table(DIGITS)
 
 
-def long_runs(text: str, table: bytes, length: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of at least `length` characters of a table's first class."""
-    classes = classified(text, table)
+def long_runs(classes: bytes, length: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of at least `length` characters of the first class."""
     run = b"\x01" * length
     end = 0
     while (found := classes.find(run, end)) >= 0:
         end = classes.find(b"\x00", found + length)
         if end < 0:
-            end = len(text)
+            end = len(classes)
         yield found, end
-
-
-def may_hold_digits(text: str, length: int) -> bool:
-    """Tell whether `length` digits in a row may stand in `text`; sure for ASCII alone."""
-    return not text.isascii() or b"\x01" * length in classified(text, _DIGIT_CLASS)
 
 
 @cache

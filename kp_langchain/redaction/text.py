@@ -5,10 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
-from kp_langchain.redaction.blobs import BLOB, find_blobs, summary
-from kp_langchain.redaction.carriers import find_carried
-from kp_langchain.redaction.fields import find_fields
-from kp_langchain.redaction.formats import find_formats
+from kp_langchain.redaction import (
+    blobs,
+    blocks,
+    carriers,
+    commands,
+    fields,
+    foreign,
+    formats,
+    prose,
+)
+from kp_langchain.redaction.blobs import BLOB, summary
+from kp_langchain.redaction.finders import Finders, signs_of
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.rules import Rules
@@ -16,6 +24,22 @@ from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
 PERSONAL = KINDS | {"account", "passport"}
 """Kinds that identify somebody; the others are secrets."""
+
+SECRETS = {
+    identifiers: Finders(
+        *formats.FINDERS,
+        *blocks.FINDERS,
+        *carriers.FINDERS,
+        *commands.FINDERS,
+        *foreign.FINDERS,
+        *prose.FINDERS,
+        *carriers.LATE_FINDERS,
+        *fields.finders(identifiers=identifiers),
+        *blobs.FINDERS,
+    )
+    for identifiers in (False, True)
+}
+"""What finds secrets; the values under names that tell of identifiers count if those do."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
 _NO_RULES = Rules()
@@ -93,13 +117,9 @@ def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
     low = text.lower()
     if len(low) != len(text):  # some letters grow when lowered; positions must not move
         low = text.translate(_ASCII_LOWER)
-    secrets = [
-        *find_formats(text),
-        *find_carried(text, low),
-        *find_fields(text, low, identifiers=identifiers),
-        *find_blobs(text),
-    ]
-    personal = list(find_identifiers(text, low)) if identifiers else []
+    signs = signs_of(text)
+    secrets = SECRETS[identifiers].find(text, low, signs)
+    personal = find_identifiers(text, low, signs) if identifiers else []
     if len(text) <= _SHORT_CHARS and not secrets and not personal:
         if len(_harmless) >= _HARMLESS_KEPT:
             _harmless.clear()
