@@ -76,10 +76,9 @@ def find_social(text: str, first: int, last: int) -> Iterator[Span]:
         yield Span(*match.span(), "ssn")
 
 
-def _find_named_social(text: str, low: str) -> Iterator[Span]:
-    if "ssn" in low or "social" in low:
-        for match in _SSN_NAMED.finditer(text):
-            yield Span(*match.span(1), "ssn")
+def _find_named_social(text: str, _low: str) -> Iterator[Span]:
+    for match in _SSN_NAMED.finditer(text):
+        yield Span(*match.span(1), "ssn")
 
 
 def _find_ibans(text: str, _low: str) -> Iterator[Span]:
@@ -124,4 +123,7 @@ def _iban_end(text: str, start: int, end: int) -> int | None:
     return at + 1 if valid else None
 
 
-FINDERS = (Finder(_find_named_social, (ANY_DIGIT,)), Finder(_find_ibans, (ANY_DIGIT,)))
+FINDERS = (
+    Finder(_find_named_social, (ANY_DIGIT,), ("ssn", "social")),
+    Finder(_find_ibans, (ANY_DIGIT,)),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.finders import Find, Finder
 from kp_langchain.redaction.spans import Span
 
 _BEGIN = re.compile(
@@ -26,12 +26,9 @@ _XML = re.compile(r"<(?:D|P|Q|DP|DQ|InverseQ)>(?P<body>[A-Za-z0-9+/=\s]{16,2048}
 _JWK = re.compile(
     r"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"\s{0,4}:\s{0,4}\\{0,8}\"(?P<body>[A-Za-z0-9_\-+/=]{20,2048})"
 )
-_PARTS = (("Private-Lines", _PUTTY), ("RSAKeyValue", _XML), ('"kty', _JWK), ('"oct', _JWK))
 
 
 def _find_armoured(text: str, _low: str) -> Iterator[Span]:
-    if "BEGIN" not in text:
-        return
     begins = [match.span() for match in _BEGIN.finditer(text)]
     for place, (start, inside) in enumerate(begins):
         following = begins[place + 1][0] if place + 1 < len(begins) else len(text)
@@ -44,11 +41,18 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
         yield Span(start, body.end() if body else inside, "private_key")
 
 
-def _find_parts(text: str, _low: str) -> Iterator[Span]:
-    for literal, pattern in _PARTS:
-        if literal in text:
+def _bodies(pattern: re.Pattern[str], *literals: str) -> Find:
+    def find(text: str, _low: str) -> Iterator[Span]:
+        if any(literal in text for literal in literals):
             for match in pattern.finditer(text):
                 yield Span(*match.span("body"), "private_key")
 
+    return find
 
-FINDERS = (Finder(_find_armoured, ("-",)), Finder(_find_parts, ("-:", "<>", '":')))
+
+FINDERS = (
+    Finder(_find_armoured, ("-",), ("private key", "openvpn")),
+    Finder(_bodies(_PUTTY, "Private-Lines"), ("-:",)),
+    Finder(_bodies(_XML, "RSAKeyValue"), ("<>",)),
+    Finder(_bodies(_JWK, '"kty', '"oct'), ('":',)),
+)

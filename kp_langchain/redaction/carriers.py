@@ -36,14 +36,9 @@ _NEXT_ROW = re.compile(r"[ \t]{0,8},[ \t]{0,8}\(")
 _PGPASS = re.compile(r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*]{1,64}:(?P<secret>[^\s:\"'\\]{4,200})")
 _PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>]|\Z)")
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
-_DRIVERS = (
-    ("@tcp(", re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")),
-    ("oracle:", re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")),
-    (
-        "//",
-        re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}"),
-    ),
-)
+_TCP = re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")
+_ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")
+_SLASHES = re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}")
 # login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
 _PAIR_CALL = re.compile(
     r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
@@ -77,15 +72,13 @@ def _find_basic(text: str, low: str) -> Iterator[Span]:
             yield Span(*basic.span(1), "authorization")
 
 
-def _find_after(*forms: tuple[str, re.Pattern[str]]) -> Find:
-    """Return what finds passwords by expressions, each tried where its literal stands."""
+def _secrets(pattern: re.Pattern[str]) -> Find:
+    """Return what finds the passwords that are an expression's group "secret"."""
 
-    def find(text: str, low: str) -> Iterator[Span]:
-        for literal, pattern in forms:
-            if literal in low:
-                for match in pattern.finditer(text):
-                    if not fills_the_place(match["secret"]):
-                        yield Span(*match.span("secret"), "password")
+    def find(text: str, _low: str) -> Iterator[Span]:
+        for match in pattern.finditer(text):
+            if not fills_the_place(match["secret"]):
+                yield Span(*match.span("secret"), "password")
 
     return find
 
@@ -109,9 +102,9 @@ def _find_slashed(text: str, low: str) -> Iterator[Span]:
             yield Span(*slashed.span("secret"), "password")
 
 
-def _find_inserted(text: str, low: str) -> Iterator[Span]:
+def _find_inserted(text: str, _low: str) -> Iterator[Span]:
     """Yield the values of telling columns in `INSERT INTO t (a, password) VALUES (1, 'x')`."""
-    for match in _INSERTED.finditer(text) if "values" in low else ():
+    for match in _INSERTED.finditer(text):
         tells = [telling(name.strip(' \t`"[]')) for name in match["names"].split(",")]
         if not any(tells):
             continue
@@ -183,18 +176,20 @@ def _userinfo(run: str, offset: int) -> Iterator[Span]:
 
 FINDERS = (
     Finder(_find_in_urls, ("://",)),
-    Finder(_find_bearers),
-    Finder(_find_basic, ("=", ANY_DIGIT)),
-    Finder(_find_after(("identified", _IDENTIFIED)), ("'", '"')),
-    Finder(_find_after(*_DRIVERS), ("@:(", "@:/")),
-    Finder(_find_after(("bundle_", _BUNDLE)), ("_=:",)),
+    Finder(_find_bearers, words=("bearer",)),
+    Finder(_find_basic, ("=", ANY_DIGIT), ("basic",)),
+    Finder(_secrets(_IDENTIFIED), ("'", '"'), ("identified",)),
+    Finder(_secrets(_TCP), ("@:(",), ("@tcp(", "@unix(")),
+    Finder(_secrets(_ORACLE), ("@:/",), ("oracle:",)),
+    Finder(_secrets(_SLASHES), ("@:/",), ("//",)),
+    Finder(_secrets(_BUNDLE), ("_=:",), ("bundle_",)),
     Finder(_find_pgpass, (":",)),
-    Finder(_find_inserted, ("()",)),
+    Finder(_find_inserted, ("()",), ("values",)),
 )
 """Those that are tried before commands, other languages and sentences."""
 
 LATE_FINDERS = (
     Finder(_find_pairs, ("(,'", '(,"')),
-    Finder(_find_slashed, ("/" + ANY_DIGIT, "|" + ANY_DIGIT)),
+    Finder(_find_slashed, ("/" + ANY_DIGIT, "|" + ANY_DIGIT), _CREDENTIALS),
 )
 """Those that are tried after them."""

@@ -89,7 +89,7 @@ _BY_FLAG = tuple(
     )
     for literal, command, flag, glued in _FLAGS
 )
-# Stands in every command of the first table.
+# One of these stands in every command of the first table.
 _FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
 
 

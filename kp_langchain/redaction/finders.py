@@ -1,6 +1,6 @@
-"""Finders, each with the signs without which it finds nothing.
+"""Finders, each with the signs and words without which it finds nothing.
 
-Most texts hold few signs, and what they hold says at once which finders need not look.
+Most texts hold few signs, and those say at once which finders need not look.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ class Finder(NamedTuple):
     Attributes:
         find: Yields what it finds in a text. It is given the text and the same in lower case, of
             the same length; its work grows linearly with that.
-        signs: Alternatives, each some characters. A text in which every alternative lacks one
-            holds nothing of the kind. They are of `string.punctuation`, `ANY_DIGIT`, or
-            `BEYOND_ASCII` for any character that is not ASCII.
+        signs: Alternatives, each some characters: in a text that lacks one of each there is nothing
+            of the kind. They are of `string.punctuation`, or `ANY_DIGIT`, or `BEYOND_ASCII` for any
+            character that is not ASCII.
+        words: Likewise, parts of a text in lower case, of which one must stand in it; none if
+            there are no such.
     """
 
     find: Find
     signs: tuple[str, ...] = ("",)
+    words: tuple[str, ...] = ()
 
     def may_find(self, signs: Signs) -> bool:
         """Tell whether a text with these signs may hold something of the kind."""
@@ -39,7 +42,7 @@ class Finder(NamedTuple):
 
 
 class Finders:
-    """Several finders, of which a text is shown to those whose signs it holds, in their order."""
+    """Several finders, of which a text is shown to those that may find something, in their order."""
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
@@ -51,12 +54,18 @@ class Finders:
     def find(self, text: str, low: str, signs: Signs) -> list[Span]:
         """Return what they find in a text with these signs."""
         spans: list[Span] = []
-        for find in self._for_signs(signs):
+        for find, words in self._for_signs(signs):
+            for word in words:
+                if word in low:
+                    break
+            else:
+                if words:
+                    continue
             spans.extend(find(text, low))
         return spans
 
-    def _choose(self, signs: Signs) -> list[Find]:
-        return [finder.find for finder in self._finders if finder.may_find(signs)]
+    def _choose(self, signs: Signs) -> list[tuple[Find, tuple[str, ...]]]:
+        return [(finder.find, finder.words) for finder in self._finders if finder.may_find(signs)]
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))

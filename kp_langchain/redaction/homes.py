@@ -80,7 +80,7 @@ def _find_prompts(text: str, _low: str) -> Iterator[Span]:
 
 
 FINDERS = (
-    Finder(_find_folders, ("/", "\\", "%")),
+    Finder(_find_folders, ("/", "\\", "%"), _FOLDERS),
     Finder(_find_tildes, ("~/",)),
     Finder(_find_listed, (ANY_DIGIT,)),
     Finder(_find_prompts, ("@:$", "@:#")),

@@ -204,15 +204,13 @@ def _find_spelt_emails(text: str, low: str) -> Iterator[Span]:
 
 
 def _find_dotted_emails(_text: str, low: str) -> Iterator[Span]:
-    if " dot " in low:
-        for match in _DOTTED.finditer(low):
-            yield Span(*match.span(), "email")
+    for match in _DOTTED.finditer(low):
+        yield Span(*match.span(), "email")
 
 
 def _find_host_names(_text: str, low: str) -> Iterator[Span]:
-    if "ip-" in low:
-        for match in _HOST_NAME.finditer(low):
-            yield Span(*match.span(1), "ip")
+    for match in _HOST_NAME.finditer(low):
+        yield Span(*match.span(1), "ip")
 
 
 def _is_ipv6(written: str) -> bool:
@@ -230,12 +228,12 @@ FINDERS = Finders(
     Finder(_find_emails, ("@",)),
     Finder(_find_encoded_emails, ("%" + ANY_DIGIT,)),
     Finder(_find_spelt_emails, (")", "]", "}")),
-    Finder(_find_dotted_emails),
+    Finder(_find_dotted_emails, words=(" dot ",)),
     *homes.FINDERS,
     Finder(_find_hexadecimal, (":", "-", ".")),
     Finder(_find_numbers, (ANY_DIGIT,)),
     *accounts.FINDERS,
-    Finder(_find_host_names, ("-" + ANY_DIGIT,)),
+    Finder(_find_host_names, ("-" + ANY_DIGIT,), ("ip-",)),
 )
 
 

@@ -65,7 +65,6 @@ _DIGITS_FOLLOW = re.compile(
 _BLANK = re.compile(r"[ \t]{1,4}(?:is[ \t]|\()?(?![ \t])")
 
 _CODE_WORDS = ("code", "passw", "passcode", "otp", "pin")
-_CODE_DIGITS = re.compile(r"\d\d\d")  # stand in the shortest of them
 _CODE_NUMBER = r"(?P<code>\d{3}[ \-]\d{3}|[A-Z]{1,3}-\d{4,8}|\d{4,8})(?![\w\-]|[.,]\d)"
 # "123456 is your verification code", "use 123456 as your one-time password"
 _CODE_BEFORE = re.compile(
@@ -213,8 +212,6 @@ def in_query(text: str, end: int) -> tuple[int, int] | None:
 
 def _find_codes(text: str, low: str) -> Iterator[Span]:
     """Yield codes sent for one use: "123456 is your verification code", "enter the code 123456"."""
-    if _CODE_DIGITS.search(text) is None:
-        return
     for at in occurrences(low, _CODE_WORDS):
         if at >= 9 and low[at - 1] in " -":
             first = max(0, at - 64)
@@ -236,4 +233,7 @@ def _find_seeds(text: str, low: str) -> Iterator[Span]:
                 yield Span(*match.span("words"), "private_key")
 
 
-FINDERS = (Finder(_find_codes, (ANY_DIGIT,)), Finder(_find_seeds))
+FINDERS = (
+    Finder(_find_codes, (ANY_DIGIT,), _CODE_WORDS),
+    Finder(_find_seeds, words=_SEED_NAMES),
+)
