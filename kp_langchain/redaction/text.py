@@ -49,7 +49,7 @@ _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 # Short texts in which nothing was found: names of fields and tools come again and again.
 _SHORT_CHARS = 40
 _HARMLESS_KEPT = 2000
-_harmless: set[tuple[str, bool]] = set()
+_harmless: dict[bool, set[str]] = {False: set(), True: set()}
 
 
 class _UnsettledError(Exception):
@@ -111,8 +111,8 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
 
 def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
     """Return the secrets in `text`, and the identifiers if they are wanted."""
-    short = (text, identifiers)
-    if short in _harmless:
+    harmless = _harmless[identifiers]
+    if text in harmless:
         return [], []
     low = text.lower()
     if len(low) != len(text):  # some letters grow when lowered; positions must not move
@@ -121,9 +121,9 @@ def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
     secrets = SECRETS[identifiers].find(text, low, signs)
     personal = find_identifiers(text, low, signs) if identifiers else []
     if len(text) <= _SHORT_CHARS and not secrets and not personal:
-        if len(_harmless) >= _HARMLESS_KEPT:
-            _harmless.clear()
-        _harmless.add(short)
+        if len(harmless) >= _HARMLESS_KEPT:
+            harmless.clear()
+        harmless.add(text)
     return secrets, personal
 
 

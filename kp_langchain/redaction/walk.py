@@ -58,9 +58,11 @@ class Walker:
             name: That name.
         """
         try:
+            if isinstance(value, str):
+                return self._leaf(value, tells, name)
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, tells, name)
-            parts = None if isinstance(value, str) else parts_of(value)
+            parts = parts_of(value)
             if parts is not None:
                 return self._container(parts, depth, tells, name)
             return self._leaf(value, tells, name)
@@ -172,14 +174,13 @@ class Walker:
         self, value: dict[Any, Any], depth: int, tells: Telling | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
-        by_field = self._named_by_field(value)
         for key, item in list(dict.items(value)):
             said, saying = tells, name
             if isinstance(key, (str, bytes)):
                 own = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 mine = self._tells(own)
-                if mine is None and own.lower() == "value" and by_field is not None:
-                    mine, own = by_field
+                if mine is None and own.lower() == "value":
+                    mine, own = self._named_by_field(value) or (mine, own)
                 if mine is not None:
                     # Some hold ordinary things, too, each under its own name: of those, only what
                     # looks drawn at random goes.

@@ -27,7 +27,7 @@ def _text(given: Any) -> str:
 RARE = (
     "login bob / hunter\u0662",
     "login bob | hunter22",
-    "basic QWxhZGRpbjpvcGVuczE",
+    "basic QWxhZGRpbjpvcGVu1zE",
     "basic QWxhZGRpbjpvcGVuc=",
     "bob@host:~/src# make",
     "bob@host:/src$ make",
