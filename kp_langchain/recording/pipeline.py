@@ -254,6 +254,8 @@ class Redactor:
         self._bound = bound
         self._rules = rules
         self._hook = hook
+        # What an agent says comes again: names of tools with each call, its last words as answer.
+        self._texts: dict[tuple[str, str], str] = {}
         self.failed = False
 
     def _redact(self, value: Any, level: str) -> Any:
@@ -278,7 +280,12 @@ class Redactor:
 
     def text(self, value: str, level: str) -> str:
         """Redact a text."""
-        return clip(str(self._redact(value, level)), self._bound)
+        known = self._texts.get((value, level))
+        if known is None:
+            known = clip(str(self._redact(value, level)), self._bound)
+            if self._hook is None:
+                self._texts[value, level] = known
+        return known
 
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Redact a step in wire form."""
