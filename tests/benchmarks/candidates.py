@@ -23,14 +23,17 @@ class FaultyError(RuntimeError):
     """A handler did not do what it is measured for."""
 
 
-class Inline(BaseCallbackHandler):
+class Elsewhere(BaseCallbackHandler):
+    """Does nothing, and leaves it to LangChain where; in async agents that is another thread."""
+
+    def on_chat_model_start(self, *_: Any, **__: Any) -> None:
+        """Without it LangChain would write all messages out for `on_llm_start`."""
+
+
+class Inline(Elsewhere):
     """Does nothing, where the event happens."""
 
     run_inline = True
-
-
-class Elsewhere(BaseCallbackHandler):
-    """Does nothing, and leaves it to LangChain where; in async agents that is another thread."""
 
 
 def nothing(_folder: Path, _server: str) -> Attached:
