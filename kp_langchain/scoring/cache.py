@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Set
+from bisect import bisect_left
+from collections.abc import Callable, Sequence, Set
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,17 +15,34 @@ from numpy.typing import ArrayLike, NDArray
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import VectorError
 
-_Vector: TypeAlias = NDArray[np.float32]
+_Vectors: TypeAlias = NDArray[np.float32]
+_Found: TypeAlias = tuple[str | None, float]
+
+# Similarities closer than this count as equal: the embedding of a text differs by about as much
+# from batch to batch, and must not lead to another nearest entry.
+_EQUAL = 1e-6
+# What lies this far below the best in float32 may still be among the equals in float64.
+_CLOSE = 2 * _EQUAL
+# Rows compared at once. More would gain little and hold the lock for longer.
+_BLOCK = 64
+# Similarities held at once, so that they stay in the processor's cache: 1 MB.
+_PRODUCTS = 1 << 18
+_CACHE_LINE_BYTES = 64
 # A squared norm below this has lost digits in float64; the vector is rescaled first.
 _SAFE_SQUARE_MIN = 1e-280
+_NOT_BEFORE = np.triu(np.ones((_BLOCK, _BLOCK), dtype=bool))
 
 
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
     Rows are normalised when added and kept in one preallocated float32 ring, so a search is one
-    matrix-vector product over the rows in use. All operations may be called from any thread, and
-    go on working in a forked child.
+    matrix-vector product over the rows in use, and many searches are one matrix product. All
+    operations may be called from any thread, and go on working in a forked child.
+
+    Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
+    nearest. What comes close in float32 is compared again in float64, so that one search and many
+    at once find the same.
 
     Args:
         max_elements: How many vectors it holds; the oldest leaves first. 1,000 of 384 values take
@@ -56,10 +75,13 @@ class VectorCache:
         self._ttl_ms = ttl_ms
         self._clock = clock
         self._lock = ForkSafeLock()
-        self._rows = np.zeros((self._max_elements, self._dimensions), dtype=np.float32)
-        self._keys: list[str | None] = [None] * self._max_elements
-        self._added_at = [0.0] * self._max_elements
-        self._head = 0  # row of the oldest entry
+        # A block is written behind the newest entry while all that it may see is still there.
+        self._slots = self._max_elements + _BLOCK
+        self._rows = _aligned_zeros(self._slots, self._dimensions)
+        self._hashes = np.zeros(self._slots, dtype=np.int64)
+        self._added_at = np.zeros(self._slots)
+        self._keys: list[str | None] = [None] * self._slots
+        self._head = 0  # slot of the oldest entry; positions count from there
         self._count = 0
 
     @property
@@ -92,21 +114,14 @@ class VectorCache:
         Raises:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
-        row = self._normalised(vector)
+        unit = self._normalised(vector)
         with self._lock:
             self._expire()
-            if self._count == self._max_elements:
-                self._drop_oldest()
-            slot = (self._head + self._count) % self._max_elements
-            self._rows[slot] = row
-            self._keys[slot] = key
-            self._added_at[slot] = self._clock() if self._ttl_ms is not None else 0.0
-            self._count += 1
+            self._place(unit[None], [key])
+            self._take_in(1)
 
-    def nearest(
-        self, query: ArrayLike, *, ignore: Set[str] = frozenset()
-    ) -> tuple[str | None, float] | None:
-        """Return the key of the most similar entry and its cosine similarity, -1 to 1.
+    def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Found | None:
+        """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
 
         Args:
             query: `dimensions` finite numbers of any magnitude.
@@ -119,20 +134,53 @@ class VectorCache:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
         unit = self._normalised(query)
-        best_row, best = -1, -math.inf
         with self._lock:
             self._expire()
-            for rows in self._live():
-                similarities = self._rows[rows] @ unit
-                if ignore:
-                    similarities[[key in ignore for key in self._keys[rows]]] = -math.inf
-                row = int(similarities.argmax())
-                if similarities[row] > best:
-                    best_row, best = rows.start + row, float(similarities[row])
-            if best_row < 0:
+            if not self._count:
                 return None
-            # Rounding in float32 can leave the range by a hair.
-            return self._keys[best_row], min(1.0, max(-1.0, best))
+            products = self._products(unit, 0, self._count)
+            top = int(products.argmax())
+            if ignore and self._key(top) in ignore:
+                descending = products.argsort()[::-1]
+                top = next((int(at) for at in descending if self._key(at) not in ignore), -1)
+                if top < 0:
+                    return None
+            near = (products > products.item(top) - _CLOSE).nonzero()[0]
+            if ignore:
+                near = near[[self._key(at) not in ignore for at in near]]
+            return self._decide(near, unit)
+
+    def nearest_then_add(
+        self, vectors: ArrayLike, keys: Sequence[str | None]
+    ) -> list[_Found | None]:
+        """Do for one vector after the other what `nearest` and then `add` do, in blocks of 64.
+
+        Other threads may come in between two blocks, and entries expire there.
+
+        Args:
+            vectors: Finite numbers of any magnitude, shape (n, dimensions).
+            keys: What they stand for, n of them.
+
+        Returns:
+            What `nearest` finds for each vector among the entries before it.
+
+        Raises:
+            VectorError: One is not what `add` takes. None has been added then.
+            ValueError: There are more keys than vectors, or fewer.
+        """
+        units = self._all_normalised(vectors)
+        if len(keys) != len(units):
+            raise ValueError(f"there are {len(units)} vectors, but {len(keys)} keys")
+        found: list[_Found | None] = []
+        step = min(_BLOCK, self._max_elements)
+        for start in range(0, len(units), step):
+            block = units[start : start + step]
+            with self._lock:
+                self._expire()
+                self._place(block, keys[start : start + step])
+                found += self._nearest_of_each(block)
+                self._take_in(len(block))
+        return found
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
         """Return the highest cosine similarity with any entry, -1 to 1; 0 if there is none.
@@ -146,32 +194,121 @@ class VectorCache:
     def clear(self) -> None:
         """Forget every entry."""
         with self._lock:
-            self._keys = [None] * self._max_elements
+            self._keys = [None] * self._slots
             self._head = self._count = 0
 
-    def _live(self) -> Iterator[slice]:
-        """The rows in use as one slice, or two if they run over the end of the ring."""
-        end = self._head + self._count
-        if self._count == self._max_elements:
-            yield slice(0, self._count)
-        elif self._count:
-            yield slice(self._head, min(end, self._max_elements))
-            if end > self._max_elements:
-                yield slice(0, end - self._max_elements)
+    def _place(self, units: _Vectors, keys: Sequence[str | None]) -> None:
+        """Write vectors behind the newest entry, where they do not count yet."""
+        now = 0.0 if self._ttl_ms is None else self._clock()
+        for position, (unit, key) in enumerate(zip(units, keys, strict=True), self._count):
+            slot = (self._head + position) % self._slots
+            self._rows[slot] = unit
+            self._hashes[slot] = hash(unit.tobytes())
+            self._added_at[slot] = now
+            self._keys[slot] = key
+
+    def _take_in(self, placed: int) -> None:
+        """Make placed vectors count; the oldest entries leave if there is no room."""
+        self._count += placed
+        self._drop_oldest(max(0, self._count - self._max_elements))
+
+    def _drop_oldest(self, entries: int) -> None:
+        self._head = (self._head + entries) % self._slots
+        self._count -= entries
 
     def _expire(self) -> None:
         if self._ttl_ms is None or not self._count:
             return
-        now = self._clock()
-        while self._count and (now - self._added_at[self._head]) * 1000 > self._ttl_ms:
-            self._drop_oldest()
+        now, ttl_ms = self._clock(), self._ttl_ms
 
-    def _drop_oldest(self) -> None:
-        self._keys[self._head] = None
-        self._head = (self._head + 1) % self._max_elements
-        self._count -= 1
+        def lives(position: int) -> bool:
+            added_at = self._added_at.item((self._head + position) % self._slots)
+            return (now - added_at) * 1000 <= ttl_ms
 
-    def _normalised(self, vector: ArrayLike) -> _Vector:
+        # Doubling steps: it costs little to find that none expired, or a million.
+        end = 1
+        while end < self._count and not lives(end - 1):
+            end *= 2
+        positions = range(min(end, self._count))
+        self._drop_oldest(bisect_left(positions, True, lo=end // 2, key=lives))
+
+    def _key(self, position: int) -> str | None:
+        return self._keys[(self._head + position) % self._slots]
+
+    def _products(self, units: _Vectors, start: int, end: int) -> _Vectors:
+        """Similarities, in float32, of one or many vectors to the positions `start` to `end`."""
+        products = np.empty((*units.shape[:-1], end - start), dtype=np.float32)
+        first = (self._head + start) % self._slots
+        fit = min(end - start, self._slots - first)
+        np.matmul(units, self._rows[first : first + fit].T, out=products[..., :fit])
+        if fit < end - start:  # on over the end of the ring
+            np.matmul(units, self._rows[: end - start - fit].T, out=products[..., fit:])
+        return products
+
+    def _nearest_of_each(self, units: _Vectors) -> list[_Found | None]:
+        """Find the nearest of each placed vector among the `max_elements` entries before it."""
+        placed, total = len(units), self._count + len(units)
+        room = self._max_elements - self._count
+        best = np.full(placed, -math.inf, dtype=np.float32)
+        parts = []
+        starts = range(0, max(1, self._count), _PRODUCTS // placed)
+        for start, end in pairwise([*starts, total]):
+            products = self._products(units, start, end)
+            if start == 0 and placed > room:  # each one beyond the room has pushed one out
+                out = placed - room
+                products[room:, :out][~_NOT_BEFORE[:out, :out]] = -math.inf
+            if end == total:
+                products[:, -placed:][_NOT_BEFORE[:placed, :placed]] = -math.inf
+            np.maximum(best, products.max(axis=1), out=best)
+            near = (products > (best - np.float32(_CLOSE))[:, None]).ravel().nonzero()[0]
+            row, column = np.divmod(near, end - start)
+            parts.append((row, column + start, products.ravel()[near]))
+        row, position, product = (np.concatenate(part) for part in zip(*parts, strict=True))
+        still_near = product > best[row] - np.float32(_CLOSE)
+        row, position = row[still_near], position[still_near]
+        order = row.argsort(kind="stable")
+        position = position[order]
+        ends = np.searchsorted(row[order], np.arange(placed), side="right")
+        return [
+            self._decide(near, unit) if near.size else None
+            for near, unit in zip(np.split(position, ends[:-1]), units, strict=True)
+        ]
+
+    def _decide(self, near: NDArray[np.intp], unit: _Vectors) -> _Found:
+        """Choose among the entries at the positions `near`, which ascend."""
+        wide = unit.astype(np.float64)
+
+        def similarity(position: int) -> float:
+            row = self._rows[(self._head + position) % self._slots]
+            return min(1.0, max(-1.0, float(row.astype(np.float64).dot(wide))))
+
+        if near.size == 1:
+            position = int(near[0])
+            return self._key(position), similarity(position)
+        # Of identical vectors only the newest counts, and there may be a thousand.
+        hashes = self._hashes[(self._head + near) % self._slots]
+        newest = dict(zip(hashes.tolist(), near.tolist(), strict=True)).values()
+        exact = {position: similarity(position) for position in newest}
+        best = max(exact.values())
+        return self._key(max(at for at, one in exact.items() if one >= best - _EQUAL)), best
+
+    def _all_normalised(self, vectors: ArrayLike) -> _Vectors:
+        """Return the vectors with length 1, shape (n, dimensions), checked."""
+        if (
+            isinstance(vectors, np.ndarray)
+            and vectors.dtype.kind in "fiu"
+            and vectors.shape[1:] == (self._dimensions,)
+        ):
+            with np.errstate(all="ignore"):
+                wide = vectors.astype(np.float64)
+                squares = (wide[:, None, :] @ wide[:, :, None])[:, 0, 0]
+                if np.all((squares > _SAFE_SQUARE_MIN) & (squares < math.inf)):
+                    return (wide / np.sqrt(squares)[:, None]).astype(np.float32)
+        # One by one: it finds the faulty one, and takes care of extreme lengths.
+        units = [self._normalised(vector) for vector in vectors]
+        return np.array(units, dtype=np.float32).reshape(len(units), self._dimensions)
+
+    def _normalised(self, vector: ArrayLike) -> _Vectors:
         """Return the vector with length 1 (a zero vector as it is), checked."""
         try:
             given: NDArray[Any] = np.asarray(vector)
@@ -189,7 +326,7 @@ class VectorCache:
             )
         with np.errstate(all="ignore"):
             wide = given.astype(np.float64)
-            square = float(wide @ wide)
+            square = float(wide.dot(wide))
             if not _SAFE_SQUARE_MIN < square < math.inf:
                 peak = float(np.abs(wide).max())
                 if not math.isfinite(peak):
@@ -197,7 +334,7 @@ class VectorCache:
                 if peak == 0.0:
                     return wide.astype(np.float32)
                 wide /= peak
-                square = float(wide @ wide)
+                square = float(wide.dot(wide))
             return (wide / math.sqrt(square)).astype(np.float32)
 
 
@@ -205,3 +342,12 @@ def _positive_int(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
     return value
+
+
+def _aligned_zeros(rows: int, columns: int) -> _Vectors:
+    """Return zeros that start on a cache line, which a product reads some 5 % faster."""
+    spare = _CACHE_LINE_BYTES // 4
+    flat = np.zeros(rows * columns + spare, dtype=np.float32)
+    address: int = flat.__array_interface__["data"][0]
+    start = -address % _CACHE_LINE_BYTES // 4
+    return flat[start : start + rows * columns].reshape(rows, columns)
