@@ -241,6 +241,99 @@ def test_ttl_is_checked(bad):
         VectorCache(ttl_ms=bad)
 
 
+def test_among_equals_the_newest_is_the_nearest():
+    cache = VectorCache(dimensions=3)
+    for key, vector in [("a", [1, 0, 0]), ("b", [2, 0, 0]), ("c", [0, 1, 0]), ("d", [1, 1e-9, 0])]:
+        cache.add(vector, key=key)
+    assert cache.nearest([5, 0, 0]) == ("d", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"d"}) == ("b", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"b", "d"}) == ("a", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"a", "b", "d"}) == ("c", 0.0)
+    assert cache.nearest([5, 0, 0], ignore={"a", "b", "c", "d"}) is None
+
+
+def test_a_thousand_equals():
+    cache = VectorCache(dimensions=8)
+    vectors = np.tile(np.arange(8.0), (1500, 1))
+    found = cache.nearest_then_add(vectors, [str(number) for number in range(1500)])
+    assert found[0] is None
+    for number, one in enumerate(found[1:]):
+        assert one == (str(number), pytest.approx(1.0, abs=1e-6))
+    assert cache.nearest(vectors[0]) == ("1499", pytest.approx(1.0, abs=1e-6))
+
+
+keyed = st.lists(st.tuples(vectors, st.integers(0, 20)), max_size=60)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 70),
+    st.sampled_from([None, 500.0]),
+    st.lists(keyed, max_size=4),
+    st.sets(st.integers(0, 20), max_size=3),
+)
+def test_many_at_once_find_and_leave_what_one_by_one_does(max_elements, ttl_ms, groups, ignored):
+    clock = Clock()
+    many = VectorCache(max_elements, 3, ttl_ms, clock=clock)
+    single = VectorCache(max_elements, 3, ttl_ms, clock=clock)
+    ignore = {str(number) for number in ignored}
+    for group in groups:
+        expected = []
+        for vector, key in group:
+            expected.append(single.nearest(vector, ignore=ignore))
+            single.add(vector, key=str(key))
+        found = many.nearest_then_add(
+            np.array([vector for vector, _ in group]).reshape(-1, 3),
+            [str(key) for _, key in group],
+            ignore=ignore,
+        )
+        assert_same(found, expected)
+        assert many.size == single.size
+        clock.now += 0.375
+        for query in np.eye(3):
+            assert_same([many.nearest(query)], [single.nearest(query)])
+
+
+@pytest.mark.parametrize("max_elements", [3, 100, 128, 300, 5000])
+def test_blocks_over_the_end_of_the_ring(max_elements):
+    rng = np.random.default_rng(1)
+    many, single = VectorCache(max_elements, 16), VectorCache(max_elements, 16)
+    keys = [str(number) for number in range(2000)]
+    for size in (1, 300, 127, 129, 2000, 2000, 2000, 64):
+        vectors = rng.normal(size=(size, 16)).astype(np.float32)
+        vectors[rng.random(size) < 0.3] = vectors[0]
+        expected = []
+        for vector, key in zip(vectors, keys, strict=False):
+            expected.append(single.nearest(vector, ignore={"3", "17"}))
+            single.add(vector, key=key)
+        found = many.nearest_then_add(vectors, keys[:size], ignore={"3", "17"})
+        assert_same(found, expected)
+
+
+def assert_same(found, expected):
+    assert [one and one[0] for one in found] == [one and one[0] for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one is None or one[1] == pytest.approx(other[1], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bad", [[[1.0, 0.0], [math.nan, 0.0]], np.array([[1.0, 0.0], [math.inf, 0.0]]), np.eye(3)]
+)
+def test_nothing_is_added_if_one_of_many_is_refused(bad):
+    cache = VectorCache(dimensions=2)
+    with pytest.raises(VectorError):
+        cache.nearest_then_add(bad, ["a"] * len(bad))
+    assert cache.size == 0
+
+
+def test_each_of_many_needs_a_key():
+    cache = VectorCache(dimensions=2)
+    with pytest.raises(ValueError, match="2 vectors, but 1 keys"):
+        cache.nearest_then_add(np.eye(2), ["a"])
+    assert cache.nearest_then_add([], []) == []
+    assert cache.nearest_then_add([[3, 0], [0, 0], [1e-320, 0]], [None] * 3)[2] == (None, 1.0)
+
+
 def test_many_threads():
     cache = VectorCache(max_elements=50, dimensions=8, ttl_ms=60_000)
 
