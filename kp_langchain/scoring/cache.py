@@ -282,21 +282,19 @@ class VectorCache:
             np.maximum(best, products.max(axis=1), out=best)
             # numpy finds what is set in one dimension ten times as fast as in two.
             near = (products > (best - _CLOSE)[:, None]).ravel().nonzero()[0]
-            row, column = np.divmod(near, end - start)
-            parts.append((row, column + start, products.ravel()[near]))
+            row, position = np.divmod(near, end - start)
+            position += start
+            kept = self._distinct(row, position, placed)
+            parts.append((row[kept], position[kept], products.ravel()[near[kept]]))
         row, position, product = (np.concatenate(part) for part in zip(*parts, strict=True))
         still = product > best[row] - _CLOSE
         return self._decide(units, row[still], position[still])
 
     def _decide(self, units: _Vectors, row: _Indices, position: _Indices) -> list[_Found | None]:
         """Choose for each unit among the pairs (its row, position of an entry close to it)."""
+        kept = self._distinct(row, position, len(units))
+        row, position = row[kept], position[kept]
         slot = (self._head + position) % self._slots
-        if row.size > len(units):
-            # Of identical vectors only the newest counts, and there may be a thousand.
-            order = position.argsort()[::-1]
-            marks = self._hashes[slot[order]] + row[order] * _SPREAD
-            order = order[np.unique(marks, return_index=True)[1]]
-            row, position, slot = row[order], position[order], slot[order]
         exact = np.empty(row.size)
         for start in range(0, row.size, _PAIRS):
             pairs = slice(start, start + _PAIRS)
@@ -311,6 +309,15 @@ class VectorCache:
             None if at < 0 else (self._key(at), _within_range(similarity))
             for at, similarity in zip(newest.tolist(), best.tolist(), strict=True)
         ]
+
+    def _distinct(self, row: _Indices, position: _Indices, rows: int) -> slice | _Indices:
+        """Of identical entries keep the newest for each row; there may be a thousand."""
+        if row.size <= rows:
+            return slice(None)
+        newest_first = position.argsort()[::-1]
+        slot = (self._head + position[newest_first]) % self._slots
+        marks = self._hashes[slot] + row[newest_first] * _SPREAD
+        return newest_first[np.unique(marks, return_index=True)[1]]
 
     def _all_normalised(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> _Vectors:
         """Return the vectors with length 1, shape (n, dimensions), checked."""
