@@ -23,7 +23,7 @@ _Found: TypeAlias = tuple[str | None, float]
 # from batch to batch, and must not lead to another nearest entry.
 _EQUAL = 1e-6
 # What lies this far below the best in float32 may still be among the equals in float64.
-_CLOSE = np.float32(2 * _EQUAL)
+_CLOSE = 2 * _EQUAL
 # Rows compared at once. More would gain little and hold the lock for longer.
 _BLOCK = 128
 # Similarities held at once, so that they stay in the processor's cache: 1 MB.
@@ -234,20 +234,24 @@ class VectorCache:
     def _key(self, position: int) -> str | None:
         return self._keys[(self._head + position) % self._slots]
 
-    def _products(self, units: _Vectors, start: int, end: int) -> _Vectors:
-        """Similarities, in float32, of one or many vectors to the positions `start` to `end`."""
-        products = np.empty((*units.shape[:-1], end - start), dtype=np.float32)
-        first = (self._head + start) % self._slots
-        fit = min(end - start, self._slots - first)
-        np.matmul(units, self._rows[first : first + fit].T, out=products[..., :fit])
-        if fit < end - start:  # on over the end of the ring
-            np.matmul(units, self._rows[: end - start - fit].T, out=products[..., fit:])
-        return products
+    def _pieces(self, start: int, end: int) -> list[tuple[_Vectors, slice]]:
+        """The rows at the positions `start` to `end`, two pieces if they run over the ring's end.
+
+        Each comes with its place among these positions.
+        """
+        first, length = (self._head + start) % self._slots, end - start
+        fit = min(length, self._slots - first)
+        pieces = [(self._rows[first : first + fit], slice(0, fit))]
+        if fit < length:
+            pieces.append((self._rows[: length - fit], slice(fit, length)))
+        return pieces
 
     def _nearest_of_one(self, unit: _Vectors, ignore: Set[str]) -> _Found | None:
         if not self._count:
             return None
-        products = self._products(unit, 0, self._count)
+        products = np.empty(self._count, dtype=np.float32)
+        for rows, place in self._pieces(0, self._count):
+            rows.dot(unit, out=products[place])
         while True:
             top = products.item(products.argmax())
             if top == -math.inf:
@@ -259,9 +263,9 @@ class VectorCache:
             products[ignored] = -math.inf
         if near.size > 1:
             return self._decide(unit[None], np.zeros(near.size, dtype=np.intp), near)[0]
-        position = near.item()
-        row = self._rows[(self._head + position) % self._slots].astype(np.float64)
-        return self._key(position), _within_range(row.dot(unit.astype(np.float64)))
+        slot = (self._head + near.item()) % self._slots
+        exact = self._rows[slot].astype(np.float64).dot(unit.astype(np.float64))
+        return self._keys[slot], _within_range(exact)
 
     def _nearest_of_each(self, units: _Vectors, ignore: Set[str]) -> list[_Found | None]:
         """Find the nearest of each placed vector among the `max_elements` entries before it."""
@@ -270,7 +274,9 @@ class VectorCache:
         best = np.full(placed, -math.inf, dtype=np.float32)
         parts = []
         for start, end in pairwise([*range(0, max(1, self._count), _PRODUCTS // placed), total]):
-            products = self._products(units, start, end)
+            products = np.empty((placed, end - start), dtype=np.float32)
+            for rows, place in self._pieces(start, end):
+                np.matmul(units, rows.T, out=products[:, place])
             if start == 0:  # each vector beyond the room pushes one more out before the next
                 out = np.arange(total - self._max_elements) + self._max_elements
                 products[:, : len(out)][out < self._count + number] = -math.inf
@@ -322,7 +328,8 @@ class VectorCache:
     def _all_normalised(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> _Vectors:
         """Return the vectors with length 1, shape (n, dimensions), checked."""
         if (
-            isinstance(vectors, np.ndarray)
+            len(vectors) > 1
+            and isinstance(vectors, np.ndarray)
             and vectors.dtype.kind in "fiu"
             and vectors.shape[1:] == (self._dimensions,)
         ):
@@ -332,8 +339,10 @@ class VectorCache:
                 if np.all((squares > _SAFE_SQUARE_MIN) & (squares < math.inf)):
                     return (wide / np.sqrt(squares)[:, None]).astype(np.float32)
         # One by one: it finds the faulty one, and takes care of extreme lengths.
-        units = [self._normalised(vector) for vector in vectors]
-        return np.array(units, dtype=np.float32).reshape(len(units), self._dimensions)
+        units = np.empty((len(vectors), self._dimensions), dtype=np.float32)
+        for number, vector in enumerate(vectors):
+            units[number] = self._normalised(vector)
+        return units
 
     def _normalised(self, vector: ArrayLike) -> _Vectors:
         """Return the vector with length 1 (a zero vector as it is), checked."""
@@ -362,7 +371,8 @@ class VectorCache:
                     return wide.astype(np.float32)
                 wide /= peak
                 square = float(wide.dot(wide))
-            return (wide / math.sqrt(square)).astype(np.float32)
+            wide *= 1.0 / math.sqrt(square)
+            return wide.astype(np.float32)
 
 
 def _within_range(similarity: float) -> float:
