@@ -26,6 +26,8 @@ _EQUAL = 1e-6
 _CLOSE = 2 * _EQUAL
 # Rows compared at once. More would gain little and hold the lock for longer.
 _BLOCK = 128
+# One row in so many is spare: each entry is moved so often on average.
+_SPARE = 8
 # Similarities held at once, so that they stay in the processor's cache: 1 MB.
 _PRODUCTS = 1 << 18
 # Pairs recomputed at once: 12 MB for vectors of 384.
@@ -33,16 +35,18 @@ _PAIRS = 4096
 _CACHE_LINE_BYTES = 64
 # A squared norm below this has lost digits in float64; the vector is rescaled first.
 _SAFE_SQUARE_MIN = 1e-280
-# Spreads the number of a row over all bits of a hash (2^64 divided by the golden ratio).
+# Spreads a small number over all bits of a hash (2^64 divided by the golden ratio).
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
 
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
-    Rows are normalised when added and kept in one preallocated float32 ring, so a search is one
-    matrix-vector product over the rows in use, and many searches are one matrix product. All
-    operations may be called from any thread, and go on working in a forked child.
+    Rows are normalised when added and kept one after the other in a float32 array, so a search is
+    one matrix-vector product over the rows in use, and many searches are one matrix product. The
+    array has an eighth more rows than are needed (128 at least); when its end is reached, the rows
+    in use move to its front. All operations may be called from any thread, and go on working in a
+    forked child.
 
     Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
     nearest. What comes close in float32 is compared again in float64, so that one search and many
@@ -50,7 +54,7 @@ class VectorCache:
 
     Args:
         max_elements: How many vectors it holds; the oldest leaves first. 1,000 of 384 values take
-            about 1.5 MB.
+            about 1.7 MB.
         dimensions: Length of every vector.
         ttl_ms: Milliseconds after which an entry no longer counts; None keeps entries until they
             are pushed out.
@@ -80,13 +84,12 @@ class VectorCache:
         self._clock = clock
         self._lock = ForkSafeLock()
         # A block is written behind the newest entry while all that it may see is still there.
-        self._slots = self._max_elements + _BLOCK
-        self._rows = _aligned_zeros(self._slots, self._dimensions)
-        self._hashes = np.zeros(self._slots, dtype=np.int64)
-        self._added_at = np.zeros(self._slots)
-        self._keys: list[str | None] = [None] * self._slots
-        self._head = 0  # slot of the oldest entry; positions count from there
-        self._count = 0
+        length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
+        self._rows = _aligned_zeros(length, self._dimensions)
+        self._hashes = np.zeros(length, dtype=np.int64)
+        self._added_at = np.zeros(length)
+        self._keys: list[str | None] = [None] * length
+        self._start = self._end = 0  # the rows of the entries, oldest first
 
     @property
     def max_elements(self) -> int:
@@ -103,7 +106,7 @@ class VectorCache:
         """How many entries count now."""
         with self._lock:
             self._expire()
-            return self._count
+            return self._end - self._start
 
     def __len__(self) -> int:
         return self.size
@@ -193,136 +196,125 @@ class VectorCache:
     def clear(self) -> None:
         """Forget every entry."""
         with self._lock:
-            self._keys = [None] * self._slots
-            self._head = self._count = 0
+            self._keys = [None] * len(self._keys)
+            self._start = self._end = 0
 
     def _place(self, units: _Vectors, keys: Sequence[str | None]) -> None:
         """Write vectors behind the newest entry, where they do not count yet."""
-        now = 0.0 if self._ttl_ms is None else self._clock()
-        for position, (unit, key) in enumerate(zip(units, keys, strict=True), self._count):
-            slot = (self._head + position) % self._slots
-            self._rows[slot] = unit
-            self._hashes[slot] = hash(unit.tobytes())
-            self._added_at[slot] = now
-            self._keys[slot] = key
+        if self._end + len(units) > len(self._rows):
+            self._move_to_front()
+        new = slice(self._end, self._end + len(units))
+        self._rows[new] = units
+        self._hashes[new] = [hash(unit.tobytes()) for unit in units]
+        self._added_at[new] = 0.0 if self._ttl_ms is None else self._clock()
+        self._keys[new] = keys
 
     def _take_in(self, placed: int) -> None:
         """Make placed vectors count; the oldest entries leave if there is no room."""
-        self._count += placed
-        self._drop_oldest(max(0, self._count - self._max_elements))
+        self._end += placed
+        self._start = max(self._start, self._end - self._max_elements)
 
-    def _drop_oldest(self, entries: int) -> None:
-        self._head = (self._head + entries) % self._slots
-        self._count -= entries
+    def _move_to_front(self) -> None:
+        shift, count = self._start, self._end - self._start
+        # In pieces that do not overlap, or numpy would make a copy of it all first.
+        for at in range(0, count, shift):
+            to = slice(at, min(at + shift, count))
+            of = slice(to.start + shift, to.stop + shift)
+            self._rows[to] = self._rows[of]
+            self._hashes[to] = self._hashes[of]
+            self._added_at[to] = self._added_at[of]
+        self._keys[:count] = self._keys[self._start : self._end]
+        self._start, self._end = 0, count
 
     def _expire(self) -> None:
-        if self._ttl_ms is None or not self._count:
+        if self._ttl_ms is None or self._start == self._end:
             return
         now, ttl_ms = self._clock(), self._ttl_ms
 
-        def lives(position: int) -> bool:
-            added_at = self._added_at.item((self._head + position) % self._slots)
-            return (now - added_at) * 1000 <= ttl_ms
+        def lives(row: int) -> bool:
+            return (now - self._added_at.item(row)) * 1000 <= ttl_ms
 
         # Doubling steps: it costs little to find that none expired, or a million.
-        end = 1
-        while end < self._count and not lives(end - 1):
-            end *= 2
-        positions = range(min(end, self._count))
-        self._drop_oldest(bisect_left(positions, True, lo=end // 2, key=lives))
-
-    def _key(self, position: int) -> str | None:
-        return self._keys[(self._head + position) % self._slots]
-
-    def _pieces(self, start: int, end: int) -> list[tuple[_Vectors, slice]]:
-        """The rows at the positions `start` to `end`, two pieces if they run over the ring's end.
-
-        Each comes with its place among these positions.
-        """
-        first, length = (self._head + start) % self._slots, end - start
-        fit = min(length, self._slots - first)
-        pieces = [(self._rows[first : first + fit], slice(0, fit))]
-        if fit < length:
-            pieces.append((self._rows[: length - fit], slice(fit, length)))
-        return pieces
+        gone, step = self._start, 1
+        while gone + step <= self._end and not lives(gone + step - 1):
+            gone, step = gone + step, step * 2
+        rows = range(gone, min(gone + step, self._end))
+        self._start = gone + bisect_left(rows, True, key=lives)
 
     def _nearest_of_one(self, unit: _Vectors, ignore: Set[str]) -> _Found | None:
-        if not self._count:
+        start = self._start
+        if start == self._end:
             return None
-        products = np.empty(self._count, dtype=np.float32)
-        for rows, place in self._pieces(0, self._count):
-            rows.dot(unit, out=products[place])
-        while True:
-            top = products.item(products.argmax())
-            if top == -math.inf:
+        products = self._rows[start : self._end].dot(unit)
+        at = int(products.argmax())
+        while ignore and self._keys[start + at] in ignore:
+            products[at] = -math.inf
+            at = int(products.argmax())
+            if products.item(at) == -math.inf:
                 return None
-            near = (products > top - _CLOSE).nonzero()[0]
-            ignored = [at for at in near.tolist() if self._key(at) in ignore] if ignore else []
-            if not ignored:
-                break
-            products[ignored] = -math.inf
-        if near.size > 1:
-            return self._decide(unit[None], np.zeros(near.size, dtype=np.intp), near)[0]
-        slot = (self._head + near.item()) % self._slots
-        exact = self._rows[slot].astype(np.float64).dot(unit.astype(np.float64))
-        return self._keys[slot], _within_range(exact)
+        top = products.item(at)
+        products[at] = -math.inf
+        if products.item(products.argmax()) <= top - _CLOSE:
+            exact = self._rows[start + at].astype(np.float64).dot(unit.astype(np.float64))
+            return self._keys[start + at], _within_range(exact)
+        products[at] = top
+        near = (products > top - _CLOSE).nonzero()[0] + start
+        if ignore:
+            near = near[[self._keys[one] not in ignore for one in near.tolist()]]
+        return self._decide(unit[None], np.zeros_like(near), near)[0]
 
     def _nearest_of_each(self, units: _Vectors, ignore: Set[str]) -> list[_Found | None]:
         """Find the nearest of each placed vector among the `max_elements` entries before it."""
-        placed, total = len(units), self._count + len(units)
+        placed, stop = len(units), self._end + len(units)
         number = np.arange(placed)[:, None]
         best = np.full(placed, -math.inf, dtype=np.float32)
         parts = []
-        for start, end in pairwise([*range(0, max(1, self._count), _PRODUCTS // placed), total]):
-            products = np.empty((placed, end - start), dtype=np.float32)
-            for rows, place in self._pieces(start, end):
-                np.matmul(units, rows.T, out=products[:, place])
-            if start == 0:  # each vector beyond the room pushes one more out before the next
-                out = np.arange(total - self._max_elements) + self._max_elements
-                products[:, : len(out)][out < self._count + number] = -math.inf
-            if end == total:
+        lefts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // placed)
+        for left, right in pairwise([*lefts, stop]):
+            products = units @ self._rows[left:right].T
+            # Each vector beyond the room has pushed one out for the next.
+            out = np.arange(left, stop - self._max_elements)
+            products[:, : len(out)][out < self._end + number - self._max_elements] = -math.inf
+            if right == stop:
                 products[:, -placed:][number <= number.T] = -math.inf
             if ignore:
-                ignored = [self._key(at) in ignore for at in range(start, end)]
-                products[:, ignored] = -math.inf
+                products[:, [key in ignore for key in self._keys[left:right]]] = -math.inf
             np.maximum(best, products.max(axis=1), out=best)
             # numpy finds what is set in one dimension ten times as fast as in two.
             near = (products > (best - _CLOSE)[:, None]).ravel().nonzero()[0]
-            row, position = np.divmod(near, end - start)
-            position += start
-            kept = self._distinct(row, position, placed)
-            parts.append((row[kept], position[kept], products.ravel()[near[kept]]))
-        row, position, product = (np.concatenate(part) for part in zip(*parts, strict=True))
-        still = product > best[row] - _CLOSE
-        return self._decide(units, row[still], position[still])
+            unit, row = np.divmod(near, right - left)
+            row += left
+            kept = self._distinct(unit, row, placed)
+            parts.append((unit[kept], row[kept], products.ravel()[near[kept]]))
+        unit, row, product = (np.concatenate(part) for part in zip(*parts, strict=True))
+        still = product > best[unit] - _CLOSE
+        return self._decide(units, unit[still], row[still])
 
-    def _decide(self, units: _Vectors, row: _Indices, position: _Indices) -> list[_Found | None]:
-        """Choose for each unit among the pairs (its row, position of an entry close to it)."""
-        kept = self._distinct(row, position, len(units))
-        row, position = row[kept], position[kept]
-        slot = (self._head + position) % self._slots
+    def _decide(self, units: _Vectors, unit: _Indices, row: _Indices) -> list[_Found | None]:
+        """Choose for each of `units` among the pairs (its number, row of an entry close to it)."""
+        kept = self._distinct(unit, row, len(units))
+        unit, row = unit[kept], row[kept]
         exact = np.empty(row.size)
         for start in range(0, row.size, _PAIRS):
             pairs = slice(start, start + _PAIRS)
-            rows, wide = self._rows[slot[pairs]], units[row[pairs]]
-            np.einsum("ij,ij->i", rows, wide, dtype=np.float64, out=exact[pairs])
+            ones, others = units[unit[pairs]], self._rows[row[pairs]]
+            np.einsum("ij,ij->i", ones, others, dtype=np.float64, out=exact[pairs])
         best = np.full(len(units), -math.inf)
-        np.maximum.at(best, row, exact)
+        np.maximum.at(best, unit, exact)
         newest = np.full(len(units), -1)
-        equal = exact >= best[row] - _EQUAL
-        np.maximum.at(newest, row[equal], position[equal])
+        equal = exact >= best[unit] - _EQUAL
+        np.maximum.at(newest, unit[equal], row[equal])
         return [
-            None if at < 0 else (self._key(at), _within_range(similarity))
+            None if at < 0 else (self._keys[at], _within_range(similarity))
             for at, similarity in zip(newest.tolist(), best.tolist(), strict=True)
         ]
 
-    def _distinct(self, row: _Indices, position: _Indices, rows: int) -> slice | _Indices:
-        """Of identical entries keep the newest for each row; there may be a thousand."""
-        if row.size <= rows:
+    def _distinct(self, unit: _Indices, row: _Indices, units: int) -> slice | _Indices:
+        """Of identical entries keep the newest for each unit; there may be a thousand."""
+        if row.size <= units:
             return slice(None)
-        newest_first = position.argsort()[::-1]
-        slot = (self._head + position[newest_first]) % self._slots
-        marks = self._hashes[slot] + row[newest_first] * _SPREAD
+        newest_first = row.argsort()[::-1]
+        marks = self._hashes[row[newest_first]] + unit[newest_first] * _SPREAD
         return newest_first[np.unique(marks, return_index=True)[1]]
 
     def _all_normalised(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> _Vectors:

@@ -126,8 +126,22 @@ def test_oldest_leaves_first():
     assert [cache.max_cosine_similarity(np.eye(3)[axis]) for axis in range(3)] == [0.0, 1.0, 1.0]
 
 
-def test_entries_on_both_sides_of_the_ring_s_end():
-    """Expiry frees the first rows, so that later entries run over the end and start again."""
+@pytest.mark.parametrize("passed_s", [0.0, 0.1, 1.0, 36.9, 37.0, 99.9, 200.0])
+def test_what_expired_is_found_among_many(passed_s):
+    clock = Clock()
+    cache = VectorCache(max_elements=600, dimensions=2, ttl_ms=50_000, clock=clock)
+    for number in range(1000):
+        cache.add([1, 0], key=str(number))
+        clock.now += 0.125
+    clock.now += passed_s
+    oldest_s = 50.0 - passed_s
+    assert cache.size == max(0, int(oldest_s / 0.125))
+    cache.add([0, 1])
+    assert cache.size == max(0, int(oldest_s / 0.125)) + 1
+
+
+def test_a_few_entries_that_keep_expiring():
+    """The entries wander through the array and to its front again."""
     clock = Clock()
     cache = VectorCache(max_elements=4, dimensions=4, ttl_ms=1000, clock=clock)
     for axis in (0, 1, 2):
@@ -136,6 +150,14 @@ def test_entries_on_both_sides_of_the_ring_s_end():
     for axis in (3, 0):
         cache.add(np.eye(4)[axis], key=f"new {axis}")
     clock.now += 0.5
+    for number in range(1000):
+        cache.add(np.eye(4)[3], key=f"passing {number}")
+        clock.now += 0.5
+        assert cache.size <= 4
+    clock.now += 1.5
+    assert cache.size == 0
+    for axis in (3, 0):
+        cache.add(np.eye(4)[axis], key=f"new {axis}")
     assert cache.size == 2
     assert cache.nearest(np.eye(4)[3]) == ("new 3", 1.0)
     assert cache.nearest(np.eye(4)[0]) == ("new 0", 1.0)
@@ -252,6 +274,25 @@ def test_among_equals_the_newest_is_the_nearest():
     assert cache.nearest([5, 0, 0], ignore={"a", "b", "c", "d"}) is None
 
 
+def test_a_hair_less_similar_is_equal():
+    cache = VectorCache(dimensions=2)
+    for key, vector in [("a", [1, 0]), ("less by 5e-7", [1, 1e-3]), ("less by 2e-6", [1, 2e-3])]:
+        cache.add(vector, key=key)
+    assert cache.nearest([1, 0]) == ("less by 5e-7", 1.0)
+    assert cache.nearest_then_add([[1, 0], [1, 0]], ["b", "c"]) == [("less by 5e-7", 1), ("b", 1)]
+
+
+def test_a_hair_less_similar_is_not_taken_for_identical():
+    """Also not after the entries moved to where identical ones were before."""
+    cache = VectorCache(max_elements=4, dimensions=2)
+    for _ in range(128):
+        cache.add([1, 1])
+    for number, vector in enumerate([[1, -1], [1, 0], [1, 1e-3], [1, -1], [1, -1]]):
+        cache.add(vector, key=str(number))
+        assert cache.nearest([1, 0])[1] == pytest.approx(math.sqrt(0.5) if number == 0 else 1.0)
+    assert cache.nearest([1, 0]) == ("2", 1.0)
+
+
 def test_a_thousand_equals():
     cache = VectorCache(dimensions=8)
     vectors = np.tile(np.arange(8.0), (1500, 1))
@@ -295,7 +336,7 @@ def test_many_at_once_find_and_leave_what_one_by_one_does(max_elements, ttl_ms, 
 
 
 @pytest.mark.parametrize("max_elements", [3, 100, 128, 300, 5000])
-def test_blocks_over_the_end_of_the_ring(max_elements):
+def test_blocks_of_all_sizes_in_caches_of_all_sizes(max_elements):
     rng = np.random.default_rng(1)
     many, single = VectorCache(max_elements, 16), VectorCache(max_elements, 16)
     keys = [str(number) for number in range(2000)]
