@@ -14,6 +14,7 @@ from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.score import score
 
 app = typer.Typer(
     name="kp-langchain",
@@ -28,6 +29,7 @@ app.add_typer(review, name="review", invoke_without_command=True)
 app.add_typer(contributions.outbox, name="outbox")
 app.command()(contributions.withdraw)
 app.command()(contributions.register)
+app.command()(score)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ _Vectors: TypeAlias = NDArray[np.float32]
 _Indices: TypeAlias = NDArray[np.intp]
 _Found: TypeAlias = tuple[str | None, float]
 
+DEFAULT_MAX_ELEMENTS = 1000
 # Similarities closer than this count as equal: the embedding of a text differs by about as much
 # from batch to batch, and must not lead to another nearest entry.
 _EQUAL = 1e-6
@@ -66,7 +67,7 @@ class VectorCache:
 
     def __init__(
         self,
-        max_elements: int = 1000,
+        max_elements: int = DEFAULT_MAX_ELEMENTS,
         dimensions: int = 384,
         ttl_ms: float | None = None,
         *,

@@ -76,6 +76,17 @@ class Scorer:
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
 
+    @property
+    def max_remembered(self) -> int:
+        """How many traces it remembers at most; 0 without an embedder."""
+        if self._embedder is None:
+            return 0
+        if self._cache is not None:
+            return self._cache.max_elements
+        from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
+
+        return DEFAULT_MAX_ELEMENTS
+
     def score(
         self,
         trace: TraceLike,
