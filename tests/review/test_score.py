@@ -419,6 +419,7 @@ def test_ctrl_c_leaves_what_can_be_gone_on_with():
     [
         "my notes\n",
         "my notes",
+        'my notes\n{"sour',
         '{"id": 1}\n',
         jsonl(wire(1)),
         json.dumps(wire(1)),
