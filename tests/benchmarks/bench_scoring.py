@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import itertools
 import os
 import statistics
 import sys
@@ -34,6 +35,7 @@ TYPES = ("thought", "tool_call", "observation")
 WINDOWS = (1_000, 10_000, 100_000)
 CURVE = (1_000, 10_000, 100_000, 1_000_000)
 BATCH = 256
+POOL = 8192
 
 
 def trace(number: int = 0) -> ReasoningTrace:
@@ -75,9 +77,9 @@ def medians_us(*called: Callable[[], object], calls: int, rounds: int = 15) -> l
     return [statistics.median(measured) for measured in times]
 
 
-def random_vectors() -> Iterator[np.ndarray]:
+def random_vectors(seed: int = 0) -> Iterator[np.ndarray]:
     """Blocks of vectors of length 1, for ever."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     while True:
         block = rng.standard_normal((BATCH, DIMENSIONS), dtype=np.float32)
         yield block / np.linalg.norm(block, axis=1, keepdims=True)
@@ -132,14 +134,13 @@ class Ready:
     """Vectors that need no model: what is measured is all of an evaluation but embedding."""
 
     def __init__(self) -> None:
-        self._blocks = random_vectors()
-        self._rows = next(self._blocks)
+        self._rows = np.concatenate(list(itertools.islice(random_vectors(seed=1), POOL // BATCH)))
+        self._at = 0
 
     def embed(self, texts: list[str]) -> np.ndarray:
-        if len(self._rows) < len(texts):
-            self._rows = next(self._blocks)
-        taken, self._rows = self._rows[: len(texts)], self._rows[len(texts) :]
-        return taken
+        start = self._at if self._at + len(texts) <= POOL else 0
+        self._at = start + len(texts)
+        return self._rows[start : self._at]
 
 
 def many_rows() -> Iterator[tuple[str, float, str]]:
