@@ -15,6 +15,7 @@ from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.score import score
 
 app = typer.Typer(
     name="kp-langchain",
@@ -29,6 +30,7 @@ app.add_typer(review, name="review", invoke_without_command=True)
 app.add_typer(contributions.outbox, name="outbox")
 app.command()(contributions.withdraw)
 app.command()(contributions.register)
+app.command()(score)
 
 
 def main() -> None:

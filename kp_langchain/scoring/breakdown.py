@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
@@ -143,7 +143,8 @@ class ScoreBreakdown:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
-        return {**asdict(self), "rules": [asdict(rule) for rule in self.rules]}
+        plain: dict[str, Any] = _reader().dump_python(self, mode="json")
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ScoreBreakdown:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Set
+from bisect import bisect_left
+from collections.abc import Callable, Sequence, Set
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,21 +15,47 @@ from numpy.typing import ArrayLike, NDArray
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import VectorError
 
-_Vector: TypeAlias = NDArray[np.float32]
+_Vectors: TypeAlias = NDArray[np.float32]
+_Indices: TypeAlias = NDArray[np.intp]
+_Found: TypeAlias = tuple[str | None, float]
+
+DEFAULT_MAX_ELEMENTS = 1000
+# Similarities closer than this count as equal: the embedding of a text differs by about as much
+# from batch to batch, and must not lead to another nearest entry.
+_EQUAL = 1e-6
+# What lies this far below the best in float32 may still be among the equals in float64.
+_CLOSE = 2 * _EQUAL
+# Rows compared at once. More would gain little and hold the lock for longer.
+_BLOCK = 128
+# One row in so many is spare: each entry is moved so often on average.
+_SPARE = 8
+# Similarities held at once, so that they stay in the processor's cache: 1 MB.
+_PRODUCTS = 1 << 18
+# Pairs recomputed at once: 12 MB for vectors of 384.
+_PAIRS = 4096
+_CACHE_LINE_BYTES = 64
 # A squared norm below this has lost digits in float64; the vector is rescaled first.
 _SAFE_SQUARE_MIN = 1e-280
+# Spreads a small number over all bits of a hash (2^64 divided by the golden ratio).
+_SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
 
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
-    Rows are normalised when added and kept in one preallocated float32 ring, so a search is one
-    matrix-vector product over the rows in use. All operations may be called from any thread, and
-    go on working in a forked child.
+    Rows are normalised when added and kept one after the other in a float32 array, so a search is
+    one matrix-vector product over the rows in use, and many searches are one matrix product. The
+    array has an eighth more rows than are needed (128 at least); when its end is reached, the rows
+    in use move to its front. All operations may be called from any thread, and go on working in a
+    forked child.
+
+    Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
+    nearest. What comes close in float32 is compared again in float64, so that one search and many
+    at once find the same.
 
     Args:
         max_elements: How many vectors it holds; the oldest leaves first. 1,000 of 384 values take
-            about 1.5 MB.
+            about 1.7 MB.
         dimensions: Length of every vector.
         ttl_ms: Milliseconds after which an entry no longer counts; None keeps entries until they
             are pushed out.
@@ -39,7 +67,7 @@ class VectorCache:
 
     def __init__(
         self,
-        max_elements: int = 1000,
+        max_elements: int = DEFAULT_MAX_ELEMENTS,
         dimensions: int = 384,
         ttl_ms: float | None = None,
         *,
@@ -56,11 +84,13 @@ class VectorCache:
         self._ttl_ms = ttl_ms
         self._clock = clock
         self._lock = ForkSafeLock()
-        self._rows = np.zeros((self._max_elements, self._dimensions), dtype=np.float32)
-        self._keys: list[str | None] = [None] * self._max_elements
-        self._added_at = [0.0] * self._max_elements
-        self._head = 0  # row of the oldest entry
-        self._count = 0
+        # A block is written behind the newest entry while all that it may see is still there.
+        length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
+        self._rows = _aligned_zeros(length, self._dimensions)
+        self._hashes = np.zeros(length, dtype=np.int64)
+        self._added_at = np.zeros(length)
+        self._keys: list[str | None] = [None] * length
+        self._start = self._end = 0  # the rows of the entries, oldest first
 
     @property
     def max_elements(self) -> int:
@@ -77,7 +107,7 @@ class VectorCache:
         """How many entries count now."""
         with self._lock:
             self._expire()
-            return self._count
+            return self._end - self._start
 
     def __len__(self) -> int:
         return self.size
@@ -92,21 +122,14 @@ class VectorCache:
         Raises:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
-        row = self._normalised(vector)
+        unit = self._normalised(vector)
         with self._lock:
             self._expire()
-            if self._count == self._max_elements:
-                self._drop_oldest()
-            slot = (self._head + self._count) % self._max_elements
-            self._rows[slot] = row
-            self._keys[slot] = key
-            self._added_at[slot] = self._clock() if self._ttl_ms is not None else 0.0
-            self._count += 1
+            self._place(unit[None], [key])
+            self._take_in(1)
 
-    def nearest(
-        self, query: ArrayLike, *, ignore: Set[str] = frozenset()
-    ) -> tuple[str | None, float] | None:
-        """Return the key of the most similar entry and its cosine similarity, -1 to 1.
+    def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Found | None:
+        """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
 
         Args:
             query: `dimensions` finite numbers of any magnitude.
@@ -119,20 +142,48 @@ class VectorCache:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
         unit = self._normalised(query)
-        best_row, best = -1, -math.inf
         with self._lock:
             self._expire()
-            for rows in self._live():
-                similarities = self._rows[rows] @ unit
-                if ignore:
-                    similarities[[key in ignore for key in self._keys[rows]]] = -math.inf
-                row = int(similarities.argmax())
-                if similarities[row] > best:
-                    best_row, best = rows.start + row, float(similarities[row])
-            if best_row < 0:
-                return None
-            # Rounding in float32 can leave the range by a hair.
-            return self._keys[best_row], min(1.0, max(-1.0, best))
+            return self._nearest_of_one(unit, ignore)
+
+    def nearest_then_add(
+        self,
+        vectors: Sequence[ArrayLike] | NDArray[Any],
+        keys: Sequence[str | None],
+        *,
+        ignore: Set[str] = frozenset(),
+    ) -> list[_Found | None]:
+        """Do for one vector after the other what `nearest` and then `add` do, in blocks of 128.
+
+        A block is one act: other threads come in, and entries expire, between two blocks.
+
+        Args:
+            vectors: Finite numbers of any magnitude, shape (n, dimensions).
+            keys: What they stand for, n of them.
+            ignore: Keys that do not count.
+
+        Returns:
+            What `nearest` finds for each vector among the entries before it.
+
+        Raises:
+            VectorError: One is not what `add` takes. None has been added then.
+            ValueError: There are more keys than vectors, or fewer.
+        """
+        units = self._all_normalised(vectors)
+        if len(keys) != len(units):
+            raise ValueError(f"there are {len(units)} vectors, but {len(keys)} keys")
+        found: list[_Found | None] = []
+        for start in range(0, len(units), _BLOCK):
+            block = units[start : start + _BLOCK]
+            with self._lock:
+                self._expire()
+                self._place(block, keys[start : start + _BLOCK])
+                if len(block) == 1:
+                    found.append(self._nearest_of_one(block[0], ignore))
+                else:
+                    found += self._nearest_of_each(block, ignore)
+                self._take_in(len(block))
+        return found
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
         """Return the highest cosine similarity with any entry, -1 to 1; 0 if there is none.
@@ -146,32 +197,147 @@ class VectorCache:
     def clear(self) -> None:
         """Forget every entry."""
         with self._lock:
-            self._keys = [None] * self._max_elements
-            self._head = self._count = 0
+            self._keys = [None] * len(self._keys)
+            self._start = self._end = 0
 
-    def _live(self) -> Iterator[slice]:
-        """The rows in use as one slice, or two if they run over the end of the ring."""
-        end = self._head + self._count
-        if self._count == self._max_elements:
-            yield slice(0, self._count)
-        elif self._count:
-            yield slice(self._head, min(end, self._max_elements))
-            if end > self._max_elements:
-                yield slice(0, end - self._max_elements)
+    def _place(self, units: _Vectors, keys: Sequence[str | None]) -> None:
+        """Write vectors behind the newest entry, where they do not count yet."""
+        if self._end + len(units) > len(self._rows):
+            self._move_to_front()
+        new = slice(self._end, self._end + len(units))
+        self._rows[new] = units
+        self._hashes[new] = [hash(unit.tobytes()) for unit in units]
+        self._added_at[new] = 0.0 if self._ttl_ms is None else self._clock()
+        self._keys[new] = keys
+
+    def _take_in(self, placed: int) -> None:
+        """Make placed vectors count; the oldest entries leave if there is no room."""
+        self._end += placed
+        self._start = max(self._start, self._end - self._max_elements)
+
+    def _move_to_front(self) -> None:
+        shift, count = self._start, self._end - self._start
+        # In pieces that do not overlap, or numpy would make a copy of it all first.
+        for at in range(0, count, shift):
+            to = slice(at, min(at + shift, count))
+            of = slice(to.start + shift, to.stop + shift)
+            self._rows[to] = self._rows[of]
+            self._hashes[to] = self._hashes[of]
+            self._added_at[to] = self._added_at[of]
+        self._keys[:count] = self._keys[self._start : self._end]
+        self._start, self._end = 0, count
 
     def _expire(self) -> None:
-        if self._ttl_ms is None or not self._count:
+        if self._ttl_ms is None or self._start == self._end:
             return
-        now = self._clock()
-        while self._count and (now - self._added_at[self._head]) * 1000 > self._ttl_ms:
-            self._drop_oldest()
+        now, ttl_ms = self._clock(), self._ttl_ms
 
-    def _drop_oldest(self) -> None:
-        self._keys[self._head] = None
-        self._head = (self._head + 1) % self._max_elements
-        self._count -= 1
+        def lives(row: int) -> bool:
+            return (now - self._added_at.item(row)) * 1000 <= ttl_ms
 
-    def _normalised(self, vector: ArrayLike) -> _Vector:
+        # Doubling steps: it costs little to find that none expired, or a million.
+        gone, step = self._start, 1
+        while gone + step <= self._end and not lives(gone + step - 1):
+            gone, step = gone + step, step * 2
+        rows = range(gone, min(gone + step, self._end))
+        self._start = gone + bisect_left(rows, True, key=lives)
+
+    def _nearest_of_one(self, unit: _Vectors, ignore: Set[str]) -> _Found | None:
+        start = self._start
+        if start == self._end:
+            return None
+        products = self._rows[start : self._end].dot(unit)
+        at = int(products.argmax())
+        while ignore and self._keys[start + at] in ignore:
+            products[at] = -math.inf
+            at = int(products.argmax())
+            if products.item(at) == -math.inf:
+                return None
+        top = products.item(at)
+        products[at] = -math.inf
+        if products.item(products.argmax()) <= top - _CLOSE:
+            exact = self._rows[start + at].astype(np.float64).dot(unit.astype(np.float64))
+            return self._keys[start + at], _within_range(exact)
+        products[at] = top
+        near = (products > top - _CLOSE).nonzero()[0] + start
+        if ignore:
+            near = near[[self._keys[one] not in ignore for one in near.tolist()]]
+        return self._decide(unit[None], np.zeros_like(near), near)[0]
+
+    def _nearest_of_each(self, units: _Vectors, ignore: Set[str]) -> list[_Found | None]:
+        """Find the nearest of each placed vector among the `max_elements` entries before it."""
+        placed, stop = len(units), self._end + len(units)
+        number = np.arange(placed)[:, None]
+        best = np.full(placed, -math.inf, dtype=np.float32)
+        parts = []
+        lefts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // placed)
+        for left, right in pairwise([*lefts, stop]):
+            products = units @ self._rows[left:right].T
+            # Each vector beyond the room has pushed one out for the next.
+            out = np.arange(left, stop - self._max_elements)
+            products[:, : len(out)][out < self._end + number - self._max_elements] = -math.inf
+            if right == stop:
+                products[:, -placed:][number <= number.T] = -math.inf
+            if ignore:
+                products[:, [key in ignore for key in self._keys[left:right]]] = -math.inf
+            np.maximum(best, products.max(axis=1), out=best)
+            # numpy finds what is set in one dimension ten times as fast as in two.
+            near = (products > (best - _CLOSE)[:, None]).ravel().nonzero()[0]
+            unit, row = np.divmod(near, right - left)
+            row += left
+            kept = self._distinct(unit, row, placed)
+            parts.append((unit[kept], row[kept], products.ravel()[near[kept]]))
+        unit, row, product = (np.concatenate(part) for part in zip(*parts, strict=True))
+        still = product > best[unit] - _CLOSE
+        return self._decide(units, unit[still], row[still])
+
+    def _decide(self, units: _Vectors, unit: _Indices, row: _Indices) -> list[_Found | None]:
+        """Choose for each of `units` among the pairs (its number, row of an entry close to it)."""
+        kept = self._distinct(unit, row, len(units))
+        unit, row = unit[kept], row[kept]
+        exact = np.empty(row.size)
+        for start in range(0, row.size, _PAIRS):
+            pairs = slice(start, start + _PAIRS)
+            ones, others = units[unit[pairs]], self._rows[row[pairs]]
+            np.einsum("ij,ij->i", ones, others, dtype=np.float64, out=exact[pairs])
+        best = np.full(len(units), -math.inf)
+        np.maximum.at(best, unit, exact)
+        newest = np.full(len(units), -1)
+        equal = exact >= best[unit] - _EQUAL
+        np.maximum.at(newest, unit[equal], row[equal])
+        return [
+            None if at < 0 else (self._keys[at], _within_range(similarity))
+            for at, similarity in zip(newest.tolist(), best.tolist(), strict=True)
+        ]
+
+    def _distinct(self, unit: _Indices, row: _Indices, units: int) -> slice | _Indices:
+        """Of identical entries keep the newest for each unit; there may be a thousand."""
+        if row.size <= units:
+            return slice(None)
+        newest_first = row.argsort()[::-1]
+        marks = self._hashes[row[newest_first]] + unit[newest_first] * _SPREAD
+        return newest_first[np.unique(marks, return_index=True)[1]]
+
+    def _all_normalised(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> _Vectors:
+        """Return the vectors with length 1, shape (n, dimensions), checked."""
+        if (
+            len(vectors) > 1
+            and isinstance(vectors, np.ndarray)
+            and vectors.dtype.kind in "fiu"
+            and vectors.shape[1:] == (self._dimensions,)
+        ):
+            with np.errstate(all="ignore"):
+                wide = vectors.astype(np.float64)
+                squares = (wide[:, None, :] @ wide[:, :, None])[:, 0, 0]
+                if np.all((squares > _SAFE_SQUARE_MIN) & (squares < math.inf)):
+                    return (wide / np.sqrt(squares)[:, None]).astype(np.float32)
+        # One by one: it finds the faulty one, and takes care of extreme lengths.
+        units = np.empty((len(vectors), self._dimensions), dtype=np.float32)
+        for number, vector in enumerate(vectors):
+            units[number] = self._normalised(vector)
+        return units
+
+    def _normalised(self, vector: ArrayLike) -> _Vectors:
         """Return the vector with length 1 (a zero vector as it is), checked."""
         try:
             given: NDArray[Any] = np.asarray(vector)
@@ -189,7 +355,7 @@ class VectorCache:
             )
         with np.errstate(all="ignore"):
             wide = given.astype(np.float64)
-            square = float(wide @ wide)
+            square = float(wide.dot(wide))
             if not _SAFE_SQUARE_MIN < square < math.inf:
                 peak = float(np.abs(wide).max())
                 if not math.isfinite(peak):
@@ -197,11 +363,26 @@ class VectorCache:
                 if peak == 0.0:
                     return wide.astype(np.float32)
                 wide /= peak
-                square = float(wide @ wide)
-            return (wide / math.sqrt(square)).astype(np.float32)
+                square = float(wide.dot(wide))
+            wide *= 1.0 / math.sqrt(square)
+            return wide.astype(np.float32)
+
+
+def _within_range(similarity: float) -> float:
+    """Rounding may leave the range of a cosine by a hair."""
+    return min(1.0, max(-1.0, float(similarity)))
 
 
 def _positive_int(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
     return value
+
+
+def _aligned_zeros(rows: int, columns: int) -> _Vectors:
+    """Return zeros that start on a cache line, which a product reads some 5 % faster."""
+    spare = _CACHE_LINE_BYTES // 4
+    flat = np.zeros(rows * columns + spare, dtype=np.float32)
+    address: int = flat.__array_interface__["data"][0]
+    start = -address % _CACHE_LINE_BYTES // 4
+    return flat[start : start + rows * columns].reshape(rows, columns)

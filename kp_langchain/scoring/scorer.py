@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,10 +16,10 @@ from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.background import background
-from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
 from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
 from kp_langchain.scoring.models import INSTALL_HINT
-from kp_langchain.scoring.rules import apply_rules
+from kp_langchain.scoring.reading import Reading
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
@@ -77,12 +77,8 @@ class Scorer:
         step_cap: int | None = None,
         latency_budget_ms: float | None = 100.0,
     ) -> None:
-        if step_cap is not None and (
-            isinstance(step_cap, bool) or not isinstance(step_cap, int) or step_cap < 1
-        ):
-            raise ConfigError(
-                f"step_cap is {step_cap!r}; it must be a whole number above 0, or None"
-            )
+        if step_cap is not None:
+            _check_above_0("step_cap", step_cap, or_else=", or None")
         if latency_budget_ms is not None:
             _check_budget(latency_budget_ms)
         if cache is not None:
@@ -95,6 +91,17 @@ class Scorer:
         self._cache = cache
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
+
+    @property
+    def max_remembered(self) -> int:
+        """How many traces it remembers at most; 0 without an embedder."""
+        if self._embedder is None:
+            return 0
+        if self._cache is not None:
+            return self._cache.max_elements
+        from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
+
+        return DEFAULT_MAX_ELEMENTS
 
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation has to do without it.
@@ -142,7 +149,7 @@ class Scorer:
             VectorError: As for `score`.
         """
         trace = ReasoningTrace.model_validate(trace)
-        vector, _ = self._embed(trace, time.perf_counter(), remember=True)
+        vector, _ = self._embed(trace, self._until(time.perf_counter()), remember=True)
         if vector is not None and self._cache is not None:
             self._cache.add(vector, key=trace.id)
 
@@ -156,6 +163,50 @@ class Scorer:
         """Score a trace, then remember it; arguments and errors are those of `score`."""
         return self._assess(trace, weights, ignore, remember=True)
 
+    def evaluate_many(
+        self,
+        traces: Iterable[TraceLike],
+        *,
+        weights: WeightsLike | None = None,
+        ignore: Set[str] = frozenset(),
+        batch_size: int = 256,
+    ) -> Iterator[ScoreBreakdown]:
+        """Evaluate one trace after the other, faster: embedded and compared a batch at a time.
+
+        The scores, the nearest traces and the memory left behind are those of `evaluate`. At most
+        a batch of traces is held, so `traces` may be endless; whoever stops in the middle of a
+        batch has had the rest of it remembered. A trace that `evaluate` refuses raises the same
+        error in its place, after which iteration may go on.
+        There is no latency budget: it waits for the model.
+
+        Args:
+            traces: The traces, or mappings in wire form.
+            weights: Used instead of the domains' profiles.
+            ignore: Ids of remembered traces that are no precedents for these.
+            batch_size: How many traces to take at a time.
+
+        Returns:
+            The breakdowns, in order; `elapsed_ms` is a trace's share of the time of its batch.
+
+        Raises:
+            ConfigError: The batch size is no whole number above 0.
+            WeightsError: The weights are unusable.
+        """
+        from kp_langchain.scoring.many import Evaluations
+
+        _check_above_0("batch_size", batch_size)
+        weighting = None if weights is None else ScoringWeights.of(weights)
+        return Evaluations(
+            traces,
+            batch_size,
+            read=lambda given: self._read(given, weighting),
+            compare=lambda batch: self._compare_all([one.trace for one in batch], ignore),
+            compare_one=lambda one: self._compare(one.trace, ignore, remember=True, until=None),
+            explain=lambda one, found, started: one.explained(
+                *found, step_cap=self._step_cap, started=started, budget_ms=None
+            ),
+        )
+
     def _assess(
         self,
         given: TraceLike,
@@ -165,81 +216,60 @@ class Scorer:
         remember: bool,
     ) -> ScoreBreakdown:
         started = time.perf_counter()
-        trace = ReasoningTrace.model_validate(given)
-        domain, success = trace.metadata.task_domain, trace.metadata.success
-        if weights is not None:
-            profile, weighting = _CUSTOM, ScoringWeights.of(weights)
-        else:
-            profile = domain if domain in self._profiles else "default"
-            weighting = self._profiles[profile]
-        shape = dimensions.TraceShape.of(trace)
-        steps = _count(shape.steps, "step")
-        confidence = trace.outcome.confidence
-        outcome = dimensions.outcome_confidence(confidence, success=success)
-        nearest, source = self._compare(trace, started, ignore, remember=remember)
+        reading = self._read(given, weights)
+        until = self._until(started)
+        nearest, source = self._compare(reading.trace, ignore, remember=remember, until=until)
+        return reading.explained(
+            nearest,
+            source,
+            step_cap=self._step_cap,
+            started=started,
+            budget_ms=self._latency_budget_ms,
+        )
 
-        dims = (
-            _dimension(
-                dimensions.complexity(shape, step_cap=self._step_cap),
-                weighting.complexity,
-                f"{len(shape.step_types)} of 4 step types, {steps}, "
-                f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
-            ),
-            _dimension(
-                dimensions.novelty(None if nearest is None else nearest.similarity),
-                weighting.novelty,
-                "neutral, nothing to compare with"
-                if nearest is None
-                else f"similarity {nearest.similarity:.3f} to the {source}",
-            ),
-            _dimension(
-                dimensions.tool_diversity(shape),
-                weighting.tool_diversity,
-                f"{_count(len(shape.tool_names), 'distinct tool')} in {steps}",
-            ),
-            _dimension(
-                outcome,
-                weighting.outcome_confidence,
-                f"confidence {confidence:.3f}, {'succeeded' if success else 'failed, so x 0.3'}",
-            ),
-        )
-        weighted_sum = sum(part.contribution for part in dims)
-        # Weights may exceed a sum of 1 by their tolerance.
-        total, rules = apply_rules(min(1.0, weighted_sum), shape, success=success)
-        return ScoreBreakdown(
-            total=total,
-            complexity=dims[0],
-            novelty=dims[1],
-            tool_diversity=dims[2],
-            outcome_confidence=dims[3],
-            weighted_sum=weighted_sum,
-            profile=profile,
-            rules=rules,
-            novelty_source=source,
-            nearest=nearest,
-            elapsed_ms=(time.perf_counter() - started) * 1000,
-            latency_budget_ms=self._latency_budget_ms,
-        )
+    def _until(self, started: float) -> float | None:
+        budget_ms = self._latency_budget_ms
+        return None if budget_ms is None else started + budget_ms / 1000
+
+    def _read(self, given: TraceLike, weights: WeightsLike | None) -> Reading:
+        trace = ReasoningTrace.model_validate(given)
+        if weights is not None:
+            return Reading.of(trace, _CUSTOM, ScoringWeights.of(weights))
+        domain = trace.metadata.task_domain
+        profile = domain if domain in self._profiles else "default"
+        return Reading.of(trace, profile, self._profiles[profile])
 
     def _compare(
-        self, trace: ReasoningTrace, started: float, ignore: Set[str], *, remember: bool
+        self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, until: float | None
     ) -> tuple[Nearest | None, str]:
         """Return the nearest remembered trace and where novelty comes from."""
-        vector, problem = self._embed(trace, started, remember=remember)
+        vector, problem = self._embed(trace, until, remember=remember)
         if vector is None or self._cache is None:
             return None, problem
-        with self._lock:  # search and addition are one act
+        if remember:  # search and addition are one act
+            (found,) = self._cache.nearest_then_add(vector[None], [trace.id], ignore=ignore)
+        else:
             found = self._cache.nearest(vector, ignore=ignore)
-            if remember:
-                self._cache.add(vector, key=trace.id)
-        return (None, parts.EMPTY_CACHE) if found is None else (Nearest(*found), parts.NEAREST)
+        return _novelty(found)
+
+    def _compare_all(
+        self, traces: Sequence[ReasoningTrace], ignore: Set[str]
+    ) -> list[tuple[Nearest | None, str]]:
+        """Do what `_compare` does for each trace, but raise what the embedder raises."""
+        if self._embedder is None:
+            return [self._compare(trace, ignore, remember=True, until=None) for trace in traces]
+        vectors = self._embedder.embed([dimensions.embedded_text(trace) for trace in traces])
+        cache = self._prepare_cache(vectors.shape[1])
+        ids = [trace.id for trace in traces]
+        return [_novelty(found) for found in cache.nearest_then_add(vectors, ids, ignore=ignore)]
 
     def _embed(
-        self, trace: ReasoningTrace, started: float, *, remember: bool
+        self, trace: ReasoningTrace, until: float | None, *, remember: bool
     ) -> tuple[NDArray[np.float32] | None, str]:
         """Return the trace's vector, or None and the reason in the breakdown's vocabulary.
 
-        With `remember`, a vector that comes too late for that is added to the memory by itself.
+        With `remember`, a vector that a loading model gives only after `until` (None: whenever)
+        is added to the memory by itself.
         """
         if self._embedder is None:
             if self._no_embedder_because == parts.NOT_INSTALLED:
@@ -247,12 +277,12 @@ class Scorer:
             return None, self._no_embedder_because
         text = dimensions.embedded_text(trace)
         try:
-            if self._latency_budget_ms is None or _is_ready(self._embedder):
+            if until is None or _is_ready(self._embedder):
                 vector = self._embedder.embed([text])[0]
             else:
                 coming = background.submit(self._embedder, text)
-                left_s = self._latency_budget_ms / 1000 - (time.perf_counter() - started)
-                if coming is None or not wait([coming], timeout=max(0.0, left_s)).done:
+                left_s = max(0.0, until - time.perf_counter())
+                if coming is None or not wait([coming], timeout=left_s).done:
                     if coming is not None and remember:
                         coming.add_done_callback(partial(self._add_late, trace.id))
                     return None, parts.STILL_LOADING
@@ -268,22 +298,21 @@ class Scorer:
     def _add_late(self, key: str, coming: Embedded) -> None:
         try:
             vector = coming.result()
-            self._prepare_cache(len(vector))
-            if self._cache is not None:
-                self._cache.add(vector, key=key)
+            self._prepare_cache(len(vector)).add(vector, key=key)
         except BaseException as error:  # noqa: BLE001 - on the background's thread nobody listens
             _failed(error)
 
-    def _prepare_cache(self, length: int) -> None:
-        from kp_langchain.scoring.cache import VectorCache
-
+    def _prepare_cache(self, length: int) -> VectorCache:
         with self._lock:
             if self._cache is None:
+                from kp_langchain.scoring.cache import VectorCache
+
                 self._cache = VectorCache(dimensions=length)
             elif length != self._cache.dimensions and not self._cache_is_given:
                 raise BadEmbeddingError(
                     f"the embedder returned {length} values after {self._cache.dimensions} before"
                 )
+            return self._cache
 
 
 def evaluate_value(trace: TraceLike) -> float:
@@ -341,12 +370,8 @@ def _failed(error: BaseException) -> str:
     return f"{parts.EMBEDDER_FAILED}: {name}"
 
 
-def _dimension(value: float, weight: float, why: str) -> Dimension:
-    return Dimension(value, weight, value * weight, why)
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def _novelty(found: tuple[str | None, float] | None) -> tuple[Nearest | None, str]:
+    return (None, parts.EMPTY_CACHE) if found is None else (Nearest(*found), parts.NEAREST)
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
@@ -361,11 +386,9 @@ def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
     return profiles
 
 
-def _check_cache(cache: object) -> None:
-    from kp_langchain.scoring.cache import VectorCache
-
-    if not isinstance(cache, VectorCache):
-        raise ConfigError(f"cache is a {type(cache).__name__}; expected a VectorCache or None")
+def _check_above_0(name: str, value: object, *, or_else: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number above 0{or_else}")
 
 
 def _check_budget(budget_ms: object) -> None:
@@ -378,6 +401,13 @@ def _check_budget(budget_ms: object) -> None:
             f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
             "at most a day, or None"
         )
+
+
+def _check_cache(cache: object) -> None:
+    from kp_langchain.scoring.cache import VectorCache
+
+    if not isinstance(cache, VectorCache):
+        raise ConfigError(f"cache is a {type(cache).__name__}; expected a VectorCache or None")
 
 
 def _warn_not_installed() -> None:

@@ -126,8 +126,22 @@ def test_oldest_leaves_first():
     assert [cache.max_cosine_similarity(np.eye(3)[axis]) for axis in range(3)] == [0.0, 1.0, 1.0]
 
 
-def test_entries_on_both_sides_of_the_ring_s_end():
-    """Expiry frees the first rows, so that later entries run over the end and start again."""
+@pytest.mark.parametrize("passed_s", [0.0, 0.1, 1.0, 36.9, 37.0, 99.9, 200.0])
+def test_what_expired_is_found_among_many(passed_s):
+    clock = Clock()
+    cache = VectorCache(max_elements=600, dimensions=2, ttl_ms=50_000, clock=clock)
+    for number in range(1000):
+        cache.add([1, 0], key=str(number))
+        clock.now += 0.125
+    clock.now += passed_s
+    oldest_s = 50.0 - passed_s
+    assert cache.size == max(0, int(oldest_s / 0.125))
+    cache.add([0, 1])
+    assert cache.size == max(0, int(oldest_s / 0.125)) + 1
+
+
+def test_a_few_entries_that_keep_expiring():
+    """The entries wander through the array and to its front again."""
     clock = Clock()
     cache = VectorCache(max_elements=4, dimensions=4, ttl_ms=1000, clock=clock)
     for axis in (0, 1, 2):
@@ -136,6 +150,14 @@ def test_entries_on_both_sides_of_the_ring_s_end():
     for axis in (3, 0):
         cache.add(np.eye(4)[axis], key=f"new {axis}")
     clock.now += 0.5
+    for number in range(1000):
+        cache.add(np.eye(4)[3], key=f"passing {number}")
+        clock.now += 0.5
+        assert cache.size <= 4
+    clock.now += 1.5
+    assert cache.size == 0
+    for axis in (3, 0):
+        cache.add(np.eye(4)[axis], key=f"new {axis}")
     assert cache.size == 2
     assert cache.nearest(np.eye(4)[3]) == ("new 3", 1.0)
     assert cache.nearest(np.eye(4)[0]) == ("new 0", 1.0)
@@ -239,6 +261,118 @@ def test_sizes_are_checked(name, bad):
 def test_ttl_is_checked(bad):
     with pytest.raises(ValueError, match="ttl_ms"):
         VectorCache(ttl_ms=bad)
+
+
+def test_among_equals_the_newest_is_the_nearest():
+    cache = VectorCache(dimensions=3)
+    for key, vector in [("a", [1, 0, 0]), ("b", [2, 0, 0]), ("c", [0, 1, 0]), ("d", [1, 1e-9, 0])]:
+        cache.add(vector, key=key)
+    assert cache.nearest([5, 0, 0]) == ("d", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"d"}) == ("b", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"b", "d"}) == ("a", 1.0)
+    assert cache.nearest([5, 0, 0], ignore={"a", "b", "d"}) == ("c", 0.0)
+    assert cache.nearest([5, 0, 0], ignore={"a", "b", "c", "d"}) is None
+
+
+def test_a_hair_less_similar_is_equal():
+    cache = VectorCache(dimensions=2)
+    for key, vector in [("a", [1, 0]), ("less by 5e-7", [1, 1e-3]), ("less by 2e-6", [1, 2e-3])]:
+        cache.add(vector, key=key)
+    assert cache.nearest([1, 0]) == ("less by 5e-7", 1.0)
+    assert cache.nearest_then_add([[1, 0], [1, 0]], ["b", "c"]) == [("less by 5e-7", 1), ("b", 1)]
+
+
+def test_a_hair_less_similar_is_not_taken_for_identical():
+    """Also not after the entries moved to where identical ones were before."""
+    cache = VectorCache(max_elements=4, dimensions=2)
+    for _ in range(128):
+        cache.add([1, 1])
+    for number, vector in enumerate([[1, -1], [1, 0], [1, 1e-3], [1, -1], [1, -1]]):
+        cache.add(vector, key=str(number))
+        assert cache.nearest([1, 0])[1] == pytest.approx(math.sqrt(0.5) if number == 0 else 1.0)
+    assert cache.nearest([1, 0]) == ("2", 1.0)
+
+
+def test_a_thousand_equals():
+    cache = VectorCache(dimensions=8)
+    vectors = np.tile(np.arange(8.0), (1500, 1))
+    found = cache.nearest_then_add(vectors, [str(number) for number in range(1500)])
+    assert found[0] is None
+    for number, one in enumerate(found[1:]):
+        assert one == (str(number), pytest.approx(1.0, abs=1e-6))
+    assert cache.nearest(vectors[0]) == ("1499", pytest.approx(1.0, abs=1e-6))
+
+
+keyed = st.lists(st.tuples(vectors, st.integers(0, 20)), max_size=60)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 70),
+    st.sampled_from([None, 500.0]),
+    st.lists(keyed, max_size=4),
+    st.sets(st.integers(0, 20), max_size=3),
+)
+def test_many_at_once_find_and_leave_what_one_by_one_does(max_elements, ttl_ms, groups, ignored):
+    clock = Clock()
+    many = VectorCache(max_elements, 3, ttl_ms, clock=clock)
+    single = VectorCache(max_elements, 3, ttl_ms, clock=clock)
+    ignore = {str(number) for number in ignored}
+    for group in groups:
+        expected = []
+        for vector, key in group:
+            expected.append(single.nearest(vector, ignore=ignore))
+            single.add(vector, key=str(key))
+        found = many.nearest_then_add(
+            np.array([vector for vector, _ in group]).reshape(-1, 3),
+            [str(key) for _, key in group],
+            ignore=ignore,
+        )
+        assert_same(found, expected)
+        assert many.size == single.size
+        clock.now += 0.375
+        for query in np.eye(3):
+            assert_same([many.nearest(query)], [single.nearest(query)])
+
+
+@pytest.mark.parametrize("max_elements", [3, 100, 128, 300, 5000])
+def test_blocks_of_all_sizes_in_caches_of_all_sizes(max_elements):
+    rng = np.random.default_rng(1)
+    many, single = VectorCache(max_elements, 16), VectorCache(max_elements, 16)
+    keys = [str(number) for number in range(2000)]
+    for size in (1, 300, 127, 129, 2000, 2000, 2000, 64):
+        vectors = rng.normal(size=(size, 16)).astype(np.float32)
+        vectors[rng.random(size) < 0.3] = vectors[0]
+        expected = []
+        for vector, key in zip(vectors, keys, strict=False):
+            expected.append(single.nearest(vector, ignore={"3", "17"}))
+            single.add(vector, key=key)
+        found = many.nearest_then_add(vectors, keys[:size], ignore={"3", "17"})
+        assert_same(found, expected)
+
+
+def assert_same(found, expected):
+    assert [one and one[0] for one in found] == [one and one[0] for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one is None or one[1] == pytest.approx(other[1], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bad", [[[1.0, 0.0], [math.nan, 0.0]], np.array([[1.0, 0.0], [math.inf, 0.0]]), np.eye(3)]
+)
+def test_nothing_is_added_if_one_of_many_is_refused(bad):
+    cache = VectorCache(dimensions=2)
+    with pytest.raises(VectorError):
+        cache.nearest_then_add(bad, ["a"] * len(bad))
+    assert cache.size == 0
+
+
+def test_each_of_many_needs_a_key():
+    cache = VectorCache(dimensions=2)
+    with pytest.raises(ValueError, match="2 vectors, but 1 keys"):
+        cache.nearest_then_add(np.eye(2), ["a"])
+    assert cache.nearest_then_add([], []) == []
+    assert cache.nearest_then_add([[3, 0], [0, 0], [1e-320, 0]], [None] * 3)[2] == (None, 1.0)
 
 
 def test_many_threads():

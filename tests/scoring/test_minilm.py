@@ -77,6 +77,24 @@ def test_novelty_of_a_repeat_and_of_something_else(embedder, make_trace):
     assert scorer.score(tax).novelty.value > 0.5
 
 
+def test_many_at_once_score_as_one_by_one(embedder, make_trace):
+    """Also where a batch holds texts of all lengths, and texts that repeat."""
+    words = "audit the ledger of a bank against its statement and explain each gap".split()
+    traces = [
+        make_trace(
+            objective=" ".join(words[number % 5 :]), content=" ".join(words * (number % 7 * 4))
+        )
+        for number in range(40)
+    ]
+    single = Scorer(embedder=embedder, latency_budget_ms=None)
+    expected = [single.evaluate(trace) for trace in traces]
+    found = list(Scorer(embedder=embedder).evaluate_many(traces))
+    assert [one.total for one in found] == pytest.approx([o.total for o in expected], abs=1e-6)
+    assert found[0].nearest is None
+    ids = [[one.nearest.trace_id for one in some[1:]] for some in (found, expected)]
+    assert ids[0] == ids[1]
+
+
 @pytest.mark.parametrize("head", ["audit the ledger " * 2000, "audit the ledger " * 150])
 def test_text_beyond_the_cut_and_the_window_does_not_count(embedder, head):
     one, other = embedder.embed([head + "apples", head + "a different end"])

@@ -1,0 +1,125 @@
+"""What of a trace makes its score, and the breakdown that comes of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain.scoring import dimensions
+from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.rules import apply_rules
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.scoring.weights import ScoringWeights
+
+
+@dataclass(slots=True)
+class Reading:
+    """All that the score of one trace needs but novelty.
+
+    Args:
+        trace: The trace.
+        profile: Name of the weight profile.
+        weights: Its weights.
+        shape: What the formulas need of the steps.
+        confidence: The outcome's confidence, 0 to 1.
+        outcome: The dimension outcome confidence, 0 to 1.
+        success: Whether the run succeeded.
+    """
+
+    trace: ReasoningTrace
+    profile: str
+    weights: ScoringWeights
+    shape: dimensions.TraceShape
+    confidence: float
+    outcome: float
+    success: bool
+
+    @classmethod
+    def of(cls, trace: ReasoningTrace, profile: str, weights: ScoringWeights) -> Reading:
+        """Read `trace`, to be weighed with `weights`.
+
+        Raises:
+            ValueError: The confidence is out of range (in a trace built without validation).
+        """
+        success, confidence = trace.metadata.success, trace.outcome.confidence
+        outcome = dimensions.outcome_confidence(confidence, success=success)
+        shape = dimensions.TraceShape.of(trace)
+        return cls(trace, profile, weights, shape, confidence, outcome, success)
+
+    def explained(
+        self,
+        nearest: Nearest | None,
+        source: str,
+        *,
+        step_cap: int | None,
+        started: float,
+        budget_ms: float | None,
+    ) -> ScoreBreakdown:
+        """Return the breakdown.
+
+        Args:
+            nearest: The most similar remembered trace, if any was compared.
+            source: Where novelty comes from.
+            step_cap: As for `dimensions.complexity`.
+            started: When scoring began, in seconds of `time.perf_counter`.
+            budget_ms: Milliseconds that scoring may take; None for no limit.
+        """
+        shape, weights = self.shape, self.weights
+        steps = _count(shape.steps, "step")
+        complexity = _dimension(
+            dimensions.complexity(shape, step_cap=step_cap),
+            weights.complexity,
+            f"{len(shape.step_types)} of 4 step types, {steps}, "
+            f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
+        )
+        novelty = _dimension(
+            dimensions.novelty(None if nearest is None else nearest.similarity),
+            weights.novelty,
+            "neutral, nothing to compare with"
+            if nearest is None
+            else f"similarity {nearest.similarity:.3f} to the {source}",
+        )
+        tool_diversity = _dimension(
+            dimensions.tool_diversity(shape),
+            weights.tool_diversity,
+            f"{_count(len(shape.tool_names), 'distinct tool')} in {steps}",
+        )
+        outcome = _dimension(
+            self.outcome,
+            weights.outcome_confidence,
+            f"confidence {self.confidence:.3f}, "
+            f"{'succeeded' if self.success else 'failed, so x 0.3'}",
+        )
+        weighted_sum = (
+            complexity.contribution
+            + novelty.contribution
+            + tool_diversity.contribution
+            + outcome.contribution
+        )
+        # Weights may exceed a sum of 1 by their tolerance.
+        total, rules = apply_rules(min(1.0, weighted_sum), shape, success=self.success)
+        return ScoreBreakdown(
+            total=total,
+            complexity=complexity,
+            novelty=novelty,
+            tool_diversity=tool_diversity,
+            outcome_confidence=outcome,
+            weighted_sum=weighted_sum,
+            profile=self.profile,
+            rules=rules,
+            novelty_source=source,
+            nearest=nearest,
+            elapsed_ms=(time.perf_counter() - started) * 1000,
+            latency_budget_ms=budget_ms,
+        )
+
+
+def _dimension(value: float, weight: float, why: str) -> Dimension:
+    return Dimension(value, weight, value * weight, why)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
