@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - models import it, which fails during an exit
+import importlib
 import os
 import threading
 from collections import deque
@@ -35,16 +35,10 @@ class Background:
     def __init__(self) -> None:
         self._undisturbed = Undisturbed()
         self._ended = False
+        self._has_exit_hook = False
         self._reset()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)
-        # Before the machinery of threads and pools closes, which a model being loaded may need;
-        # `atexit` comes after that. `concurrent.futures` ends its threads in the same way.
-        at_exit = getattr(threading, "_register_atexit", atexit.register)
-        try:
-            at_exit(self._end)
-        except RuntimeError:  # this process is ending already
-            self._ended = True
 
     def _reset(self) -> None:
         self._waiting: deque[tuple[Embedder, str, Embedded]] = deque()
@@ -62,12 +56,26 @@ class Background:
                 thread = threading.Thread(target=self._work, name="kp_langchain embedding")
                 thread.daemon = True
                 try:
+                    self._hook_exit()
                     thread.start()
-                except RuntimeError:  # the interpreter is shutting down
+                except RuntimeError:  # this process is ending
                     self._waiting.clear()
                     return None
                 self._thread = thread
         return vector
+
+    def _hook_exit(self) -> None:
+        """Have `_end` called before the machinery of threads and pools closes; once.
+
+        A model being loaded needs that machinery, and `atexit` comes after it closed. These
+        modules, which models import, refuse to be imported during an exit, and close their pools
+        in the order opposite to that in which they and we asked for it.
+        """
+        if not self._has_exit_hook:
+            for kind in ("thread", "process"):
+                importlib.import_module(f"concurrent.futures.{kind}")
+            getattr(threading, "_register_atexit", atexit.register)(self._end)
+            self._has_exit_hook = True
 
     def _work(self) -> None:
         while True:
@@ -81,7 +89,7 @@ class Background:
                     result = embedder.embed([text])[0]
                 except BaseException as error:  # noqa: BLE001 - whoever asked has to know
                     # A model half loaded at exit fails because of that, which is nobody's news.
-                    if threading.main_thread().is_alive():
+                    if not self._ended:
                         vector.set_exception(error)
                 else:
                     vector.set_result(result)
