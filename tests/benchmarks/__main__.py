@@ -4,7 +4,7 @@
     python -m tests.benchmarks [--only CASE ...] [--handlers NAME ...] [--quick] [--out FOLDER]
 
 prints tables and writes `results.json` (the figures with their quartiles, the machine, the
-versions) and `plot.svg` into the folder. Everything takes about 20 minutes, without peers about 8.
+versions) and `plot.svg` into the folder. Everything takes about 15 minutes.
 
 What is measured
   invoke, ainvoke, batch, gather, stream

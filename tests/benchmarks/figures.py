@@ -1,4 +1,4 @@
-"""Figures as they are written: quartiles of samples, and what a samples' unit is called."""
+"""Figures as they are written: quartiles of samples."""
 
 from __future__ import annotations
 

@@ -104,13 +104,13 @@ def _overhead(axis: Any, cases: dict[str, Any], handlers: list[str]) -> None:
 
 def _growth(axis: Any, memory: dict[str, Any], handlers: list[str]) -> None:
     figures = {name: figure["kb_per_run"] for name, figure in memory["growth"].items()}
-    _bars(axis, figures, handlers, ".2f")
+    _bars(axis, figures, handlers, "z.2f")
     axis.set_xlabel("memory kept per run, KB")
 
 
 def _imports(axis: Any, imports: dict[str, Any], handlers: list[str]) -> None:
     figures = {name: figure["cpu_ms"]["median"] for name, figure in imports.items()}
-    _bars(axis, figures, handlers, ".0f")
+    _bars(axis, figures, handlers, "z.0f")
     axis.set_xlabel("CPU of the import, ms")
 
 

@@ -153,7 +153,7 @@ class Suite:
             for name in of_interest
         }
         limit_s = self._extent.run_timeout_s
-        left_over = {
+        left_over: dict[str, dict[str, Any]] = {
             name: {"handler": name, "runs": self._extent.given_up, "run_timeout_s": limit_s}
             for name in ("none", "everything")
             if name in self._handlers

@@ -85,7 +85,7 @@ def _event(event: dict[str, Quartiles], titles: dict[str, str]) -> Table:
 def _growth(growth: dict[str, Any], titles: dict[str, str]) -> Table:
     table = _table("Memory that stays in use after a run", "handler", "runs", "KB per run")
     for name, figure in growth.items():
-        table.add_row(titles[name], f"{figure['runs']:,}", f"{figure['kb_per_run']:.3f}")
+        table.add_row(titles[name], f"{figure['runs']:,}", f"{figure['kb_per_run']:z.3f}")
     return table
 
 
@@ -105,8 +105,8 @@ def _left_over(left_over: dict[str, Any], titles: dict[str, str]) -> Table:
                 titles[name],
                 way,
                 f"{figure['runs']:,}",
-                f"{figure['right_after']['kb_per_run']:.3f}",
-                f"{figure['when_over']['kb_per_run']:.3f}",
+                f"{figure['right_after']['kb_per_run']:z.3f}",
+                f"{figure['when_over']['kb_per_run']:z.3f}",
                 str(figure["when_over"]["alive"]),
             )
     return table
