@@ -10,11 +10,9 @@ threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -212,7 +210,7 @@ def _read_variable(name: str, path: list[str], text: str) -> Any:
             if told is text:
                 raise ConfigError(
                     f"an environment variable cannot be read: {name}, which stands for "
-                    f"{'.'.join(path)}, is no JSON; write it like {{\"key\": \"value\"}}"
+                    f'{".".join(path)}, is no JSON; write it like {{"key": "value"}}'
                 )
             return told
         case ["domains", _, field] if field != "weights" and field in DomainPolicy.model_fields:
@@ -252,6 +250,8 @@ def _read_toml() -> dict[str, Any]:
     text = ""
     try:
         text = path.expanduser().read_bytes().decode()
+        import tomllib  # most have no such file
+
         return tomllib.loads(text)
     except FileNotFoundError:
         if not named:
@@ -260,7 +260,7 @@ def _read_toml() -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         last = text.count("\n") + 1
         told = str(error).replace("at end of document", f"at the end, line {last}")
         reason = f"is not valid TOML: {told}"
@@ -317,6 +317,8 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
         others = f"; known here: {', '.join(Rules.model_fields)}"
         return f"{place}: {said}{others if fault['type'] == 'extra_forbidden' else ''}"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        import difflib
+
         known = list(fields) if len(within) == 1 else _WEIGHTS
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
         right = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
