@@ -78,7 +78,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         agent_id: Who ran; written as `kp:agent:<id>`.
-        on_scored: Called on the worker with each `ScoredTrace`.
+        on_scored: Called on the worker with each `ScoredTrace`, which may not be in the store yet.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
         redactor: Redacts further: given each text that is left after our own redaction, on the
             worker, it returns what is to be kept of it. A run for which it fails is not
