@@ -76,7 +76,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     [
         (
             "import kp_langchain",
-            "torch httpx requests sqlalchemy numpy langchain_core pydantic pydantic_settings "
+            "torch httpx requests sqlalchemy numpy langchain_core pydantic "
             "sentence_transformers rich typer",
         ),
         (
@@ -85,7 +85,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ),
         (
             "from kp_langchain import KPCallbackHandler",
-            "torch sqlalchemy langgraph langchain sentence_transformers httpx",
+            "torch sqlalchemy langgraph langchain sentence_transformers httpx argparse tomllib "
+            "kp_langchain.redaction.walk kp_langchain.registry",
         ),
     ],
 )

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry.client import Registry
-from kp_langchain.registry.configured import configured_registry
 from kp_langchain.store import TraceStore, default_store
+
+if TYPE_CHECKING:
+    from kp_langchain.registry import Registry
 
 
 class Default(Enum):
@@ -115,16 +116,19 @@ def registry_of(
     given: Registry | str | None, store: TraceStore | None, settings: Settings
 ) -> Registry | None:
     """The registry that was given, or the one of the settings; None if nothing is to be sent."""
+    if given is None and (store is None or settings.registry_url is None):
+        return None
+    # Here, because it takes 25 ms to import, and most handlers send nothing.
+    from kp_langchain.registry import Registry
+    from kp_langchain.registry.configured import configured_registry
+
     if given is not None and not isinstance(given, (Registry, str)):
         raise ConfigError(
             f"registry is {given!r}; give a Registry, its URL, or leave it out for the one of the "
             "settings"
         )
     if store is None:
-        if given is not None:
-            raise ConfigError(
-                "registry needs a store, because what is to be sent waits there; leave out "
-                "store=None"
-            )
-        return None
+        raise ConfigError(
+            "registry needs a store, because what is to be sent waits there; leave out store=None"
+        )
     return given if isinstance(given, Registry) else configured_registry(settings, given)

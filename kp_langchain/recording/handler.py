@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -30,10 +30,12 @@ from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.worker import worker
-from kp_langchain.registry.client import Registry
-from kp_langchain.registry.sender import drain_all, sender_for
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore
+
+if TYPE_CHECKING:
+    from kp_langchain.registry import Registry
+    from kp_langchain.registry.sender import Sender
 
 Event = TypeVar("Event", bound=Callable[..., None])
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -76,7 +78,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         agent_id: Who ran; written as `kp:agent:<id>`.
-        on_scored: Called on the worker with each `ScoredTrace`.
+        on_scored: Called on the worker with each `ScoredTrace`, which may not be in the store yet.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
         redactor: Redacts further: given each text that is left after our own redaction, on the
             worker, it returns what is to be kept of it. A run for which it fails is not
@@ -142,8 +144,10 @@ class KPCallbackHandler(BaseCallbackHandler):
         kept_in = arguments.store_of(store, settings)
         self._keeper = None if kept_in is None else keeper_of(kept_in, settings.max_queue)
         goes_to = arguments.registry_of(registry, kept_in, settings)
-        self._sender = None
+        self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
+            from kp_langchain.registry.sender import drain_all, sender_for
+
             self._sender = sender_for(kept_in, goes_to)
             worker.last_at_exit["sending"] = drain_all
         self._pipeline = Pipeline(

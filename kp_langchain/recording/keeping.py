@@ -70,7 +70,8 @@ class Keeper:
         self._waiting.append(_Item(scored, sender, tally))
         _with_waiting.add(self)
         tally.add("waiting_to_store")
-        if now >= self._due_at or (not self._failures and len(self._waiting) >= _MOST_TOGETHER):
+        many = len(self._waiting) >= min(_MOST_TOGETHER, self._bound)
+        if now >= self._due_at or (many and not self._failures):
             self.write_waiting()
         while len(self._waiting) > self._bound:
             self._give_up(self._waiting.popleft())

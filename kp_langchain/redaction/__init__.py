@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction.rules import Rules
-from kp_langchain.redaction.walk import Walker
+
+if TYPE_CHECKING:
+    from kp_langchain.redaction.walk import Walker
 
 __all__ = ["LEVELS", "Redaction", "Rules", "redact"]
 
@@ -69,9 +72,19 @@ def redact(
     if level not in LEVELS:
         allowed = ", ".join(repr(known) for known in LEVELS)
         raise ConfigError(f"unknown privacy level {level!r}; use one of {allowed}")
-    walker = Walker(identifiers=level != "private", rules=rules or _NO_RULES, redactor=redactor)
+    walker = _walker_type()(
+        identifiers=level != "private", rules=rules or _NO_RULES, redactor=redactor
+    )
     redacted = walker.walk(value)
     return Redaction(redacted, dict(walker.counts))
+
+
+@cache
+def _walker_type() -> type[Walker]:
+    # All that is looked for takes 60 ms to load, and the first to need it is the worker.
+    from kp_langchain.redaction.walk import Walker
+
+    return Walker
 
 
 _NO_RULES = Rules()

@@ -452,6 +452,23 @@ def test_runs_that_queued_up_are_written_together(tmp_path: Path) -> None:
             assert other.execute("SELECT count(*) FROM runs").fetchone() == (40,)
 
 
+def test_a_store_in_order_takes_more_runs_than_may_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TraceStore(tmp_path / "runs.db") as store:
+        monkeypatch.setenv("KP_MAX_QUEUE", "2")
+        first = handler(store=store)
+        monkeypatch.delenv("KP_MAX_QUEUE")
+        watching = handler(store=store)
+        go = hold_worker()
+        for _ in range(9):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        go.set()
+        assert watching.flush()
+        assert first.flush()
+        assert (store.count(), watching.stats()["not_stored"]) == (9, 0)
+
+
 def test_a_run_that_the_database_refuses_does_not_take_others_with_it(tmp_path: Path) -> None:
     with TraceStore(tmp_path / "runs.db") as store:
         store.count()
