@@ -10,14 +10,23 @@ threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
 from __future__ import annotations
 
 import dataclasses
-import json
+import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction.rules import Rules
@@ -26,8 +35,6 @@ from kp_langchain.scoring.weights import ScoringWeights
 
 _ENVIRONMENT = "environment variable"
 _PREFIX = "KP_"
-_NESTED = "__"
-_TABLES = ("defaults", "domains", "redaction")
 _FILE_VARIABLE = "KP_CONFIG"
 _LONGEST_VALUE_SHOWN = 120
 _YEAR_S = 365 * 24 * 3600.0
@@ -98,7 +105,7 @@ class DomainPolicy(BaseModel):
         return base.model_copy(update=self.given())
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """Everything that can be set. None counts as not given.
 
     Constructing it reads all sources: an argument given here comes before the environment
@@ -133,7 +140,14 @@ class Settings(BaseModel):
             variable or argument, the key, the value, and what would be right.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
 
     database_url: str | None = Field(
         default=None, repr=False, description="postgresql://..., sqlite:///path, or a file's path"
@@ -162,23 +176,51 @@ class Settings(BaseModel):
 
     def __init__(self, **arguments: Any) -> None:
         arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}
-        file = _read_toml()
-        variables = _read_environment(type(self).model_fields)
         faults: list[Any] = []
         try:
-            super().__init__(**_merged(file, _merged(variables, arguments)))
+            super().__init__(**arguments)
         except ValidationError as error:
             faults = error.errors(include_url=False)
+        except SettingsError as error:
+            raise ConfigError(f"an environment variable cannot be read: {error}") from None
         if not faults:
             return
         # Outside the handler: pydantic's own error would show the values in the traceback.
         origins: list[tuple[str, Mapping[str, Any]]] = [
             *((f"argument {name}", {name: value}) for name, value in arguments.items()),
-            (_ENVIRONMENT, variables),
-            (str(_config_file()), file),
+            (_ENVIRONMENT, EnvSettingsSource(type(self))()),
+            (str(_config_file()), _read_toml()),
         ]
         told = "".join(f"\n  {_describe(fault, origins)}" for fault in faults)
         raise ConfigError(f"these settings cannot be used:{told}")
+
+    @classmethod
+    def current(cls) -> Settings:
+        """Return what holds without arguments, read anew only if a source changed since.
+
+        Reading everything takes half a millisecond, which an agent that makes a handler for each
+        run would feel.
+
+        Raises:
+            ConfigError: As for the constructor.
+        """
+        global _current
+        now, known = _sources(), _current
+        if known is None or known[0] != now:
+            known = _current = (now, cls())
+        return known[1]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Say where settings come from, first one first."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_toml())
 
     def policy_for(self, domain: str) -> DomainPolicy:
         """Return the policy of `domain`: `defaults`, with `domains[domain]` (exact name) over it.
@@ -190,62 +232,18 @@ class Settings(BaseModel):
         return self.domains[domain].merged_over(self.defaults)
 
 
-def _read_environment(fields: Iterable[str]) -> dict[str, Any]:
-    """What variables say of `fields`, as a file would say it."""
-    found: dict[str, Any] = {}
-    # In order, so that what is said of a part of a table comes after what is said of the whole.
-    for name in sorted(os.environ, key=str.lower):
-        path = name.lower().removeprefix(_PREFIX.lower()).split(_NESTED)
-        text = os.environ.get(name)
-        if not text or not name.lower().startswith(_PREFIX.lower()) or path[0] not in fields:
-            continue
-        *tables, last = path
-        place: Any = found
-        if tables and tables[0] not in _TABLES:
-            continue
-        for table in tables:
-            place = place.setdefault(table, {}) if isinstance(place, dict) else None
-        if isinstance(place, dict):
-            place[last] = _read_variable(name, path, text)
-    return {name: value for name, value in found.items() if value is not None}
+_current: tuple[object, Settings] | None = None
 
 
-def _read_variable(name: str, path: list[str], text: str) -> Any:
-    """The value that `text` stands for: tables and lists are written as JSON."""
-    match path:
-        case ["defaults" | "domains" | "redaction"] | ["redaction", "patterns" | "names" | "allow"]:
-            told = _json(text)
-            if told is text:
-                raise ConfigError(
-                    f"an environment variable cannot be read: {name}, which stands for "
-                    f'{".".join(path)}, is no JSON; write it like {{"key": "value"}}'
-                )
-            return told
-        case ["domains", _, field] if field != "weights" and field in DomainPolicy.model_fields:
-            return text
-        case ["domains", *_] | ["defaults", "weights"]:
-            return _json(text)
-        case _:
-            return text
-
-
-def _json(text: str) -> Any:
-    """What `text` means as JSON; itself if it is none."""
+def _sources() -> object:
+    """Everything that `Settings()` depends on, to be compared."""
+    file = _config_file()
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables in one, key by key; where both say something, `over` decides."""
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            value = _merged(below, value)
-        merged[key] = value
-    return merged
+        content = file.expanduser().read_bytes()
+    except (OSError, RuntimeError):
+        content = None
+    variables = [item for item in os.environ.items() if item[0].upper().startswith(_PREFIX)]
+    return file, content, variables
 
 
 def _config_file() -> Path:
@@ -258,8 +256,6 @@ def _read_toml() -> dict[str, Any]:
     text = ""
     try:
         text = path.expanduser().read_bytes().decode()
-        import tomllib  # most have no such file
-
         return tomllib.loads(text)
     except FileNotFoundError:
         if not named:
@@ -268,7 +264,7 @@ def _read_toml() -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
-    except ValueError as error:
+    except tomllib.TOMLDecodeError as error:
         last = text.count("\n") + 1
         told = str(error).replace("at end of document", f"at the end, line {last}")
         reason = f"is not valid TOML: {told}"
@@ -310,7 +306,7 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
     location = tuple(fault["loc"])
     origin = max(origins, key=lambda one: _depth(one[1], location))[0]
     if origin == _ENVIRONMENT:
-        origin = f"{origin} {_PREFIX}{_NESTED.join(map(str, location)).upper()}"
+        origin = f"{origin} {_PREFIX}{'__'.join(map(str, location)).upper()}"
     place = f"{origin}: {'.'.join(map(str, location))}"
     if fault["type"] == "missing":
         return f"{place} is missing"
@@ -325,8 +321,6 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
         others = f"; known here: {', '.join(Rules.model_fields)}"
         return f"{place}: {said}{others if fault['type'] == 'extra_forbidden' else ''}"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        import difflib
-
         known = list(fields) if len(within) == 1 else _WEIGHTS
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
         right = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"

@@ -60,6 +60,27 @@ class TestWhereValuesComeFrom:
         assert (found.max_steps, found.max_queue, found.max_open_runs) == (30, 20, 10)
         assert found.max_paused_runs == 1000
 
+    def test_current_settings_follow_every_source(self, folder, monkeypatch):
+        assert Settings.current() is Settings.current() == Settings()
+        (folder / "kp.toml").write_text("max_steps = 10")
+        assert Settings.current().max_steps == 10
+        (folder / "kp.toml").write_text("max_steps = 11")
+        assert Settings.current().max_steps == 11
+        monkeypatch.setenv("kp_max_steps", "20")
+        assert Settings.current().max_steps == 20
+        monkeypatch.setenv("kp_max_steps", "no number")
+        with pytest.raises(ConfigError, match="no number"):
+            Settings.current()
+        monkeypatch.delenv("kp_max_steps")
+        monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
+        with pytest.raises(ConfigError, match=r"other\.toml"):
+            Settings.current()
+        (folder / "other.toml").write_text("max_steps = 12")
+        assert Settings.current().max_steps == 12
+        monkeypatch.delenv("KP_CONFIG")
+        (folder / "kp.toml").unlink()
+        assert Settings.current().max_steps == 1000
+
     def test_every_field_can_be_set_in_the_file_and_in_the_environment(self, folder, monkeypatch):
         wanted = {
             "database_url": "postgresql://h/db",

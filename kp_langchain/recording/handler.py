@@ -115,7 +115,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective=objective,
             redactor=redactor,
         )
-        settings = Settings()
+        settings = Settings.current()
         self.domain = domain
         self._disabled = settings.disabled
         self._closed = False

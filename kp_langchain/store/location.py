@@ -41,7 +41,7 @@ def locate(url: object) -> Location:
         MissingExtraError: It is a PostgreSQL URL and the driver is not installed.
     """
     if url is None:
-        url = Settings().database_url or data_dir() / _FILE_NAME
+        url = Settings.current().database_url or data_dir() / _FILE_NAME
     if isinstance(url, Path):
         return _file(str(url))
     if not isinstance(url, str) or not url.strip():
