@@ -18,7 +18,9 @@ from langchain_core.prompts import ChatPromptTemplate
 from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, TraceStore
 
 COMMAND = Path(sys.executable).with_name("kp-langchain")
-EXTRAS = ("langchain", "langgraph", "torch", "sentence_transformers", "psycopg", "pytest")
+EXTRAS = (
+    "langchain", "langgraph", "torch", "sentence_transformers", "fastembed", "psycopg", "pytest",
+)  # fmt: skip
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,8 @@
 """A code-review trace, scored, remembered, and met again.
 
 The first review has nothing to be compared with, so its novelty is the neutral 0.5. The same review
-a second time is no news. A review of something else is. (Novelty needs the extra
-`kp-langchain[embeddings]`; without it all three get 0.5, and the explanation says so.)
+a second time is no news. A review of something else is. (Novelty needs the extra `embeddings` or
+`torch`; without one of them all three get 0.5, and the explanation says so.)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
             "Darken both greys, then merge.",
         ],
     )
-    scorer = Scorer()
+    scorer = Scorer(latency_budget_ms=None)  # waits for the model to load
     for title, trace in [
         ("A first review", tokens),
         ("The same review again", tokens),

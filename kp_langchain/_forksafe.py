@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 
@@ -74,16 +73,6 @@ class Undisturbed:
 _FORK_PATIENCE_S = 10.0
 _SECTIONS: weakref.WeakSet[Undisturbed] = weakref.WeakSet()
 _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
-_forked_with_torch = False
-
-
-def torch_came_through_fork() -> bool:
-    """Tell whether this process was forked from one that had torch loaded.
-
-    In such a child OpenMP believes in worker threads that no longer exist, and the first parallel
-    operation waits for them for ever. Running torch with one thread is safe.
-    """
-    return _forked_with_torch
 
 
 def _before_fork() -> None:
@@ -97,8 +86,6 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _forked_with_torch
-    _forked_with_torch = _forked_with_torch or "torch" in sys.modules
     for lock in list(_LOCKS):
         lock._renew_if_orphaned()  # noqa: SLF001
     for section in list(_SECTIONS):

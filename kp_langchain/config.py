@@ -38,6 +38,7 @@ _PREFIX = "KP_"
 _FILE_VARIABLE = "KP_CONFIG"
 _LONGEST_VALUE_SHOWN = 120
 _YEAR_S = 365 * 24 * 3600.0
+_DAY_MS = 24 * 3600 * 1000.0
 _WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
 
 
@@ -54,9 +55,13 @@ _Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 _Seconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_YEAR_S, allow_inf_nan=False)
 ]
+_Milliseconds = Annotated[
+    float, BeforeValidator(_refuse_bool), Field(gt=0, le=_DAY_MS, allow_inf_nan=False)
+]
 
 _COUNT = "a whole number above 0"
 _SECONDS = f"seconds above 0, at most {_YEAR_S:.0f} (a year)"
+_MILLISECONDS = "milliseconds above 0, at most 86400000 (a day)"
 
 
 class DomainPolicy(BaseModel):
@@ -111,7 +116,9 @@ class Settings(BaseSettings):
     Args:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
             user's data folder.
-        embedding_model: Name or folder of a sentence-transformers model; None for the default one.
+        embedding_model: Folder or name of an embedding model; None for all-MiniLM-L6-v2.
+        latency_budget_ms: Milliseconds that scoring one run may take. While the embedding model
+            is loading, novelty is 0.5 rather than waited for any longer.
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.
@@ -146,8 +153,9 @@ class Settings(BaseSettings):
         default=None, repr=False, description="postgresql://..., sqlite:///path, or a file's path"
     )
     embedding_model: str | None = Field(
-        default=None, description="name or folder of a sentence-transformers model"
+        default=None, description="folder or name of an embedding model"
     )
+    latency_budget_ms: _Milliseconds = Field(default=100.0, description=_MILLISECONDS)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")
     api_key: SecretStr | None = Field(default=None, description="text such as kp_...")

@@ -31,6 +31,7 @@ class TestWhereValuesComeFrom:
         assert found.model_dump() == {
             "database_url": None,
             "embedding_model": None,
+            "latency_budget_ms": 100.0,
             "disabled": False,
             "registry_url": None,
             "api_key": None,
@@ -63,6 +64,7 @@ class TestWhereValuesComeFrom:
         wanted = {
             "database_url": "postgresql://h/db",
             "embedding_model": "some/model",
+            "latency_budget_ms": 50.5,
             "disabled": True,
             "registry_url": "https://registry.example.org",
             "agent_id": "kp:agent:me",

@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # Without the model, so that it takes no seconds to load; the tests of scoring have it.
-    monkeypatch.setattr("kp_langchain.scoring.embedders.embeddings_installed", lambda: False)
+    monkeypatch.setattr("kp_langchain.scoring.models.anything_installed", lambda: False)
     monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
     answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
     session: dict[str, Any] = {"model": ScriptedChatModel(answers), "tools": [search]}

@@ -213,13 +213,14 @@ class KPCallbackHandler(BaseCallbackHandler):
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
             record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
             `waiting_to_store` now, and `not_stored`, given up; `callback_errors`,
-            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`.
+            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`, and
+            `over_budget`: runs whose scoring took longer than `latency_budget_ms`.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
-            "waiting_to_store",
+            "waiting_to_store", "over_budget",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()

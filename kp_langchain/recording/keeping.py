@@ -1,5 +1,8 @@
 """Writes scored runs to their store. What it cannot take now waits in memory and is tried again.
 
+A commit costs more than a row, so runs that end in quick succession are written together: as soon
+as the worker has nothing else to do, at the latest with the 32nd, or half a second after the first.
+
 Only the worker's thread calls this, so nothing here needs a lock.
 """
 
@@ -27,6 +30,8 @@ log = logging.getLogger("kp_langchain")
 # A dead server costs 10 s a try, which the runs behind it would wait for.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+_MOST_TOGETHER = 32
+_LONGEST_WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,9 @@ class Keeper:
         self._store = store
         self._bound = bound
         self._waiting: deque[_Item] = deque()
+        self._together = _MOST_TOGETHER
         self._failures = 0
-        self._resume_at = 0.0
+        self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
 
     @property
     def waiting(self) -> int:
@@ -57,24 +63,41 @@ class Keeper:
         return len(self._waiting)
 
     def keep(self, scored: ScoredTrace, sender: Sender | None, tally: Tally) -> None:
-        """Write a run, and what waits, unless the store failed a moment ago."""
+        """Write a run, with others that come soon; later if the store failed a moment ago."""
+        now = time.monotonic()
+        if not self._waiting:
+            self._due_at = now + _LONGEST_WAIT_S
         self._waiting.append(_Item(scored, sender, tally))
         _with_waiting.add(self)
         tally.add("waiting_to_store")
-        if time.monotonic() >= self._resume_at:
+        if now >= self._due_at or (not self._failures and len(self._waiting) >= _MOST_TOGETHER):
             self.write_waiting()
         while len(self._waiting) > self._bound:
             self._give_up(self._waiting.popleft())
 
+    def catch_up(self) -> None:
+        """Write what waits, unless the store failed a moment ago."""
+        if not self._failures or time.monotonic() >= self._due_at:
+            self.write_waiting()
+
     def write_waiting(self) -> None:
         """Write what waits, until that fails."""
-        for _ in range(len(self._waiting)):
-            item = self._waiting.popleft()
+        left = len(self._waiting)
+        while left:
+            batch = self._next_together(left)
+            sender = batch[0].sender
             try:
-                self._store.add(
-                    item.scored, registry=item.sender.registry.url if item.sender else None
+                self._store.add_many(
+                    [item.scored for item in batch],
+                    registry=sender.registry.url if sender else None,
                 )
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                if len(batch) > 1:  # perhaps for the sake of one of them
+                    self._waiting.extendleft(reversed(batch))
+                    self._together = 1
+                    continue
+                (item,) = batch
+                left -= 1
                 warn_once(
                     f"store:{type(error).__name__}",
                     "a run cannot be kept in %s now (%s); it waits in memory and is tried again",
@@ -86,16 +109,25 @@ class Keeper:
                     self._waiting.append(item)
                     self._failures += 1
                     pause_s = _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
-                    self._resume_at = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
+                    self._due_at = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
                     return
                 self._give_up(item)
                 continue
+            left -= len(batch)
             self._failures = 0
-            self._resume_at = 0.0
-            item.tally.add("waiting_to_store", -1)
-            if item.sender is not None:
-                item.sender.wake()
+            self._together = min(2 * self._together, _MOST_TOGETHER)
+            for item in batch:
+                item.tally.add("waiting_to_store", -1)
+            if sender is not None:
+                sender.wake()
         _with_waiting.discard(self)
+
+    def _next_together(self, most: int) -> list[_Item]:
+        """Take what goes into one transaction: runs for the same registry."""
+        batch = [self._waiting.popleft()]
+        while len(batch) < min(most, self._together) and self._waiting[0].sender is batch[0].sender:
+            batch.append(self._waiting.popleft())
+        return batch
 
     def _give_up(self, item: _Item) -> None:
         item.tally.add("waiting_to_store", -1)
@@ -111,6 +143,7 @@ class Keeper:
     def _forget(self) -> None:
         # In a forked child they are the parent's to write.
         self._waiting.clear()
+        self._failures = 0
 
 
 def _can_ever_be_written(scored: ScoredTrace) -> bool:
@@ -137,6 +170,12 @@ def write_all_waiting() -> None:
         keeper.write_waiting()
 
 
+def catch_up() -> None:
+    """Write what waits for every store, unless it failed a moment ago."""
+    for keeper in list(_with_waiting):
+        keeper.catch_up()
+
+
 def tell_what_is_lost(_left_s: float) -> None:
     """Log how many runs were never stored; at exit."""
     for keeper in list(_with_waiting):
@@ -156,5 +195,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+worker.put_off["keeping"] = catch_up
 worker.last_jobs["keeping"] = write_all_waiting
 worker.last_at_exit["keeping"] = tell_what_is_lost

@@ -81,6 +81,8 @@ class Pipeline:
             return None
         self.tally.add("scored")
         self.tally.add(scored.decision)
+        if scored.breakdown.over_budget:
+            self.tally.add("over_budget")
         if self.keeper is not None:
             self.keeper.keep(scored, self.sender, self.tally)
         log_scored(scored)
@@ -252,6 +254,8 @@ class Redactor:
         self._bound = bound
         self._rules = rules
         self._hook = hook
+        # What an agent says comes again: names of tools with each call, its last words as answer.
+        self._texts: dict[tuple[str, str], str] = {}
         self.failed = False
 
     def _redact(self, value: Any, level: str) -> Any:
@@ -276,7 +280,12 @@ class Redactor:
 
     def text(self, value: str, level: str) -> str:
         """Redact a text."""
-        return clip(str(self._redact(value, level)), self._bound)
+        known = self._texts.get((value, level))
+        if known is None:
+            known = clip(str(self._redact(value, level)), self._bound)
+            if self._hook is None:
+                self._texts[value, level] = known
+        return known
 
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Redact a step in wire form."""
@@ -319,6 +328,7 @@ def log_scored(scored: ScoredTrace) -> None:
         "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
         "steps": len(trace.steps),
         "elapsed_ms": breakdown.elapsed_ms,
+        "over_budget": breakdown.over_budget,
     }
     for name in DIMENSIONS:
         dimension = getattr(breakdown, name)

@@ -190,6 +190,8 @@ class Recorder(RunTree):
     def _note_unstarted(self, root: RunRecord, outputs: object) -> None:
         """Record the tool calls that failed before any tool started: unknown tools, rejections."""
         for message in messages_in(outputs):
+            if message.type != "tool":
+                continue
             call_id = getattr(message, "tool_call_id", None)
             name = root.pending.pop(call_id, None) if isinstance(call_id, str) else None
             if name is not None and getattr(message, "status", None) == "error":
@@ -289,7 +291,7 @@ class Recorder(RunTree):
             else:
                 call.text = self._keep(root, clip, text)
             for asked in getattr(message, "tool_calls", None) or ():
-                if isinstance(asked, Mapping) and isinstance(asked.get("id"), str):
+                if isinstance(asked, (dict, Mapping)) and isinstance(asked.get("id"), str):
                     root.pending[asked["id"]] = str(asked.get("name"))
             root.logprobs = logprobs
         finally:
@@ -401,15 +403,16 @@ class Recorder(RunTree):
 
 
 def _as_input(inputs: object, limit: int) -> dict[str, Any]:
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, (dict, Mapping)):
         copied: dict[str, Any] = plain(inputs, limit)
         return copied
     return {"input": plain(inputs, limit)}
 
 
 def _says_error(output: object) -> bool:
-    if getattr(output, "status", None) == "error":
-        return True
+    status = getattr(output, "status", None)
+    if status is not None:  # a tool message has one
+        return bool(status == "error")
     return is_command(output) and any(
         getattr(message, "status", None) == "error" for message in messages_in(output)
     )

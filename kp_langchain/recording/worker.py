@@ -28,12 +28,15 @@ class Worker:
 
     Attributes:
         exit_timeout_s: Longest wait for unfinished work at exit, in seconds.
+        put_off: What jobs leave to be done together: done when no further job waits, and before
+            anyone who waits for the jobs is told that they are done.
         last_jobs: What else is to be done at exit, before that wait ends.
         last_at_exit: Called after it, with the seconds left.
     """
 
     def __init__(self) -> None:
         self.exit_timeout_s = 10.0
+        self.put_off: dict[str, Job] = {}
         self.last_jobs: dict[str, Job] = {}
         self.last_at_exit: dict[str, Callable[[float], None]] = {}
         self._undisturbed = Undisturbed()
@@ -84,6 +87,12 @@ class Worker:
             job = jobs.get()
             with self._undisturbed:
                 self._run(job)
+                if jobs.empty():
+                    self._catch_up()
+
+    def _catch_up(self) -> None:
+        for job in self.put_off.values():
+            self._run(job)
 
     def _run(self, job: Job) -> None:
         try:
@@ -99,6 +108,7 @@ class Worker:
         if threading.current_thread() is self._thread:
             return False
         done = threading.Event()
+        self.submit(self._catch_up)
         self.submit(done.set)
         if not self._running:
             return self._run_here(done, timeout_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, class_table, classified
 from kp_langchain.redaction.telephones import FREE
 
 _CARD = re.compile(
@@ -30,6 +31,8 @@ _IBAN = re.compile(
     r"(?:[ \-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
     re.ASCII,
 )
+_IBAN_CLASS = class_table(LETTERS, DIGITS)
+_IBAN_BEGINS = b"\1\1\2\2"
 # How long an account number is, country by country (ISO 13616 registry).
 _IBAN_LENGTH = {
     country: int(length)
@@ -73,16 +76,14 @@ def find_social(text: str, first: int, last: int) -> Iterator[Span]:
         yield Span(*match.span(), "ssn")
 
 
-def find_accounts(text: str, low: str) -> Iterator[Span]:
-    """Yield IBANs, and social security numbers that are called so.
+def _find_named_social(text: str, _low: str) -> Iterator[Span]:
+    for match in _SSN_NAMED.finditer(text):
+        yield Span(*match.span(1), "ssn")
 
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    if "ssn" in low or "social" in low:
-        for match in _SSN_NAMED.finditer(text):
-            yield Span(*match.span(1), "ssn")
+
+def _find_ibans(text: str, _low: str) -> Iterator[Span]:
+    if _IBAN_BEGINS not in classified(text, _IBAN_CLASS):
+        return
     for match in _IBAN.finditer(text):
         start = match.start() - 2
         end = _iban_end(text, start, match.end())
@@ -120,3 +121,9 @@ def _iban_end(text: str, start: int, end: int) -> int | None:
     moved = (compact[4:] + compact[:4]).upper()
     valid = int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
     return at + 1 if valid else None
+
+
+FINDERS = (
+    Finder(_find_named_social, (ANY_DIGIT,), ("ssn", "social")),
+    Finder(_find_ibans, (ANY_DIGIT,)),
+)

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.spans import Span
 
 BLOB = "blob"
@@ -24,8 +25,7 @@ _LONG = re.compile(r"[A-Za-z0-9+/_\-]{60}")
 _TYPE_BEFORE = re.compile(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
 
 
-def find_blobs(text: str) -> Iterator[Span]:
-    """Yield the base64 in `text` that is at least 1,024 characters long."""
+def _find(text: str, _low: str) -> Iterator[Span]:
     if len(text) < _SHORTEST or _LONG.search(text) is None:
         return
     for match in _RUN.finditer(text):
@@ -62,3 +62,7 @@ def _decoded(run: str) -> bytes | None:
         return base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+FINDERS = (Finder(_find, (ANY_DIGIT,)),)
+"""For base64 that is at least 1,024 characters long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.finders import Find, Finder
 from kp_langchain.redaction.spans import Span
 
 _BEGIN = re.compile(
@@ -27,26 +28,7 @@ _JWK = re.compile(
 )
 
 
-def find_blocks(text: str) -> Iterator[Span]:
-    """Yield the private keys in `text` that are written as a block or as parts of a structure.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-    """
-    if "PRIVATE KEY" in text or "OpenVPN" in text:
-        yield from _armoured(text)
-    for literal, pattern in (
-        ("Private-Lines", _PUTTY),
-        ("RSAKeyValue", _XML),
-        ('"kty', _JWK),
-        ('"oct', _JWK),
-    ):
-        if literal in text:
-            for match in pattern.finditer(text):
-                yield Span(*match.span("body"), "private_key")
-
-
-def _armoured(text: str) -> Iterator[Span]:
+def _find_armoured(text: str, _low: str) -> Iterator[Span]:
     begins = [match.span() for match in _BEGIN.finditer(text)]
     for place, (start, inside) in enumerate(begins):
         following = begins[place + 1][0] if place + 1 < len(begins) else len(text)
@@ -57,3 +39,20 @@ def _armoured(text: str) -> Iterator[Span]:
             continue
         body = _BODY.match(text, inside, last)
         yield Span(start, body.end() if body else inside, "private_key")
+
+
+def _bodies(pattern: re.Pattern[str], *literals: str) -> Find:
+    def find(text: str, _low: str) -> Iterator[Span]:
+        if any(literal in text for literal in literals):
+            for match in pattern.finditer(text):
+                yield Span(*match.span("body"), "private_key")
+
+    return find
+
+
+FINDERS = (
+    Finder(_find_armoured, ("-",), ("private key", "openvpn")),
+    Finder(_bodies(_PUTTY, "Private-Lines"), ("-:",)),
+    Finder(_bodies(_XML, "RSAKeyValue"), ("<>",)),
+    Finder(_bodies(_JWK, '"kty', '"oct'), ('":',)),
+)

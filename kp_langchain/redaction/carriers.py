@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.blocks import find_blocks
-from kp_langchain.redaction.commands import find_in_commands
-from kp_langchain.redaction.foreign import find_foreign
+from kp_langchain.redaction.finders import ANY_DIGIT, Find, Finder
 from kp_langchain.redaction.keys import telling
-from kp_langchain.redaction.prose import find_codes, find_seeds
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.values import fills_the_place, looks_generated
 
@@ -39,14 +36,9 @@ _NEXT_ROW = re.compile(r"[ \t]{0,8},[ \t]{0,8}\(")
 _PGPASS = re.compile(r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*]{1,64}:(?P<secret>[^\s:\"'\\]{4,200})")
 _PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>]|\Z)")
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
-_DRIVERS = (
-    ("@tcp(", re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")),
-    ("oracle:", re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")),
-    (
-        "//",
-        re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}"),
-    ),
-)
+_TCP = re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")
+_ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")
+_SLASHES = re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}")
 # login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
 _PAIR_CALL = re.compile(
     r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
@@ -65,57 +57,52 @@ _SLASHED = re.compile(
 )
 
 
-_SIMPLE = (
-    ("identified", _IDENTIFIED),
-    *_DRIVERS,
-    ("bundle_", _BUNDLE),
-)
-
-
-def find_carried(text: str, low: str) -> Iterator[Span]:
-    """Yield the secrets in `text` that their surroundings give away.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    yield from find_blocks(text)
-    if "://" in text:
-        yield from _url_passwords(text)
+def _find_bearers(text: str, low: str) -> Iterator[Span]:
     for at in occurrences(low, ("bearer",)):
         bearer = _BEARER.match(text, at)
         value = bearer[1].rstrip(".,:") if bearer else ""
         if bearer and not fills_the_place(value) and _is_opaque(value):
             yield Span(bearer.start(1), bearer.start(1) + len(value), "authorization")
+
+
+def _find_basic(text: str, low: str) -> Iterator[Span]:
     for at in occurrences(low, ("basic",)):
         basic = _BASIC.match(text, at)
         if basic and _is_base64(basic[1]):
             yield Span(*basic.span(1), "authorization")
-    for literal, pattern in _SIMPLE:
-        if literal in low:
-            for match in pattern.finditer(text):
-                if not fills_the_place(match["secret"]):
-                    yield Span(*match.span("secret"), "password")
-    if text.count(":") > 3:
-        for match in _PGPASS.finditer(text):
-            if _PGPASS_HOST.match(text[max(0, match.start() - 81) : match.start()][::-1]):
+
+
+def _secrets(pattern: re.Pattern[str]) -> Find:
+    """Return what finds the passwords that are an expression's group "secret"."""
+
+    def find(text: str, _low: str) -> Iterator[Span]:
+        for match in pattern.finditer(text):
+            if not fills_the_place(match["secret"]):
                 yield Span(*match.span("secret"), "password")
-    if "values" in low:
-        yield from _inserted(text)
-    yield from find_in_commands(text, low)
-    yield from find_foreign(text, low)
-    yield from find_codes(text, low)
-    yield from find_seeds(text, low)
+
+    return find
+
+
+def _find_pgpass(text: str, _low: str) -> Iterator[Span]:
+    for match in _PGPASS.finditer(text):
+        if _PGPASS_HOST.match(text[max(0, match.start() - 81) : match.start()][::-1]):
+            yield Span(*match.span("secret"), "password")
+
+
+def _find_pairs(text: str, _low: str) -> Iterator[Span]:
     for match in _PAIR_CALL.finditer(text):
         if _SIGNS_IN.search(text[max(0, match.start() - 32) : match.start()]):
             yield Span(*match.span("secret"), "password")
+
+
+def _find_slashed(text: str, low: str) -> Iterator[Span]:
     for at in occurrences(low, _CREDENTIALS):
         slashed = _SLASHED.match(text, at)
         if slashed is not None and not fills_the_place(slashed["secret"]):
             yield Span(*slashed.span("secret"), "password")
 
 
-def _inserted(text: str) -> Iterator[Span]:
+def _find_inserted(text: str, _low: str) -> Iterator[Span]:
     """Yield the values of telling columns in `INSERT INTO t (a, password) VALUES (1, 'x')`."""
     for match in _INSERTED.finditer(text):
         tells = [telling(name.strip(' \t`"[]')) for name in match["names"].split(",")]
@@ -150,7 +137,7 @@ def _is_base64(value: str) -> bool:
     return len(value) >= 8 and (value.endswith("=") or (mixed and any(map(str.isdigit, value))))
 
 
-def _url_passwords(text: str) -> Iterator[Span]:
+def _find_in_urls(text: str, _low: str) -> Iterator[Span]:
     position = 0
     while (mark := text.find("://", position)) >= 0:
         position = mark + 3
@@ -185,3 +172,24 @@ def _userinfo(run: str, offset: int) -> Iterator[Span]:
             yield Span(offset + colon + 1, offset + at_sign, "password")
     elif looks_generated(run[:at_sign]):
         yield Span(offset, offset + at_sign, "token")
+
+
+FINDERS = (
+    Finder(_find_in_urls, ("://",)),
+    Finder(_find_bearers, words=("bearer",)),
+    Finder(_find_basic, ("=", ANY_DIGIT), ("basic",)),
+    Finder(_secrets(_IDENTIFIED), ("'", '"'), ("identified",)),
+    Finder(_secrets(_TCP), ("@:(",), ("@tcp(", "@unix(")),
+    Finder(_secrets(_ORACLE), ("@:/",), ("oracle:",)),
+    Finder(_secrets(_SLASHES), ("@:/",), ("//",)),
+    Finder(_secrets(_BUNDLE), ("_=:",), ("bundle_",)),
+    Finder(_find_pgpass, (":",)),
+    Finder(_find_inserted, ("()",), ("values",)),
+)
+"""Those that are tried before commands, other languages and sentences."""
+
+LATE_FINDERS = (
+    Finder(_find_pairs, ("(,'", '(,"')),
+    Finder(_find_slashed, ("/" + ANY_DIGIT, "|" + ANY_DIGIT), _CREDENTIALS),
+)
+"""Those that are tried after them."""

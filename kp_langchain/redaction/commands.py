@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from kp_langchain.redaction.finders import Find, Finder
 from kp_langchain.redaction.spans import Span, compiled
 from kp_langchain.redaction.values import fills_the_place
 
@@ -45,34 +46,36 @@ _FLAGS: Final = (
     ("vncviewer", "vncviewer", "-passwd", False),
 )
 
-# The literal to look for, then the expression with its group "secret".
+# The signs that stand in each, the literal to look for, the expression with its group "secret".
 _PLACES: Final = (
     (
+        "-",
         "mysql",
         r"mysql(?:dump|admin|import|show|sh)?[ \t](?:[^\n|;]{0,200}?[ \t])?-p(?=[^\s\-])" + _ARGUMENT,
     ),
     (
+        "-",
         "curl",
         r"curl[ \t](?:[^\n|;]{0,200}?[ \t])?-(?:u|-user|U|-proxy-user)[ \t=]{0,8}(?:\\*[\"'])?"
         r"[^\s:\"'\\]{1,80}:(?P<secret>[^\s\"'\\]{1,256})",
     ),
-    (" -a", rf"\bhttps?[ \t]{_ARGS}-(?:a|-auth)[ \t=]{{1,4}}(?:\\*[\"'])?[^\s:\"'\\]{{1,80}}:(?P<secret>[^\s\"'\\]{{1,256}})"),
-    ("etcdctl", rf"etcdctl[ \t]{_ARGS}--user[ \t=]{{1,4}}[^\s:]{{1,80}}:" + _WORD),
-    ("pass:", r"-pass(?:in|out)?[ \t]{1,4}(?:\\*[\"'])?pass:(?P<secret>[^\s\"'\\]{1,256})"),
-    ("lftp", r"lftp[^\n|;]{0,120}?[ \t]-u[ \t]{0,4}(?:\\*[\"'])?[^\s,\"']{1,80}," + _WORD),
-    (" -u", r"(?:smbclient|rpcclient|smbmap|wmic?|winexe|net)[ \t][^\n|;]{0,120}?-U[ \t]{0,4}(?:\\*[\"'])?[^\s%\"']{1,80}%" + _WORD),
-    ("sqlplus", r"sqlplus[ \t](?:-\w+[ \t]){0,4}(?:\\*[\"'])?[^\s/\"'\\@]{1,80}/(?P<secret>[^\s\"'\\]{1,200}?)(?=@[\w/.:\-]{1,120}|[\s\"']|$)"),
-    ("rabbitmqctl", r"rabbitmqctl[ \t](?:[^\n|;]{0,80}?[ \t])?(?:add_user|change_password|authenticate_user)[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
-    ("htpasswd", r"htpasswd[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}?-\w{0,6}b\w{0,6}[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}[^\s]{1,120}[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
-    ("net user", r"net user[ \t]{1,4}(?!/)[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
-    ("net use", r"net use[ \t][^\n|;]{0,160}?/user:[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
-    ("echo", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?" + _ARGUMENT + r"(?(1)\\*[\"'])[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t](?:-\w{1,8}[ \t]){0,4}?-\w{0,4}S|[^\n|;]{0,200}--password-stdin|passwd\b|cryptsetup\b|gpg\b)"),
-    ("chpasswd", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?(?:\\*[\"'])?[^\s:\"']{1,64}:(?P<secret>[^\s\"'\\]{1,200})(?:\\*[\"'])?[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t])?chpasswd"),
-    ("secret set", r"secret set[ \t][^\n|;]{0,160}?(?:--body|-b)[ \t=]{1,4}" + _ARGUMENT),
-    ("securestring", r"ConvertTo-SecureString[ \t](?:-String[ \t]{1,4})?(?:-\w+[ \t]){0,4}" + _ARGUMENT),
-    ("configure set", r"configure set[ \t]{1,4}(?:aws_secret_access_key|aws_session_token|[\w.\-]{0,64}(?:token|password|secret|api_key))[ \t]{1,4}" + _ARGUMENT),
-    ("config set", r"config set[ \t]{1,4}(?:--\w+[ \t]{1,4}){0,3}[^\s]{0,120}(?:[Tt]oken|[Pp]assword|[Ss]ecret|[Kk]ey)[ \t]{1,4}" + _ARGUMENT),
-    ("login", r"\b(?:gh auth|npm|hf|huggingface-cli|wandb|vault|snyk auth|doppler|heroku|fly|vercel)[ \t](?:auth[ \t])?login[ \t](?:-{1,2}[\w\-]{1,24}[ \t=]){0,3}(?P<secret>[A-Za-z0-9_.\-]{20,})"),
+    ("-", " -a", rf"\bhttps?[ \t]{_ARGS}-(?:a|-auth)[ \t=]{{1,4}}(?:\\*[\"'])?[^\s:\"'\\]{{1,80}}:(?P<secret>[^\s\"'\\]{{1,256}})"),
+    ("-", "etcdctl", rf"etcdctl[ \t]{_ARGS}--user[ \t=]{{1,4}}[^\s:]{{1,80}}:" + _WORD),
+    ("-", "pass:", r"-pass(?:in|out)?[ \t]{1,4}(?:\\*[\"'])?pass:(?P<secret>[^\s\"'\\]{1,256})"),
+    ("-", "lftp", r"lftp[^\n|;]{0,120}?[ \t]-u[ \t]{0,4}(?:\\*[\"'])?[^\s,\"']{1,80}," + _WORD),
+    ("-", " -u", r"(?:smbclient|rpcclient|smbmap|wmic?|winexe|net)[ \t][^\n|;]{0,120}?-U[ \t]{0,4}(?:\\*[\"'])?[^\s%\"']{1,80}%" + _WORD),
+    ("/", "sqlplus", r"sqlplus[ \t](?:-\w+[ \t]){0,4}(?:\\*[\"'])?[^\s/\"'\\@]{1,80}/(?P<secret>[^\s\"'\\]{1,200}?)(?=@[\w/.:\-]{1,120}|[\s\"']|$)"),
+    ("", "rabbitmqctl", r"rabbitmqctl[ \t](?:[^\n|;]{0,80}?[ \t])?(?:add_user|change_password|authenticate_user)[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
+    ("-", "htpasswd", r"htpasswd[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}?-\w{0,6}b\w{0,6}[ \t](?:-\w{1,8}[ \t]{1,4}){0,4}[^\s]{1,120}[ \t]{1,4}[^\s]{1,80}[ \t]{1,4}" + _ARGUMENT),
+    ("", "net user", r"net user[ \t]{1,4}(?!/)[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
+    ("/", "net use", r"net use[ \t][^\n|;]{0,160}?/user:[^\s]{1,80}[ \t]{1,4}(?![/*])" + _ARGUMENT),
+    ("|", "echo", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?" + _ARGUMENT + r"(?(1)\\*[\"'])[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t](?:-\w{1,8}[ \t]){0,4}?-\w{0,4}S|[^\n|;]{0,200}--password-stdin|passwd\b|cryptsetup\b|gpg\b)"),
+    ("|", "chpasswd", r"(?:echo|printf)[ \t]{1,4}(?:-\w[ \t]{1,4})?(?:\\*[\"'])?[^\s:\"']{1,64}:(?P<secret>[^\s\"'\\]{1,200})(?:\\*[\"'])?[ \t]{0,4}\|[ \t]{0,4}(?:sudo[ \t])?chpasswd"),
+    ("-", "secret set", r"secret set[ \t][^\n|;]{0,160}?(?:--body|-b)[ \t=]{1,4}" + _ARGUMENT),
+    ("-", "securestring", r"ConvertTo-SecureString[ \t](?:-String[ \t]{1,4})?(?:-\w+[ \t]){0,4}" + _ARGUMENT),
+    ("", "configure set", r"configure set[ \t]{1,4}(?:aws_secret_access_key|aws_session_token|[\w.\-]{0,64}(?:token|password|secret|api_key))[ \t]{1,4}" + _ARGUMENT),
+    ("", "config set", r"config set[ \t]{1,4}(?:--\w+[ \t]{1,4}){0,3}[^\s]{0,120}(?:[Tt]oken|[Pp]assword|[Ss]ecret|[Kk]ey)[ \t]{1,4}" + _ARGUMENT),
+    ("", "login", r"\b(?:gh auth|npm|hf|huggingface-cli|wandb|vault|snyk auth|doppler|heroku|fly|vercel)[ \t](?:auth[ \t])?login[ \t](?:-{1,2}[\w\-]{1,24}[ \t=]){0,3}(?P<secret>[A-Za-z0-9_.\-]{20,})"),
 )  # fmt: skip
 
 _BY_FLAG = tuple(
@@ -86,21 +89,32 @@ _BY_FLAG = tuple(
     )
     for literal, command, flag, glued in _FLAGS
 )
-# Stands in every command of the first table.
+# One of these stands in every command of the first table.
 _FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
 
 
-def find_in_commands(text: str, low: str) -> Iterator[Span]:
-    """Yield the passwords that a command line holds where its command takes them.
+def _find_by_flag(text: str, low: str) -> Iterator[Span]:
+    if _FLAGGED.search(low):
+        yield from _found(text, low, _BY_FLAG, 0)
 
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    tables = [(0, _BY_FLAG)] if _FLAGGED.search(low) else []
-    for flags, table in [*tables, (re.IGNORECASE, _PLACES)]:
-        for literal, expression in table:
-            if literal in low:
-                for match in compiled(expression, flags).finditer(text):
-                    if not fills_the_place(match["secret"]):
-                        yield Span(*match.span("secret"), "password")
+
+def _find_by_place(signs: str) -> Find:
+    table = [(literal, expression) for its, literal, expression in _PLACES if its == signs]
+    return lambda text, low: _found(text, low, table, re.IGNORECASE)
+
+
+def _found(text: str, low: str, table: Iterable[tuple[str, str]], flags: int) -> Iterator[Span]:
+    for literal, expression in table:
+        if literal in low:
+            for match in compiled(expression, flags).finditer(text):
+                if not fills_the_place(match["secret"]):
+                    yield Span(*match.span("secret"), "password")
+
+
+FINDERS = (
+    Finder(_find_by_flag, ("-",)),
+    *(
+        Finder(_find_by_place(signs), (signs,))
+        for signs in dict.fromkeys(signs for signs, _, _ in _PLACES)
+    ),
+)

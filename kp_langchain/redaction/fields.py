@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from kp_langchain.redaction.extents import (
     NAMED_QUOTE,
@@ -18,8 +19,9 @@ from kp_langchain.redaction.extents import (
     strings_inside,
     to_line_end,
 )
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.foreign import after_copula
-from kp_langchain.redaction.keys import Telling, telling, word_set
+from kp_langchain.redaction.keys import Telling, may_tell, telling, word_set
 from kp_langchain.redaction.notations import noted
 from kp_langchain.redaction.prose import (
     beside,
@@ -31,7 +33,7 @@ from kp_langchain.redaction.prose import (
     stated,
 )
 from kp_langchain.redaction.quoting import closing_quote
-from kp_langchain.redaction.spans import Span, glued_length, trie
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, glued_length, trie
 from kp_langchain.redaction.unquoted import starts_line, unquoted
 from kp_langchain.redaction.values import fills_the_place, is_sensitive, looks_chosen
 
@@ -55,6 +57,8 @@ _STEM = re.compile(
 )
 _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
+# What can stand before the last characters of an escape, those of a long name included.
+_IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
 _WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
 # Markup that may stand between a name, its sign and the value: colours, bold, blanks of URLs.
 _MARKUP = (
@@ -84,14 +88,16 @@ _OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
 _OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
 
-def find_fields(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    """Yield the values under telling names in `text`.
+def finders(*, identifiers: bool) -> tuple[Finder, ...]:
+    """Return what finds the values under telling names in a text.
 
     Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
         identifiers: Whether names that tell of a person's identifiers count.
     """
+    return (Finder(partial(_find, identifiers=identifiers)),)
+
+
+def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     done = 0
     for stem in _STEM.finditer(low):
         if stem.start() < done:
@@ -102,9 +108,9 @@ def find_fields(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         right = _NAME_RIGHT.match(text, stem.end())
         end = right.end() if right else stem.end()
         done = end
-        if text.startswith("[REDACTED:", start - 10) and start >= 10:
+        if start >= 10 and text.startswith("[REDACTED:", start - 10):
             continue
-        if start > 0:
+        if start and text[start - 1] in _IN_ESCAPE:
             start = min(start + _escape_inside(text, start), stem.start())
         for span in _values(text, start, end):
             if identifiers or not span[1].identifier:
@@ -129,7 +135,8 @@ def _values(text: str, start: int, end: int) -> Iterator[tuple[Span, Telling]]:
     tells = telling(name)
     key_alone = False
     if tells is None:
-        name, tells = _with_words_before(text, start, end)
+        if may_tell(name):
+            name, tells = _with_words_before(text, start, end)
         if tells is None:
             if text[start:end].lower() != "key" or not is_bare_key(text, start):
                 return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kp_langchain.redaction.escapes import read_escapes
 from kp_langchain.redaction.extents import bare, quoted
+from kp_langchain.redaction.finders import BEYOND_ASCII, Finder
 from kp_langchain.redaction.spans import Span, trie
 from kp_langchain.redaction.values import fills_the_place, looks_chosen
 
@@ -80,13 +81,7 @@ _VALUE = re.compile(r"[!-~]{4,128}")
 _LETTERS = re.compile(r"[^\W\d_]")
 
 
-def find_foreign(text: str, low: str) -> Iterator[Span]:
-    """Yield the values that words for password, key or code in other languages announce.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
+def _find(text: str, low: str) -> Iterator[Span]:
     escaped = read_escapes(text)
     if escaped is not None:
         read, mapped = escaped
@@ -154,3 +149,7 @@ def after_copula(text: str, end: int) -> tuple[int, int] | None:
         value = found.group().rstrip(".,;:!?)")
         span = found.start(), found.start() + len(value)
     return span if span is not None and looks_chosen(text[slice(*span)]) else None
+
+
+FINDERS = (Finder(_find, ("\\", BEYOND_ASCII)),)
+"""For values that words for password, key or code in other languages announce."""

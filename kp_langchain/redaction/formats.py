@@ -9,8 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.issuers import FORMS
-from kp_langchain.redaction.spans import Span, compiled, long_runs, starts_word, trie
+from kp_langchain.redaction.spans import (
+    TOKEN_CLASS,
+    Span,
+    classified,
+    compiled,
+    long_runs,
+    starts_word,
+    trie,
+)
 from kp_langchain.redaction.values import looks_generated
 
 # Forms without a fixed beginning: what stands before their first mark, read backwards, and the
@@ -111,13 +120,9 @@ _SHORTEST = 18  # characters of the shortest form, prefix included
 _FREE_LENGTH = 4
 
 
-def find_formats(text: str) -> Iterator[Span]:
-    """Yield the credentials in `text` that an issuer's published format gives away.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-    """
-    for first, last in long_runs(text, _SHORTEST):
+def _find_in_words(text: str, _low: str) -> Iterator[Span]:
+    """Yield the credentials in `text` that an issuer's published format gives away."""
+    for first, last in long_runs(classified(text, TOKEN_CLASS), _SHORTEST):
         position = first
         while (found := _PREFIX.search(text, position, last)) is not None:
             position = found.start() + 1
@@ -133,9 +138,11 @@ def find_formats(text: str) -> Iterator[Span]:
             yield from _prefixed(text, first, last)
             for match in _WALLET.finditer(text, first, last):
                 yield Span(*match.span(), "wallet_key")
-    if "$" in text:
-        for match in _PASSWORD_HASH.finditer(text):
-            yield Span(*match.span(), "password_hash")
+
+
+def _find_hashes(text: str, _low: str) -> Iterator[Span]:
+    for match in _PASSWORD_HASH.finditer(text):
+        yield Span(*match.span(), "password_hash")
 
 
 def _marked(text: str, first: int, last: int) -> Iterator[Span]:
@@ -213,3 +220,6 @@ def _is_drawn(body: str, marker: str) -> bool:
 
 def _differ(one: str, other: str) -> bool:
     return (one.isdigit(), one.isupper()) != (other.isdigit(), other.isupper())
+
+
+FINDERS = (Finder(_find_in_words), Finder(_find_hashes, ("$",)))

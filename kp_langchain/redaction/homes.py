@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.keys import word_set
 from kp_langchain.redaction.spans import Span, occurrences
 
@@ -33,7 +34,7 @@ _NOT_A_PERSON = word_set(
 )
 _TILDE = re.compile(r"~(?<![\w~/]~)(?P<name>[a-z_][a-z0-9_\-]{1,31})(?=/)")
 _LISTED = re.compile(
-    r"[\-dlbcps](?:[r\-][w\-][xsStT\-]){3}[.+@]?[ \t]{1,4}\d{1,6}[ \t]{1,8}"
+    r"[r\-](?<=[\-dlbcps].)[w\-][xsStT\-](?:[r\-][w\-][xsStT\-]){2}[.+@]?[ \t]{1,4}\d{1,6}[ \t]{1,8}"
     r"(?P<name>[A-Za-z_][\w.\-]{0,31})[ \t]{1,12}(?P<group>[A-Za-z_][\w.\-]{0,31})[ \t]"
 )
 _PROMPT = re.compile(r"@[\w.\-]{1,63}:[~/][^\s$#%\"'<>]{0,200}[$#](?!\w)")
@@ -43,13 +44,7 @@ _NOBODY = word_set(
 )
 
 
-def find_homes(text: str, low: str) -> Iterator[Span]:
-    """Yield user names in home paths, listings and prompts.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
+def _find_folders(text: str, low: str) -> Iterator[Span]:
     for at in occurrences(low, _FOLDERS):
         match = _AFTER.match(text, at)
         if match is None:
@@ -60,17 +55,34 @@ def find_homes(text: str, low: str) -> Iterator[Span]:
             continue
         if before.search(text[max(0, at - 64) : at]) is not None:
             yield Span(*match.span("name"), "home_path")
-    if "~" in text:
-        for match in _TILDE.finditer(text):
-            if match["name"] not in _NOT_A_PERSON:
-                yield Span(*match.span("name"), "home_path")
-    if "rw" in text or "r-x" in text:
-        for match in _LISTED.finditer(text):
-            for group in ("name", "group"):
-                if match[group] not in _NOBODY | _NOT_A_PERSON:
-                    yield Span(*match.span(group), "home_path")
-    if "@" in text:
-        for match in _PROMPT.finditer(text):
-            user = _PROMPT_USER.match(text[max(0, match.start() - 32) : match.start()][::-1])
-            if user is not None and user.group()[::-1] not in _NOBODY | _NOT_A_PERSON:
-                yield Span(match.start() - user.end(), match.start(), "home_path")
+
+
+def _find_tildes(text: str, _low: str) -> Iterator[Span]:
+    for match in _TILDE.finditer(text):
+        if match["name"] not in _NOT_A_PERSON:
+            yield Span(*match.span("name"), "home_path")
+
+
+def _find_listed(text: str, _low: str) -> Iterator[Span]:
+    if "rw" not in text and "r-x" not in text:
+        return
+    for match in _LISTED.finditer(text):
+        for group in ("name", "group"):
+            if match[group] not in _NOBODY | _NOT_A_PERSON:
+                yield Span(*match.span(group), "home_path")
+
+
+def _find_prompts(text: str, _low: str) -> Iterator[Span]:
+    for match in _PROMPT.finditer(text):
+        user = _PROMPT_USER.match(text[max(0, match.start() - 32) : match.start()][::-1])
+        if user is not None and user.group()[::-1] not in _NOBODY | _NOT_A_PERSON:
+            yield Span(match.start() - user.end(), match.start(), "home_path")
+
+
+FINDERS = (
+    Finder(_find_folders, ("/", "\\", "%"), _FOLDERS),
+    Finder(_find_tildes, ("~/",)),
+    Finder(_find_listed, (ANY_DIGIT,)),
+    Finder(_find_prompts, ("@:$", "@:#")),
+)
+"""For user names in home paths, listings and prompts."""

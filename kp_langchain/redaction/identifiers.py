@@ -6,11 +6,18 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.accounts import find_accounts, find_cards, find_social
+from kp_langchain.redaction import accounts, homes
+from kp_langchain.redaction.accounts import find_cards, find_social
 from kp_langchain.redaction.escapes import read_escapes
-from kp_langchain.redaction.homes import find_homes
-from kp_langchain.redaction.spans import Span
-from kp_langchain.redaction.telephones import FREE, find_named_phones, find_phones
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder, Finders, Signs, signs_of
+from kp_langchain.redaction.spans import Span, classified, long_runs
+from kp_langchain.redaction.telephones import (
+    FREE,
+    NUMBER_CLASS,
+    SHORTEST_NUMBER,
+    find_named_phones,
+    find_phones,
+)
 
 _LOCAL_REVERSED = re.compile(r"[\w.+\-!#$&*~]{1,64}")
 _DOMAIN = re.compile(
@@ -36,6 +43,7 @@ _NUMBERS = re.compile(
     rf"|(?:(?<=1)9|(?<=2)0)\d\d-[01]\d-[0-3]\d{_MORE}))[\d.\-() /]{{6,}}",
     re.ASCII,
 )
+_NUMBER_LENGTH = 7
 # Signs that stand for the ones on a keyboard.
 _WIDE = re.compile("[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]")
 _NARROWED = {
@@ -73,9 +81,14 @@ _IPV6 = re.compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt]))[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])",
     re.ASCII,
 )
-_HEX_GROUPS = re.compile(
-    r"::|:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){4}|-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|\.[0-9A-Fa-f]{4}\."
+_HEX_GROUPS_BY_SIGN = (
+    r":(?::|[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){4})",
+    r"-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-",
+    r"\.[0-9A-Fa-f]{4}\.",
 )
+_HEX_GROUPS = re.compile("|".join(_HEX_GROUPS_BY_SIGN))
+# One by one they are looked for much faster than together.
+_HEX_GROUPS_OF = [re.compile(groups) for groups in _HEX_GROUPS_BY_SIGN]
 _HEX_REVERSED = re.compile(r"[0-9A-Fa-f:]{0,40}")
 _MAC = re.compile(
     r"(?:(?<![\w:.\-])|(?<=\\[nrt]))(?:[0-9A-Fa-f]{2}([:\-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}"
@@ -84,55 +97,26 @@ _MAC = re.compile(
 )
 
 
-def find_identifiers(text: str, low: str) -> Iterator[Span]:
-    """Yield the identifiers in `text`.
-
-    Args:
-        text: Any text; the work grows linearly with its length.
-        low: The same text in lower case, of the same length.
-    """
-    yield from _found(text, low)
-    escaped = read_escapes(text)
-    if escaped is not None:
-        read, mapped = escaped
-        low_read = read.lower()
-        if len(low_read) == len(read):
-            yield from map(mapped, _found(read, low_read))
-
-
-def _found(text: str, low: str) -> Iterator[Span]:
-    if not text.isascii() and _WIDE.search(text):
-        text, low = (_WIDE.sub(_narrow, written) for written in (text, low))
-    if "@" in text:
-        yield from _emails(text)
-    if "%40" in text:
-        yield from _encoded_emails(text)
-    if "at)" in low or "at]" in low or "at}" in low:
-        for match in _SPELT_AT.finditer(text):
-            yield Span(*match.span(), "email")
-    if " dot " in low:
-        for match in _DOTTED.finditer(low):
-            yield Span(*match.span(), "email")
-    yield from find_homes(text, low)
-    yield from _hexadecimal(text)
-    yield from _numbers(text)
-    yield from find_named_phones(text, low)
-    yield from find_accounts(text, low)
-    if "ip-" in low:
-        for match in _HOST_NAME.finditer(low):
-            yield Span(*match.span(1), "ip")
-
-
 def _narrow(match: re.Match[str]) -> str:
     return _NARROWED[ord(match.group())]
 
 
-def _numbers(text: str) -> Iterator[Span]:
-    for run in _NUMBERS.finditer(text):
+def _find_numbers(text: str, low: str) -> Iterator[Span]:
+    classes = classified(text, NUMBER_CLASS)
+    if SHORTEST_NUMBER in classes:
+        yield from _numbers(text, classes)
+        yield from find_named_phones(text, low)
+
+
+def _numbers(text: str, classes: bytes) -> Iterator[Span]:
+    for start, end in long_runs(classes, _NUMBER_LENGTH):
+        run = _NUMBERS.search(text, start, end)
+        if run is None:
+            continue
         # The surroundings decide too: a sign or bracket before, a letter after.
-        first, last = max(0, run.start() - 2), min(len(text), run.end() + 3)
-        length = run.end() - run.start()
-        if text.count(".", run.start(), run.end()) >= 3:
+        first, last = max(0, run.start() - 2), min(len(text), end + 3)
+        length = end - run.start()
+        if text.count(".", run.start(), end) >= 3:
             yield from _addresses(text, first, last)
         if length >= 12:
             yield from find_cards(text, first, last)
@@ -157,7 +141,7 @@ def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
         yield Span(*match.span(), "ip")
 
 
-def _emails(text: str) -> Iterator[Span]:
+def _find_emails(text: str, _low: str) -> Iterator[Span]:
     at = -1
     while (at := text.find("@", at + 1)) >= 0:
         end = _email_domain(text, at + 1)
@@ -180,7 +164,7 @@ def _email_domain(text: str, start: int) -> int | None:
     return match.end() if match else None
 
 
-def _encoded_emails(text: str) -> Iterator[Span]:
+def _find_encoded_emails(text: str, _low: str) -> Iterator[Span]:
     at = -3
     while (at := text.find("%40", at + 3)) >= 0:
         end = _email_domain(text, at + 3)
@@ -189,8 +173,10 @@ def _encoded_emails(text: str) -> Iterator[Span]:
             yield Span(at - local.end(), end, "email")
 
 
-def _hexadecimal(text: str) -> Iterator[Span]:
+def _find_hexadecimal(text: str, _low: str) -> Iterator[Span]:
     """Yield IPv6 and hardware addresses, looked for around the separators they must have."""
+    if not any(groups.search(text) for groups in _HEX_GROUPS_OF):
+        return
     done = 0
     for hint in _HEX_GROUPS.finditer(text):
         if hint.start() < done:
@@ -211,6 +197,22 @@ def _hexadecimal(text: str) -> Iterator[Span]:
                 yield Span(start, start + len(kept), "ip")
 
 
+def _find_spelt_emails(text: str, low: str) -> Iterator[Span]:
+    if "at)" in low or "at]" in low or "at}" in low:
+        for match in _SPELT_AT.finditer(text):
+            yield Span(*match.span(), "email")
+
+
+def _find_dotted_emails(_text: str, low: str) -> Iterator[Span]:
+    for match in _DOTTED.finditer(low):
+        yield Span(*match.span(), "email")
+
+
+def _find_host_names(_text: str, low: str) -> Iterator[Span]:
+    for match in _HOST_NAME.finditer(low):
+        yield Span(*match.span(1), "ip")
+
+
 def _is_ipv6(written: str) -> bool:
     # "a::b" is C++ as well as an address; a real one has a longer group and a digit.
     if len(written.replace(":", "")) < 5 or not any(map(str.isdigit, written)):
@@ -220,3 +222,41 @@ def _is_ipv6(written: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+FINDERS = Finders(
+    Finder(_find_emails, ("@",)),
+    Finder(_find_encoded_emails, ("%" + ANY_DIGIT,)),
+    Finder(_find_spelt_emails, (")", "]", "}")),
+    Finder(_find_dotted_emails, words=(" dot ",)),
+    *homes.FINDERS,
+    Finder(_find_hexadecimal, (":", "-", ".")),
+    Finder(_find_numbers, (ANY_DIGIT,)),
+    *accounts.FINDERS,
+    Finder(_find_host_names, ("-" + ANY_DIGIT,), ("ip-",)),
+)
+
+
+def find_identifiers(text: str, low: str, signs: Signs) -> list[Span]:
+    """Return the identifiers in `text`.
+
+    Args:
+        text: Any text; the work grows linearly with its length.
+        low: The same text in lower case, of the same length.
+        signs: The signs in it.
+    """
+    spans = _found(text, low, signs)
+    escaped = read_escapes(text)
+    if escaped is not None:
+        read, mapped = escaped
+        low_read = read.lower()
+        if len(low_read) == len(read):
+            spans += map(mapped, _found(read, low_read, signs_of(read)))
+    return spans
+
+
+def _found(text: str, low: str, signs: Signs) -> list[Span]:
+    if not text.isascii() and _WIDE.search(text):
+        text, low = (_WIDE.sub(_narrow, written) for written in (text, low))
+        signs = signs_of(text)
+    return FINDERS.find(text, low, signs)

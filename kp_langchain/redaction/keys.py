@@ -197,6 +197,10 @@ _PASS_OWNERS = word_set(
     "store key require service application app site web bind cert keystore truststore"
 )
 
+_LAST_OF_SEVERAL = {last for _, last in _PAIRS} | word_set(
+    "key keys token tokens code codes id pass"
+)
+
 # Names written as one word: what they end with, and which split name that stands for.
 _GLUED = (
     ("password", "password"),
@@ -272,6 +276,20 @@ def telling(name: str) -> Telling | None:
     if single is not None:
         return single
     return _glued(last)
+
+
+@lru_cache(maxsize=8192)
+def may_tell(name: str) -> bool:
+    """Tell whether a name that tells nothing by itself may do so with words before it."""
+    if len(name) > _MAX_NAME:
+        return False
+    words = split_name(name)
+    while words and (words[-1] in _AFTER or words[-1].isdigit()):
+        words.pop()
+    if not words:  # it only says more of a noun before it
+        return True
+    last = words[-1]
+    return last in _LAST_OF_SEVERAL or last in _SINGLE or _glued(last) is not None
 
 
 def _key(owners: list[str]) -> Telling | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
+_PLAIN = (str, bytes, int, float)
+
 
 def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
     """Return what an object holds, or None if it is no object that holds data.
@@ -21,7 +23,7 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
         A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
         list for a deque. Of an exception: its kind, arguments and notes.
     """
-    if isinstance(value, str | bytes | int | float | None):
+    if value is None or isinstance(value, _PLAIN):
         return None
     if isinstance(value, SecretStr | SecretBytes):
         return {"secret": value.get_secret_value()}

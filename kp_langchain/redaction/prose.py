@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.extents import bare, quoted
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.keys import TOKEN_OTHERS, Telling, word_set
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.values import looks_chosen, looks_generated
@@ -209,7 +210,7 @@ def in_query(text: str, end: int) -> tuple[int, int] | None:
     return span if looks_generated(value) and not named else None
 
 
-def find_codes(text: str, low: str) -> Iterator[Span]:
+def _find_codes(text: str, low: str) -> Iterator[Span]:
     """Yield codes sent for one use: "123456 is your verification code", "enter the code 123456"."""
     for at in occurrences(low, _CODE_WORDS):
         if at >= 9 and low[at - 1] in " -":
@@ -222,7 +223,7 @@ def find_codes(text: str, low: str) -> Iterator[Span]:
             yield Span(*after.span("code"), "otp")
 
 
-def find_seeds(text: str, low: str) -> Iterator[Span]:
+def _find_seeds(text: str, low: str) -> Iterator[Span]:
     """Yield the 12 to 24 words that open a wallet, where they are called that."""
     for at in occurrences(low, _SEED_NAMES):
         match = _SEED_WORDS.match(text, at) or _SEED_SAID.match(text, at)
@@ -230,3 +231,9 @@ def find_seeds(text: str, low: str) -> Iterator[Span]:
             words = match["words"].split()
             if len(words) % 3 == 0 and not _SENTENCE & set(words):
                 yield Span(*match.span("words"), "private_key")
+
+
+FINDERS = (
+    Finder(_find_codes, (ANY_DIGIT,), _CODE_WORDS),
+    Finder(_find_seeds, words=_SEED_NAMES),
+)

@@ -97,7 +97,7 @@ class Rules(BaseModel):
 
     def tells(self, name: str) -> Telling | None:
         """Say what a name tells about its value: one of these names, or one known anyway."""
-        if self._names and len(name) <= _NAME_CHARS_MAX:
+        if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
             for own in self._names:
                 if words[-len(own) :] == own:

@@ -9,7 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.spans import Span, occurrences, starts_word
+from kp_langchain.redaction.spans import (
+    DIGITS,
+    Span,
+    class_table,
+    occurrences,
+    starts_word,
+)
 
 # What may stand before a number: no word character, unless it ends an escape or a colour code.
 FREE = r"(?:(?<![\w.])|(?<=\\[nrtf])|(?<=\[\dm)|(?<=\[\d\dm))"
@@ -66,6 +72,9 @@ _OTHER = (
 )
 _UNSURE = ("call ", "text me", "sms", "cell", "dial ", "reach me")
 _NUMBER = r"(?P<number>\+?\(?\d(?:[ .\-/()]{0,2}\d){5,13})(?![\w\-]|[.,:]\d)"
+# Digits, and what may stand between the digits of one number.
+NUMBER_CLASS = class_table(DIGITS + " .-/()")
+SHORTEST_NUMBER = b"\1" * 6
 _LONG = re.compile(r"\d(?:[ .\-/()]{0,2}\d){5}", re.ASCII)
 _NAMED = re.compile(
     r"(?:phone|tel(?:e(?:ph|f)on[oe]?)?|mobile|whatsapp|fax|gsm|msisdn|handy|celular|телефон|тел\.|[电電][话話]"

@@ -5,10 +5,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
-from kp_langchain.redaction.blobs import BLOB, find_blobs, summary
-from kp_langchain.redaction.carriers import find_carried
-from kp_langchain.redaction.fields import find_fields
-from kp_langchain.redaction.formats import find_formats
+from kp_langchain.redaction import (
+    blobs,
+    blocks,
+    carriers,
+    commands,
+    fields,
+    foreign,
+    formats,
+    prose,
+)
+from kp_langchain.redaction.blobs import BLOB, summary
+from kp_langchain.redaction.finders import Finders, signs_of
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.rules import Rules
@@ -17,10 +25,31 @@ from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 PERSONAL = KINDS | {"account", "passport"}
 """Kinds that identify somebody; the others are secrets."""
 
+SECRETS = {
+    identifiers: Finders(
+        *formats.FINDERS,
+        *blocks.FINDERS,
+        *carriers.FINDERS,
+        *commands.FINDERS,
+        *foreign.FINDERS,
+        *prose.FINDERS,
+        *carriers.LATE_FINDERS,
+        *fields.finders(identifiers=identifiers),
+        *blobs.FINDERS,
+    )
+    for identifiers in (False, True)
+}
+"""What finds secrets; the values under names that tell of identifiers count if those do."""
+
 _NO_SECRETS = PERSONAL | {BLOB}
 _NO_RULES = Rules()
 _MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+# Short texts in which nothing was found: names of fields and tools come again and again.
+_SHORT_CHARS = 40
+_HARMLESS_KEPT = 2000
+_harmless: dict[bool, set[str]] = {False: set(), True: set()}
 
 
 class _UnsettledError(Exception):
@@ -42,7 +71,7 @@ def redact_text(
         rules: What else goes, what stays, and whether identifiers get pseudonyms.
     """
     rules = rules or _NO_RULES
-    found: Counter[str] = Counter()
+    found: list[str] = []
     for _ in range(_MAX_PASSES):
         spans = _joined(text, _find(text, identifiers=identifiers, rules=rules))
         if not spans:
@@ -54,7 +83,7 @@ def redact_text(
         for start, end, kind in spans:
             pieces += [text[done:start], replacement(kind, text[start:end], rules)]
             done = end
-            found[kind] += 1
+            found.append(kind)
         text = "".join([*pieces, text[done:]])
     raise _UnsettledError
 
@@ -71,21 +100,31 @@ def replacement(kind: str, found: str, rules: Rules) -> str:
 
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
-    low = text.lower()
-    if len(low) != len(text):  # some letters grow when lowered; positions must not move
-        low = text.translate(_ASCII_LOWER)
-    spans = [
-        *find_formats(text),
-        *find_carried(text, low),
-        *find_fields(text, low, identifiers=identifiers),
-        *find_blobs(text),
-        *rules.find(text),
-    ]
-    if identifiers:
-        spans += find_identifiers(text, low)
+    secrets, personal = _find_known(text, identifiers)
+    if rules.patterns or rules.names:
+        secrets += rules.find(text)
+    spans = secrets + personal
     if rules.allow:
         spans = [span for span in spans if not rules.allows(text[span.start : span.end])]
     return spans
+
+
+def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
+    """Return the secrets in `text`, and the identifiers if they are wanted."""
+    harmless = _harmless[identifiers]
+    if text in harmless:
+        return [], []
+    low = text.lower()
+    if len(low) != len(text):  # some letters grow when lowered; positions must not move
+        low = text.translate(_ASCII_LOWER)
+    signs = signs_of(text)
+    secrets = SECRETS[identifiers].find(text, low, signs)
+    personal = find_identifiers(text, low, signs) if identifiers else []
+    if len(text) <= _SHORT_CHARS and not secrets and not personal:
+        if len(harmless) >= _HARMLESS_KEPT:
+            harmless.clear()
+        harmless.add(text)
+    return secrets, personal
 
 
 def _joined(text: str, spans: list[Span]) -> list[Span]:

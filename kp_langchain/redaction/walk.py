@@ -20,7 +20,11 @@ from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # readers of JSON and pydantic give up soon after
-_NAME_FIELDS = ("name", "key", "header", "field", "param", "parameter", "variable")
+_NAME_FIELDS = tuple(
+    spelt
+    for field in ("name", "key", "header", "field", "param", "parameter", "variable")
+    for spelt in (field, field.title())
+)
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
 # Kinds of values that hold no text.
@@ -54,6 +58,8 @@ class Walker:
             name: That name.
         """
         try:
+            if isinstance(value, str):
+                return self._leaf(value, tells, name)
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, tells, name)
             parts = parts_of(value)
@@ -168,14 +174,13 @@ class Walker:
         self, value: dict[Any, Any], depth: int, tells: Telling | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
-        by_field = self._named_by_field(value)
         for key, item in list(dict.items(value)):
             said, saying = tells, name
             if isinstance(key, (str, bytes)):
                 own = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 mine = self._tells(own)
-                if mine is None and own.lower() == "value" and by_field is not None:
-                    mine, own = by_field
+                if mine is None and own.lower() == "value":
+                    mine, own = self._named_by_field(value) or (mine, own)
                 if mine is not None:
                     # Some hold ordinary things, too, each under its own name: of those, only what
                     # looks drawn at random goes.
@@ -191,10 +196,9 @@ class Walker:
     def _named_by_field(self, value: dict[Any, Any]) -> tuple[Telling, str] | None:
         """Read `{"name": "X-Api-Key", "value": ...}`, as headers and variables are often kept."""
         for field in _NAME_FIELDS:
-            for spelt in (field, field.title()):
-                name = dict.get(value, spelt)
-                if isinstance(name, str) and (tells := self._tells(name)) is not None:
-                    return tells, name
+            name = dict.get(value, field)
+            if isinstance(name, str) and (tells := self._tells(name)) is not None:
+                return tells, name
         return None
 
     def _key(self, key: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Optional
 
 import typer
@@ -180,8 +181,11 @@ def demo(
     answering = chat_model(model) if model else None
     with TraceStore(location) as store:
         rows = []
+        scorer = Scorer()
         with console.status("Running agents and scoring what they did ..."):
-            for task, scored in run_tasks(store, Scorer(), answering):
+            with suppress(KPError):  # the breakdowns say what is the matter with the model
+                scorer.load()
+            for task, scored in run_tasks(store, scorer, answering):
                 stored = store.get(scored.trace.id) if scored else None
                 if stored is not None and scored is not None:
                     rows.append((task.title, stored, scored))

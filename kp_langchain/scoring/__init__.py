@@ -12,11 +12,8 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import embedded_text
-    from kp_langchain.scoring.embedders import (
-        Embedder,
-        SentenceTransformerEmbedder,
-        resolve_embedder,
-    )
+    from kp_langchain.scoring.embedders import Embedder, resolve_embedder
+    from kp_langchain.scoring.fastembed_model import FastembedEmbedder
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import (
         Scorer,
@@ -24,18 +21,20 @@ if TYPE_CHECKING:
         default_scorer,
         evaluate_value,
     )
+    from kp_langchain.scoring.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 _HOMES = {
     "Dimension": "breakdown",
     "Embedder": "embedders",
+    "FastembedEmbedder": "fastembed_model",
     "Nearest": "breakdown",
     "PROFILES": "weights",
     "RuleFired": "rules",
     "ScoreBreakdown": "breakdown",
     "Scorer": "scorer",
     "ScoringWeights": "weights",
-    "SentenceTransformerEmbedder": "embedders",
+    "SentenceTransformerEmbedder": "sentence_transformers_model",
     "VectorCache": "cache",
     "aevaluate_value": "scorer",
     "default_scorer": "scorer",
@@ -48,6 +47,7 @@ __all__ = [
     "PROFILES",
     "Dimension",
     "Embedder",
+    "FastembedEmbedder",
     "Nearest",
     "RuleFired",
     "ScoreBreakdown",

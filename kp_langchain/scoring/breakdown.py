@@ -16,6 +16,7 @@ NEAREST = "nearest remembered trace"
 EMPTY_CACHE = "empty cache"
 NO_EMBEDDER = "no embedder"
 NOT_INSTALLED = "embeddings extra not installed"
+STILL_LOADING = "embedding model still loading"
 EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -65,12 +66,13 @@ class ScoreBreakdown:
         profile: Name of the weight profile used, or `custom` for weights given with the call.
         rules: The rules that applied, in order.
         novelty_source: Where novelty came from: `nearest remembered trace`, `empty cache`,
-            `no embedder`, `embeddings extra not installed`, or `embedder failed: <error type>`;
-            in all cases but the first novelty is 0.5.
+            `no embedder`, `embeddings extra not installed`, `embedding model still loading`, or
+            `embedder failed: <error type>`; in all cases but the first novelty is 0.5.
         nearest: The most similar remembered trace, if any was compared.
         confidence_source: Where the outcome's confidence came from; `trace` unless whoever knows
             better replaces it.
         elapsed_ms: Milliseconds that scoring took.
+        latency_budget_ms: Milliseconds that it was allowed to take; None for no limit.
     """
 
     total: _Number
@@ -85,6 +87,12 @@ class ScoreBreakdown:
     nearest: Nearest | None = None
     confidence_source: str = "trace"
     elapsed_ms: _Number = 0.0
+    latency_budget_ms: _Number | None = None
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether scoring took longer than its latency budget."""
+        return self.latency_budget_ms is not None and self.elapsed_ms > self.latency_budget_ms
 
     def __str__(self) -> str:
         return self.line()
@@ -121,7 +129,10 @@ class ScoreBreakdown:
         for rule in self.rules:
             change = f"{rule.before:.3f} -> {rule.after:.3f}"
             lines.append(f"  rule {rule.name:<21}{change}   {REASONS.get(rule.name, '')}".rstrip())
-        lines.append(f"  {'score':<35}{self.total:.3f}   in {self.elapsed_ms:.2f} ms")
+        took = f"in {self.elapsed_ms:.2f} ms"
+        if self.over_budget:
+            took += f", over the budget of {self.latency_budget_ms:g} ms"
+        lines.append(f"  {'score':<35}{self.total:.3f}   {took}")
         if self.nearest is None:
             lines.append(f"  novelty from        {self.novelty_source}")
         else:

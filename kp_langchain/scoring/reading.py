@@ -50,7 +50,13 @@ class Reading:
         return cls(trace, profile, weights, shape, confidence, outcome, success)
 
     def explained(
-        self, nearest: Nearest | None, source: str, *, step_cap: int | None, started: float
+        self,
+        nearest: Nearest | None,
+        source: str,
+        *,
+        step_cap: int | None,
+        started: float,
+        budget_ms: float | None,
     ) -> ScoreBreakdown:
         """Return the breakdown.
 
@@ -59,6 +65,7 @@ class Reading:
             source: Where novelty comes from.
             step_cap: As for `dimensions.complexity`.
             started: When scoring began, in seconds of `time.perf_counter`.
+            budget_ms: Milliseconds that scoring may take; None for no limit.
         """
         shape, weights = self.shape, self.weights
         steps = _count(shape.steps, "step")
@@ -106,6 +113,7 @@ class Reading:
             novelty_source=source,
             nearest=nearest,
             elapsed_ms=(time.perf_counter() - started) * 1000,
+            latency_budget_ms=budget_ms,
         )
 
 

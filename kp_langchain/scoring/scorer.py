@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -13,8 +15,10 @@ from kp_langchain.errors import ConfigError, KPError, MissingExtraError, Weights
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
+from kp_langchain.scoring.background import background
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
-from kp_langchain.scoring.embedders import INSTALL_HINT, BadEmbeddingError, resolve_embedder
+from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
+from kp_langchain.scoring.models import INSTALL_HINT
 from kp_langchain.scoring.reading import Reading
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
@@ -22,12 +26,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kp_langchain.scoring.background import Embedded
     from kp_langchain.scoring.cache import VectorCache
+    from kp_langchain.scoring.embedders import Embedder
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
+_LONGEST_BUDGET_MS = 24 * 3600 * 1000.0
 
 
 class Scorer:
@@ -40,7 +47,7 @@ class Scorer:
     What the embedder does wrong never reaches the caller: novelty is then 0.5, the breakdown says
     why, and the logger `kp_langchain` gets one warning per process and kind of failure. The
     embedder is asked again for the next trace (for the limits of loading a model again see
-    `SentenceTransformerEmbedder`).
+    `LocalModel`).
 
     Args:
         profiles: Weights by domain, added to the built-in `PROFILES` or replacing some of them.
@@ -50,9 +57,14 @@ class Scorer:
             embedder's length.
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
+        latency_budget_ms: Milliseconds that an evaluation may take. While the embedder's model is
+            still to load (its attribute `ready` is False), an evaluation does not wait for it
+            beyond this: novelty is then 0.5, and the embedding is remembered once there is one.
+            An evaluation that takes longer for another reason says so in its breakdown. None for
+            no limit.
 
     Raises:
-        ConfigError: The embedder, the cache or the step cap is unusable.
+        ConfigError: The embedder, the cache, the step cap or the budget is unusable.
         WeightsError: A profile is unusable; the message names it.
     """
 
@@ -63,13 +75,17 @@ class Scorer:
         embedder: object = "auto",
         cache: VectorCache | None = None,
         step_cap: int | None = None,
+        latency_budget_ms: float | None = 100.0,
     ) -> None:
         if step_cap is not None:
             _check_above_0("step_cap", step_cap, or_else=", or None")
+        if latency_budget_ms is not None:
+            _check_budget(latency_budget_ms)
         if cache is not None:
             _check_cache(cache)
         self._profiles = {**PROFILES, **_profiles_of(profiles or {})}
         self._step_cap = step_cap
+        self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
         self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
         self._cache = cache
@@ -86,6 +102,19 @@ class Scorer:
         from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
 
         return DEFAULT_MAX_ELEMENTS
+
+    def load(self) -> None:
+        """Load the embedding model now, so that no evaluation has to do without it.
+
+        For services that start up before they serve; it does nothing if the model is loaded
+        already, or there is none to load.
+
+        Raises:
+            MissingExtraError: What runs the model is not installed.
+            EmbedderError: The model cannot be found, downloaded or loaded.
+        """
+        if self._embedder is not None and not _is_ready(self._embedder):
+            self._embedder.embed(["ready?"])
 
     def score(
         self,
@@ -112,14 +141,15 @@ class Scorer:
     def remember(self, trace: TraceLike) -> None:
         """Add the trace's embedding to the memory, under the trace's id.
 
-        Without a working embedder there is nothing to remember.
+        Without a working embedder there is nothing to remember. A model that is still loading is
+        not waited for beyond the latency budget; the embedding is then added later.
 
         Raises:
             pydantic.ValidationError: The mapping is no valid trace; the message names the field.
             VectorError: As for `score`.
         """
         trace = ReasoningTrace.model_validate(trace)
-        vector, _ = self._embed(trace)
+        vector, _ = self._embed(trace, self._until(time.perf_counter()), remember=True)
         if vector is not None and self._cache is not None:
             self._cache.add(vector, key=trace.id)
 
@@ -147,6 +177,7 @@ class Scorer:
         more than two batches are held, so `traces` may be endless; whoever stops in the middle of a
         batch has had the rest of it remembered. A trace that `evaluate` refuses raises the same
         error in its place, after which iteration may go on.
+        There is no latency budget: it waits for the model.
 
         Args:
             traces: The traces, or mappings in wire form.
@@ -170,9 +201,9 @@ class Scorer:
             batch_size,
             read=lambda given: self._read(given, weighting),
             compare=lambda batch: self._compare_all([one.trace for one in batch], ignore),
-            compare_one=lambda one: self._compare(one.trace, ignore, remember=True),
+            compare_one=lambda one: self._compare(one.trace, ignore, remember=True, until=None),
             explain=lambda one, found, started: one.explained(
-                *found, step_cap=self._step_cap, started=started
+                *found, step_cap=self._step_cap, started=started, budget_ms=None
             ),
         )
 
@@ -186,8 +217,19 @@ class Scorer:
     ) -> ScoreBreakdown:
         started = time.perf_counter()
         reading = self._read(given, weights)
-        nearest, source = self._compare(reading.trace, ignore, remember=remember)
-        return reading.explained(nearest, source, step_cap=self._step_cap, started=started)
+        until = self._until(started)
+        nearest, source = self._compare(reading.trace, ignore, remember=remember, until=until)
+        return reading.explained(
+            nearest,
+            source,
+            step_cap=self._step_cap,
+            started=started,
+            budget_ms=self._latency_budget_ms,
+        )
+
+    def _until(self, started: float) -> float | None:
+        budget_ms = self._latency_budget_ms
+        return None if budget_ms is None else started + budget_ms / 1000
 
     def _read(self, given: TraceLike, weights: WeightsLike | None) -> Reading:
         trace = ReasoningTrace.model_validate(given)
@@ -198,10 +240,10 @@ class Scorer:
         return Reading.of(trace, profile, self._profiles[profile])
 
     def _compare(
-        self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool
+        self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, until: float | None
     ) -> tuple[Nearest | None, str]:
         """Return the nearest remembered trace and where novelty comes from."""
-        vector, problem = self._embed(trace)
+        vector, problem = self._embed(trace, until, remember=remember)
         if vector is None or self._cache is None:
             return None, problem
         if remember:  # search and addition are one act
@@ -215,36 +257,50 @@ class Scorer:
     ) -> list[tuple[Nearest | None, str]]:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
         if self._embedder is None:
-            return [self._compare(trace, ignore, remember=True) for trace in traces]
+            return [self._compare(trace, ignore, remember=True, until=None) for trace in traces]
         vectors = self._embedder.embed([dimensions.embedded_text(trace) for trace in traces])
         cache = self._prepare_cache(vectors.shape[1])
         ids = [trace.id for trace in traces]
         return [_novelty(found) for found in cache.nearest_then_add(vectors, ids, ignore=ignore)]
 
-    def _embed(self, trace: ReasoningTrace) -> tuple[NDArray[np.float32] | None, str]:
-        """Return the trace's vector, or None and the reason in the breakdown's vocabulary."""
+    def _embed(
+        self, trace: ReasoningTrace, until: float | None, *, remember: bool
+    ) -> tuple[NDArray[np.float32] | None, str]:
+        """Return the trace's vector, or None and the reason in the breakdown's vocabulary.
+
+        With `remember`, a vector that a loading model gives only after `until` (None: whenever)
+        is added to the memory by itself.
+        """
         if self._embedder is None:
             if self._no_embedder_because == parts.NOT_INSTALLED:
                 _warn_not_installed()
             return None, self._no_embedder_because
+        text = dimensions.embedded_text(trace)
         try:
-            vector = self._embedder.embed([dimensions.embedded_text(trace)])[0]
+            if until is None or _is_ready(self._embedder):
+                vector = self._embedder.embed([text])[0]
+            else:
+                coming = background.submit(self._embedder, text)
+                left_s = max(0.0, until - time.perf_counter())
+                if coming is None or not wait([coming], timeout=left_s).done:
+                    if coming is not None and remember:
+                        coming.add_done_callback(partial(self._add_late, trace.id))
+                    return None, parts.STILL_LOADING
+                vector = coming.result()
             self._prepare_cache(len(vector))
         except MissingExtraError:
             _warn_not_installed()
             return None, parts.NOT_INSTALLED
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
-            name = type(error).__name__
-            # Only our own messages are known to hold none of the trace's text.
-            detail = error if isinstance(error, KPError) else "message withheld"
-            warn_once(
-                f"{parts.EMBEDDER_FAILED}: {name}",
-                "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
-                name,
-                detail,
-            )
-            return None, f"{parts.EMBEDDER_FAILED}: {name}"
+            return None, _failed(error)
         return vector, ""
+
+    def _add_late(self, key: str, coming: Embedded) -> None:
+        try:
+            vector = coming.result()
+            self._prepare_cache(len(vector)).add(vector, key=key)
+        except BaseException as error:  # noqa: BLE001 - on the background's thread nobody listens
+            _failed(error)
 
     def _prepare_cache(self, length: int) -> VectorCache:
         with self._lock:
@@ -280,12 +336,38 @@ _default_lock = ForkSafeLock()
 
 
 def default_scorer() -> Scorer:
-    """Return the one scorer behind `evaluate_value` and `aevaluate_value`."""
+    """Return the one scorer behind `evaluate_value`, `aevaluate_value` and handlers without one.
+
+    Its latency budget is the setting `latency_budget_ms` as it was when first asked for.
+
+    Raises:
+        ConfigError: A setting cannot be read or used.
+    """
     global _default_scorer
     with _default_lock:
         if _default_scorer is None:
-            _default_scorer = Scorer()
+            from kp_langchain.config import Settings
+
+            _default_scorer = Scorer(latency_budget_ms=Settings().latency_budget_ms)
         return _default_scorer
+
+
+def _is_ready(embedder: Embedder) -> bool:
+    return bool(getattr(embedder, "ready", True))
+
+
+def _failed(error: BaseException) -> str:
+    """Warn once that the embedder fails like this, and return the breakdown's words for it."""
+    name = type(error).__name__
+    # Only our own messages are known to hold none of the trace's text.
+    detail = error if isinstance(error, KPError) else "message withheld"
+    warn_once(
+        f"{parts.EMBEDDER_FAILED}: {name}",
+        "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
+        name,
+        detail,
+    )
+    return f"{parts.EMBEDDER_FAILED}: {name}"
 
 
 def _novelty(found: tuple[str | None, float] | None) -> tuple[Nearest | None, str]:
@@ -309,6 +391,18 @@ def _check_above_0(name: str, value: object, *, or_else: str = "") -> None:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number above 0{or_else}")
 
 
+def _check_budget(budget_ms: object) -> None:
+    if (
+        isinstance(budget_ms, bool)
+        or not isinstance(budget_ms, int | float)
+        or not 0 < budget_ms <= _LONGEST_BUDGET_MS
+    ):
+        raise ConfigError(
+            f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
+            "at most a day, or None"
+        )
+
+
 def _check_cache(cache: object) -> None:
     from kp_langchain.scoring.cache import VectorCache
 
@@ -319,7 +413,7 @@ def _check_cache(cache: object) -> None:
 def _warn_not_installed() -> None:
     warn_once(
         "embeddings extra",
-        "novelty is 0.5 for every trace, because sentence-transformers is not installed: "
-        "%s (or pass embedder=None to say that this is meant)",
+        "novelty is 0.5 for every trace, because nothing that runs an embedding model is "
+        "installed: %s (or pass embedder=None to say that this is meant)",
         INSTALL_HINT,
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,13 +54,17 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     # One order in every process, so that two writers of the same ids cannot wait for each other.
     by_id = {row["trace_id"]: row for row in rows}
     ordered = [by_id[trace_id] for trace_id in sorted(by_id)]
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    insert = dialect.insert(runs)
-    insert = insert.on_conflict_do_update(
+    connection.execute(_insert(connection.dialect.name), ordered)
+
+
+@cache
+def _insert(dialect: str) -> Any:
+    """The statement of `write`, which takes longer to build than to execute."""
+    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(runs)
+    return insert.on_conflict_do_update(
         index_elements=[_c.trace_id],
         set_={c.name: insert.excluded[c.name] for c in runs.columns if c is not _c.trace_id},
     )
-    connection.execute(insert, ordered)
 
 
 def select_runs(

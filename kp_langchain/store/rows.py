@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # PostgreSQL takes no NUL in text, and no engine takes half of a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def clean_text(text: str) -> str:
@@ -39,9 +40,31 @@ def clean_json(value: Any) -> Any:
     return f"<{type(value).__name__}>"
 
 
+class JsonText(str):
+    """A value written as JSON already, which no column writes once more."""
+
+    __slots__ = ()
+
+
 def dumps(value: Any) -> str:
     """Return cleaned JSON as compact text."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return value if isinstance(value, JsonText) else _encode(value)
+
+
+def json_text(value: Any) -> JsonText:
+    """Return `value` as the compact JSON of `clean_json`, which only few values need.
+
+    Raises:
+        ValueError, RecursionError: It holds itself, or a number of thousands of digits.
+    """
+    try:
+        text = _encode(value)
+        text.encode()  # no half of a surrogate pair
+        if "\\u0000" not in text:
+            return JsonText(text)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return JsonText(_encode(clean_json(value)))
 
 
 def row_of(scored: ScoredTrace) -> dict[str, Any]:
@@ -54,9 +77,8 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
     trace, breakdown = scored.trace, scored.breakdown
     metadata = trace.metadata
     try:
-        figures = clean_json(breakdown.to_dict())
-        body = clean_json(trace.model_dump(warnings=False)) if scored.keep_body else None
-        dumps([figures, body])
+        figures = json_text(breakdown.to_dict())
+        body = json_text(trace.model_dump(warnings=False)) if scored.keep_body else None
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(
             f"trace {trace.id} cannot be written as JSON: {error}; leave it out, or clean it first"
@@ -92,7 +114,7 @@ def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[s
         "trace_id": row["trace_id"],
         "registry": registry,
         "state": "pending",
-        "body": dumps(row["body"]),
+        "body": row["body"],
         "queued_at": now,
         "changed_at": now,
         "due_at": now,

@@ -6,7 +6,10 @@ import asyncio
 import json
 import logging
 import re
+import sqlite3
 import threading
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,6 +32,7 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
+from kp_langchain.recording.worker import worker
 from tests.agents import (
     ASK,
     QUESTION,
@@ -401,10 +405,12 @@ def test_so_many_runs_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path) -> None:
     class Unwritable(TraceStore):
-        def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
-            if scored.trace.metadata.task_domain == "code":
-                scored.trace.steps[0].input = {"n": 10**5000}
-            super().add(scored, registry=registry)
+        def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
+            runs = list(scored)
+            for one in runs:
+                if one.trace.metadata.task_domain == "code":
+                    one.trace.steps[0].input = {"n": 10**5000}
+            super().add_many(runs, registry=registry)
 
     with Unwritable(tmp_path / "runs.db") as store:
         watching = handler("finance", store=store, policy=ALWAYS)
@@ -413,6 +419,59 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
             searching().invoke(ASK, config)
         assert watching.flush()
         assert (watching.stats()["not_stored"], store.count()) == (1, 1)
+
+
+def hold_worker() -> threading.Event:
+    """Have the worker wait until the event is set, so that finished runs queue up behind it."""
+    go = threading.Event()
+    worker.submit(lambda: go.wait(30) or None)
+    return go
+
+
+def test_runs_that_queued_up_are_written_together(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    class Counting(TraceStore):
+        def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
+            runs = list(scored)
+            super().add_many(runs, registry=registry)
+            written.append(len(runs))
+
+    path = tmp_path / "runs.db"
+    with Counting(path) as store:
+        watching = handler(store=store)
+        go = hold_worker()
+        for _ in range(40):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        go.set()
+        assert watching.flush()
+        assert sum(written) == 40
+        assert 1 < max(written) <= 32
+        assert watching.stats()["waiting_to_store"] == 0
+        with closing(sqlite3.connect(path)) as other:  # what is flushed is committed
+            assert other.execute("SELECT count(*) FROM runs").fetchone() == (40,)
+
+
+def test_a_run_that_the_database_refuses_does_not_take_others_with_it(tmp_path: Path) -> None:
+    with TraceStore(tmp_path / "runs.db") as store:
+        store.count()
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as other:
+            other.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN new.domain = 'code' "
+                "BEGIN SELECT raise(ABORT, 'not this one'); END"
+            )
+            watching = handler("finance", store=store)
+            go = hold_worker()
+            for at in range(7):
+                domain = {"kp_domain": "code"} if at == 3 else {}
+                searching().invoke(ASK, {"callbacks": [watching], "metadata": domain})
+            go.set()
+            assert not watching.flush()
+            assert not watching.flush()
+            assert (store.count(), watching.stats()["waiting_to_store"]) == (6, 1)
+            other.execute("DROP TRIGGER refuse")
+        assert watching.flush()
+        assert store.count() == 7
 
 
 def test_a_registry_needs_a_store_and_a_usable_url() -> None:

@@ -123,25 +123,28 @@ def test_what_an_embedder_raises_is_raised():
         resolve_embedder(Interrupted()).embed(["x"])
 
 
-def test_auto_does_not_import_torch(run_python):
+def test_auto_imports_no_model_runner(run_python):
     script = (
         "import sys\n"
         "from kp_langchain.scoring import Scorer, resolve_embedder\n"
         "Scorer(); assert resolve_embedder('auto') is resolve_embedder('auto')\n"
-        "print([m for m in ('torch', 'sentence_transformers', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'fastembed', 'onnxruntime', 'numpy') if m in sys.modules])"
     )
     assert run_python(script).stdout.strip() == "[]"
 
 
-def test_auto_without_the_package(run_python):
+def test_auto_without_a_package_that_runs_models(run_python):
     script = (
-        "import sys; sys.modules['sentence_transformers'] = None\n"
-        "from kp_langchain.scoring import SentenceTransformerEmbedder, resolve_embedder\n"
+        "import sys; sys.modules['sentence_transformers'] = sys.modules['fastembed'] = None\n"
+        "from kp_langchain.scoring import *\n"
         "print(resolve_embedder('auto'))\n"
-        "try: SentenceTransformerEmbedder().embed(['x'])\n"
-        "except ImportError as error: print(type(error).__name__, error)\n"
+        "for embedder in (SentenceTransformerEmbedder(), FastembedEmbedder()):\n"
+        "    try: embedder.embed(['x'])\n"
+        "    except ImportError as error: print(type(error).__name__, error)\n"
     )
-    first, second = run_python(script).stdout.strip().splitlines()
-    assert first == "None"
-    assert second.startswith("MissingExtraError")
-    assert "pip install 'kp-langchain[embeddings]'" in second
+    none, torch, onnx = run_python(script).stdout.strip().splitlines()
+    assert none == "None"
+    assert torch.startswith("MissingExtraError")
+    assert "pip install 'kp-langchain[torch]'" in torch
+    assert onnx.startswith("MissingExtraError")
+    assert "pip install 'kp-langchain[embeddings]'" in onnx

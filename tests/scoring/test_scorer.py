@@ -373,7 +373,7 @@ def test_default_scorer_without_the_extra(run_python, make_trace):
         f"""
 import asyncio, logging, sys, threading
 from collections.abc import Mapping
-sys.modules["sentence_transformers"] = None
+sys.modules["sentence_transformers"] = sys.modules["fastembed"] = None
 logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
 from kp_langchain.scoring import aevaluate_value, default_scorer, evaluate_value
 from kp_langchain.schema import ReasoningTrace

@@ -1,0 +1,98 @@
+"""Embedding on a thread of its own, for evaluations that cannot wait for a model to load."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - models import it, which fails during an exit
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeAlias
+
+from kp_langchain._forksafe import Undisturbed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kp_langchain.scoring.embedders import Embedder
+
+Embedded: TypeAlias = "Future[NDArray[np.float32]]"
+
+_MOST_WAITING = 1000  # as many as a cache remembers by default
+_EXIT_PATIENCE_S = 10.0
+
+
+class Background:
+    """Embeds texts one after another on a daemon thread that ends when there is none left.
+
+    A forked child starts without the parent's texts. At exit the texts that wait are dropped,
+    since nobody could use their vectors, and the one being embedded is waited for, up to 10 s: a
+    process that ends in the middle of loading a model may crash on its way out.
+    """
+
+    def __init__(self) -> None:
+        self._undisturbed = Undisturbed()
+        self._ended = False
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+        # Before the machinery of threads and pools closes, which a model being loaded may need;
+        # `atexit` comes after that. `concurrent.futures` ends its threads in the same way.
+        at_exit = getattr(threading, "_register_atexit", atexit.register)
+        try:
+            at_exit(self._end)
+        except RuntimeError:  # this process is ending already
+            self._ended = True
+
+    def _reset(self) -> None:
+        self._waiting: deque[tuple[Embedder, str, Embedded]] = deque()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, embedder: Embedder, text: str) -> Embedded | None:
+        """Have `text` embedded; None if 1,000 texts wait already, or the process is ending."""
+        vector: Embedded = Future()
+        with self._lock:
+            if self._ended or len(self._waiting) >= _MOST_WAITING:
+                return None
+            self._waiting.append((embedder, text, vector))
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="kp_langchain embedding")
+                thread.daemon = True
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is shutting down
+                    self._waiting.clear()
+                    return None
+                self._thread = thread
+        return vector
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                embedder, text, vector = self._waiting.popleft()
+            with self._undisturbed:
+                try:
+                    result = embedder.embed([text])[0]
+                except BaseException as error:  # noqa: BLE001 - whoever asked has to know
+                    # A model half loaded at exit fails because of that, which is nobody's news.
+                    if threading.main_thread().is_alive():
+                        vector.set_exception(error)
+                else:
+                    vector.set_result(result)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._waiting.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_EXIT_PATIENCE_S)
+
+
+background = Background()

