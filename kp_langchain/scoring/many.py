@@ -21,7 +21,7 @@ class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
     after it.
 
     Args:
-        traces: The traces. At most `batch_size` of them are held at a time.
+        traces: The traces. No more than two batches of them are held.
         batch_size: How many are embedded and compared together.
         read: Makes a reading of what `traces` gives.
         compare: Embeds the traces of readings, compares each with what is remembered and with

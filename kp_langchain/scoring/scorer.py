@@ -173,8 +173,8 @@ class Scorer:
     ) -> Iterator[ScoreBreakdown]:
         """Evaluate one trace after the other, faster: embedded and compared a batch at a time.
 
-        The scores, the nearest traces and the memory left behind are those of `evaluate`. At most
-        a batch of traces is held, so `traces` may be endless; whoever stops in the middle of a
+        The scores, the nearest traces and the memory left behind are those of `evaluate`. No
+        more than two batches are held, so `traces` may be endless; whoever stops in the middle of a
         batch has had the rest of it remembered. A trace that `evaluate` refuses raises the same
         error in its place, after which iteration may go on.
         There is no latency budget: it waits for the model.
