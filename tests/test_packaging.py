@@ -85,7 +85,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ),
         (
             "from kp_langchain import KPCallbackHandler",
-            "torch sqlalchemy langgraph langchain sentence_transformers httpx argparse tomllib "
+            "torch sqlalchemy langgraph langchain sentence_transformers httpx "
             "kp_langchain.redaction.walk kp_langchain.registry",
         ),
     ],

@@ -80,7 +80,7 @@ def text_size(value: object) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(len(key) + text_size(item) for key, item in value.items())
+        return sum(map(len, value)) + sum(map(text_size, value.values()))
     return sum(map(text_size, value)) if isinstance(value, list) else 8
 
 
@@ -89,7 +89,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
         return value
     budget[1] -= 1
     if isinstance(value, str):
-        text = clip(str(value), max(budget[0], 0))
+        text = str(value) if len(value) <= budget[0] else clip(str(value), max(budget[0], 0))
         budget[0] -= len(text)
         return text
     if isinstance(value, int) and -(2**53) <= value <= 2**53:
@@ -106,7 +106,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
                 break
             name = key if isinstance(key, str) else describe(key, 100)
             budget[0] -= len(name)
-            out[clip(name, 200)] = _plain(item, budget, depth + 1)
+            out[name if len(name) <= 200 else clip(name, 200)] = _plain(item, budget, depth + 1)
         return out
     if isinstance(value, (list, tuple, Set)):
         items: list[Any] = []
