@@ -63,6 +63,7 @@ def trace_from_messages(
     except (KeyError, TypeError, NotImplementedError) as error:
         raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
     record = _record(listed, objective)
+    record.write_out()
     story = tell(record.timeline(), fatal="", answer=record.answer or "")
     if not story.steps:
         raise ValueError(

@@ -135,10 +135,20 @@ def _fields(value: object) -> Mapping[str, object] | None:
 
 
 def as_text(value: object, limit: int, depth: int = 0) -> str:
-    """The text a reader would want of a tool's output or a run's result, cut to `limit`.
+    """The text a reader would want of a tool's output or a run's result, cut to `limit`."""
+    return written(gist(value, limit, depth), limit)
+
+
+def written(gist: Any, limit: int) -> str:
+    """What `gist` returned as text: structures are compact JSON."""
+    return gist if isinstance(gist, str) else clip(_json(gist), limit)
+
+
+def gist(value: object, limit: int, depth: int = 0) -> Any:
+    """What a reader would want of a tool's output or a run's result, cut to `limit` characters.
 
     Messages give their text, documents their page content, commands the messages they carry,
-    structures compact JSON.
+    structures themselves in the form of `plain`, for `written` to write out when there is time.
     """
     if isinstance(value, str):
         return clip(value, limit)
@@ -161,7 +171,7 @@ def as_text(value: object, limit: int, depth: int = 0) -> str:
     fields = _fields(value) if depth < MAX_DEPTH else None
     if isinstance(value, (Mapping, list, tuple, Set, int, float)) or fields is not None:
         shape = _plain(fields if fields is not None else value, [limit, MAX_ITEMS * 5], depth)
-        return clip(shape if isinstance(shape, str) else _json(shape), limit)
+        return clip(shape, limit) if isinstance(shape, str) else shape
     return describe(value, limit)
 
 
@@ -315,21 +325,21 @@ def objective_in(inputs: object, limit: int) -> str:
     return clip(texts[0].strip(), limit) if len(texts) == 1 else ""
 
 
-def answer_in(outputs: object, limit: int) -> str | None:
-    """The answer that a run's outputs hold; None where they do not say (nothing was returned)."""
+def answer_in(outputs: object, limit: int) -> Any:
+    """The `gist` of the answer that a run's outputs hold; None where nothing was returned."""
     if outputs is None:
         return None
     if isinstance(outputs, _MAPPING):
         if has_structure(outputs):
-            return as_text(outputs["structured_response"], limit)
+            return gist(outputs["structured_response"], limit)
         messages = outputs.get("messages")
         if isinstance(messages, (list, tuple)) and messages:
             return _answer_text(messages[-1], limit)
         for key in ANSWER_KEYS:
             if key in outputs:
-                return as_text(outputs[key], limit)
-        return as_text(outputs, limit) if outputs else ""
-    return _answer_text(outputs, limit) if is_message(outputs) else as_text(outputs, limit)
+                return gist(outputs[key], limit)
+        return gist(outputs, limit) if outputs else ""
+    return _answer_text(outputs, limit) if is_message(outputs) else gist(outputs, limit)
 
 
 def has_structure(outputs: object) -> bool:
@@ -337,12 +347,12 @@ def has_structure(outputs: object) -> bool:
     return isinstance(outputs, _MAPPING) and outputs.get("structured_response") is not None
 
 
-def _answer_text(message: object, limit: int) -> str:
+def _answer_text(message: object, limit: int) -> Any:
     if is_message(message):
         # Reasoning without a word to the user is no answer.
         return message_content_only(message, limit)
     role, content = _role_and_content(message)
-    return content_text(content, limit) if role is not None else as_text(message, limit)
+    return content_text(content, limit) if role is not None else gist(message, limit)
 
 
 def message_content_only(message: object, limit: int) -> str:

@@ -71,6 +71,7 @@ class Pipeline:
     def process(self, record: RunRecord) -> ScoredTrace | None:
         """Take a run through all stations; None if it failed on the way (and was counted)."""
         try:
+            record.write_out()
             story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
             if not story.steps:
                 self.tally.add("empty")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text
+from kp_langchain.recording.messages import as_text, written
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -66,8 +66,8 @@ class Call:
     input: dict[str, Any] | None = None
     mcp_server: str | None = None
     tool_call_id: str | None = None
-    text: str = ""
-    error: str = ""
+    text: Any = ""  # or a structure, until `RunRecord.write_out`
+    error: Any = ""
     answered: bool = False
     failed: bool = False
     cancelled: bool = False
@@ -109,8 +109,8 @@ class RunRecord:
     over: bool = False
     ending: Ending | None = None
     error: str = ""
-    answer: str | None = None
-    agent_answer: str = ""
+    answer: Any = None
+    agent_answer: Any = ""
     output: object = None
     claimed_confidence: float | None = None
     logprobs: object = None
@@ -140,6 +140,17 @@ class RunRecord:
     def timeline(self) -> list[tuple[Mark, Call]]:
         """Starts, ends and errors in the order in which they came."""
         return [*self.head, *self.tail]
+
+    def write_out(self) -> None:
+        """Make text of the structures that stand where text belongs.
+
+        Done on the worker: writing them out would take the agent's time.
+        """
+        limit = self.recorder.bounds.text_chars + MARGIN_CHARS
+        if self.answer is not None:
+            self.answer = written(self.answer, limit)
+        for _, call in self.timeline():
+            call.text, call.error = written(call.text, limit), written(call.error, limit)
 
     def continues(self, earlier: RunRecord) -> None:
         """Take over what a paused run had recorded before it paused."""

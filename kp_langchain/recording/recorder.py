@@ -18,6 +18,7 @@ from kp_langchain.recording.messages import (
     as_text,
     clip,
     error_text,
+    gist,
     has_structure,
     is_command,
     message_text,
@@ -41,7 +42,7 @@ from kp_langchain.recording.run_tree import OpenRun, RunTree
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-Text = TypeVar("Text", str, dict[str, Any])
+Text = TypeVar("Text")
 
 
 class Recorder(RunTree):
@@ -326,12 +327,12 @@ class Recorder(RunTree):
             call_id = getattr(output, "tool_call_id", None)
             if isinstance(call_id, str):
                 root.pending.pop(call_id, None)
-            text = self._keep(root, as_text, output)
+            kept = self._keep(root, gist, output)
             call.failed = _says_error(output)
             if call.failed:
-                call.error = text
+                call.error = kept
             else:
-                call.text = text
+                call.text = kept
             root.mark("error" if call.failed else "end", call)
         finally:
             if run_id == root.run_id:

@@ -24,6 +24,7 @@ from kp_langchain.recording.messages import (
     message_text,
     objective_in,
     plain,
+    written,
 )
 from kp_langchain.recording.outcome import (
     Report,
@@ -140,7 +141,8 @@ def test_objective(inputs: Any, objective: str) -> None:
     ],
 )
 def test_answer(outputs: Any, answer: str | None) -> None:
-    assert answer_in(outputs, LIMIT) == answer
+    found = answer_in(outputs, LIMIT)
+    assert (None if found is None else written(found, LIMIT)) == answer
 
 
 @pytest.mark.parametrize(
