@@ -1058,3 +1058,19 @@ def test_a_part_that_the_redactor_drops_keeps_the_run_from_being_contributed() -
     assert scored.trace.steps[0].content == "[REDACTED:failed]"
     assert scored.decision == "below_threshold"
     assert watching.stats()["redaction_errors"] > 0
+
+
+def test_a_structure_is_recorded_as_it_was_when_the_tool_returned_it() -> None:
+    watching, root, tool = handler(), uuid4(), uuid4()
+    rows = {"rows": [{"id": 1, "open": True}], "total": 2.5}
+    watching.on_chain_start(None, {"input": "count"}, run_id=root, name="chain")
+    watching.on_tool_start({"name": "query"}, "", run_id=tool, parent_run_id=root, inputs={})
+    watching.on_tool_end(rows, run_id=tool)
+    rows["rows"].append("added by the agent")
+    watching.on_chain_end(rows, run_id=root)
+    rows.clear()
+    scored = watching.last(60)
+    assert scored is not None
+    observed = scored.trace.steps[-1].content
+    assert observed == '{"rows": [{"id": 1, "open": true}], "total": 2.5}'
+    assert scored.trace.outcome.result_summary.startswith('{"rows": [{"id": 1, "open": true}, "add')
