@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import Undisturbed
 from kp_langchain.errors import VectorError
 
 _Vectors: TypeAlias = NDArray[np.float32]
@@ -83,7 +83,7 @@ class VectorCache:
             raise ValueError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds above 0, or None")
         self._ttl_ms = ttl_ms
         self._clock = clock
-        self._lock = ForkSafeLock()
+        self._lock = Undisturbed()  # a child forked in a matrix product may hang in its first
         # A block is written behind the newest entry while all that it may see is still there.
         length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
         self._rows = _aligned_zeros(length, self._dimensions)
