@@ -78,7 +78,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         agent_id: Who ran; written as `kp:agent:<id>`.
-        on_scored: Called on the worker with each `ScoredTrace`, which may not be in the store yet.
+        on_scored: Called on the worker with each `ScoredTrace`, after the store was given it.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
         redactor: Redacts further: given each text that is left after our own redaction, on the
             worker, it returns what is to be kept of it. A run for which it fails is not
@@ -183,7 +183,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             return worker.wait(timeout)
         if self._keeper.waiting:
             worker.submit(self._keeper.write_waiting)
-        return worker.wait(timeout) and not self._keeper.waiting
+        return worker.wait(timeout) and not self._keeper.behind
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.

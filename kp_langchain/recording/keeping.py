@@ -58,6 +58,11 @@ class Keeper:
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
 
     @property
+    def behind(self) -> bool:
+        """Whether the store could not take a run when it was last asked."""
+        return self._failures > 0 and bool(self._waiting)
+
+    @property
     def waiting(self) -> int:
         """Runs that the store could not take yet."""
         return len(self._waiting)

@@ -88,6 +88,8 @@ class Pipeline:
             self.keeper.keep(scored, self.sender, self.tally)
         log_scored(scored)
         if self.on_scored is not None:
+            if self.keeper is not None:
+                self.keeper.catch_up()  # the caller's function may take its time, or read the store
             try:
                 self.on_scored(scored)
             except BaseException as error:  # noqa: BLE001 - the caller's function

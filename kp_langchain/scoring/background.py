@@ -84,6 +84,8 @@ class Background:
                     self._thread = None
                     return
                 embedder, text, vector = self._waiting.popleft()
+            if not vector.set_running_or_notify_cancel():
+                continue  # nobody wants it any more
             with self._undisturbed:
                 try:
                     result = embedder.embed([text])[0]

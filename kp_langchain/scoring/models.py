@@ -108,6 +108,9 @@ class AutoEmbedder(LocalModel):
     def _open(self, wanted: str | None) -> Encode:
         from kp_langchain.scoring import fastembed_model, sentence_transformers_model
 
+        if wanted is not None and (path := local_path(wanted)) is not None and not path.exists():
+            # Said at once: sentence-transformers would take ten seconds to say it.
+            raise cannot_load(wanted, FileNotFoundError(f"there is no {path}"))
         if not installed("fastembed"):
             return sentence_transformers_model.load(wanted)
         if not installed("sentence_transformers"):

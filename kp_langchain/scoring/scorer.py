@@ -35,6 +35,7 @@ WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
 _LONGEST_BUDGET_MS = 24 * 3600 * 1000.0
+_WAITING_SHARE = 0.8  # of the budget; the rest of an evaluation takes time, too
 
 
 class Scorer:
@@ -58,10 +59,10 @@ class Scorer:
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
         latency_budget_ms: Milliseconds that an evaluation may take. While the embedder's model is
-            still to load (its attribute `ready` is False), an evaluation does not wait for it
-            beyond this: novelty is then 0.5, and the embedding is remembered once there is one.
-            An evaluation that takes longer for another reason says so in its breakdown. None for
-            no limit.
+            still to load (its attribute `ready` is False), the first evaluation waits for it up
+            to 80 % of this, and further ones do not wait: novelty is then 0.5, and the embedding
+            is remembered once there is one. An evaluation that takes longer for another reason
+            says so in its breakdown. None for no limit.
 
     Raises:
         ConfigError: The embedder, the cache, the step cap or the budget is unusable.
@@ -91,6 +92,7 @@ class Scorer:
         self._cache = cache
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
+        self._waited_in_vain = False
 
     @property
     def max_remembered(self) -> int:
@@ -229,7 +231,7 @@ class Scorer:
 
     def _until(self, started: float) -> float | None:
         budget_ms = self._latency_budget_ms
-        return None if budget_ms is None else started + budget_ms / 1000
+        return None if budget_ms is None else started + _WAITING_SHARE * budget_ms / 1000
 
     def _read(self, given: TraceLike, weights: WeightsLike | None) -> Reading:
         trace = ReasoningTrace.model_validate(given)
@@ -281,10 +283,11 @@ class Scorer:
                 vector = self._embedder.embed([text])[0]
             else:
                 coming = background.submit(self._embedder, text)
-                left_s = max(0.0, until - time.perf_counter())
-                if coming is None or not wait([coming], timeout=left_s).done:
+                if coming is None or not self._comes_in_time(coming, until):
                     if coming is not None and remember:
                         coming.add_done_callback(partial(self._add_late, trace.id))
+                    elif coming is not None:
+                        coming.cancel()
                     return None, parts.STILL_LOADING
                 vector = coming.result()
             self._prepare_cache(len(vector))
@@ -294,6 +297,22 @@ class Scorer:
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return None, _failed(error)
         return vector, ""
+
+    def _comes_in_time(self, coming: Embedded, until: float) -> bool:
+        """Wait for a vector, unless somebody waits in vain for this load already.
+
+        Otherwise every run would take its whole budget, and a worker could not keep up.
+        """
+        left_s = 0.0 if self._waited_in_vain else until - time.perf_counter()
+        if wait([coming], timeout=max(0.0, left_s)).done:
+            return True
+        if not self._waited_in_vain:
+            self._waited_in_vain = True
+            coming.add_done_callback(self._load_ended)
+        return False
+
+    def _load_ended(self, _: Embedded) -> None:
+        self._waited_in_vain = False
 
     def _add_late(self, key: str, coming: Embedded) -> None:
         try:
