@@ -1074,3 +1074,18 @@ def test_a_structure_is_recorded_as_it_was_when_the_tool_returned_it() -> None:
     observed = scored.trace.steps[-1].content
     assert observed == '{"rows": [{"id": 1, "open": true}], "total": 2.5}'
     assert scored.trace.outcome.result_summary.startswith('{"rows": [{"id": 1, "open": true}, "add')
+
+
+def test_on_scored_finds_its_run_in_the_store(tmp_path: Path) -> None:
+    found: list[bool] = []
+    with TraceStore(tmp_path / "runs.db") as store:
+        watching = handler(
+            store=store,
+            on_scored=lambda scored: found.append(store.get(scored.trace.id) is not None),
+        )
+        go = hold_worker()
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        go.set()
+        assert watching.flush()
+    assert found == [True] * 3

@@ -11,6 +11,7 @@ import pytest
 from kp_langchain import Settings
 from kp_langchain.errors import ConfigError, EmbedderError
 from kp_langchain.scoring import ScoreBreakdown, Scorer, VectorCache
+from kp_langchain.scoring import scorer as scorer_module
 from tests.agents import handler, searching
 
 LOADING = "embedding model still loading"
@@ -246,3 +247,24 @@ opened.set()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run_python(script).stdout.strip() == "0"
+
+
+def test_only_the_first_evaluation_waits_for_a_load(make_trace, monkeypatch):
+    """A worker that waited with every run would fall behind, and drop runs."""
+    limits = []
+    real = scorer_module.wait
+
+    def noting(futures, timeout):
+        limits.append(timeout)
+        return real(futures, timeout=timeout)
+
+    monkeypatch.setattr(scorer_module, "wait", noting)
+    model, cache = Slow(), Arrivals()
+    scorer = Scorer(embedder=model, cache=cache, latency_budget_ms=10)
+    for _ in range(5):
+        assert scorer.evaluate(make_trace()).novelty_source == LOADING
+    assert 0 < limits[0] <= 0.008
+    assert limits[1:] == [0.0] * 4
+    model.loaded.set()
+    for _ in range(5):
+        assert cache.arrived.acquire(timeout=60)
