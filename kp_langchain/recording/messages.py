@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 MAX_ITEMS = 200
-_MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
+MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
 _NOTE = re.compile(r"\.\.\. \[(\d+) more characters\]\Z")
 MAX_DEPTH = 8
 
@@ -89,7 +89,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
         return value
     budget[1] -= 1
     if isinstance(value, str):
-        text = str(value) if len(value) <= budget[0] else clip(str(value), max(budget[0], 0))
+        text = clip(str(value), max(budget[0], 0))
         budget[0] -= len(text)
         return text
     if isinstance(value, int) and -(2**53) <= value <= 2**53:
@@ -98,7 +98,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
         return float(value) if math.isfinite(value) else describe(value, 10)
     if depth >= MAX_DEPTH or budget[0] <= 0 or budget[1] <= 0:
         return "..."
-    if isinstance(value, _MAPPING):
+    if isinstance(value, MAPPING):
         out: dict[str, Any] = {}
         for key, item in value.items():
             if len(out) >= MAX_ITEMS or budget[1] <= 0:
@@ -106,7 +106,7 @@ def _plain(value: object, budget: list[int], depth: int) -> Any:
                 break
             name = key if isinstance(key, str) else describe(key, 100)
             budget[0] -= len(name)
-            out[name if len(name) <= 200 else clip(name, 200)] = _plain(item, budget, depth + 1)
+            out[clip(name, 200)] = _plain(item, budget, depth + 1)
         return out
     if isinstance(value, (list, tuple, Set)):
         items: list[Any] = []
@@ -202,7 +202,7 @@ def messages_in(value: object) -> Iterator[Any]:
     """Yield the messages that a node's output carries: plain, in a state, or in a `Command`."""
     if is_message(value):
         yield value
-    elif isinstance(value, _MAPPING):
+    elif isinstance(value, MAPPING):
         for item in islice(value.values(), MAX_ITEMS):
             if isinstance(item, (list, tuple)):
                 yield from (entry for entry in item[-MAX_ITEMS:] if is_message(entry))
@@ -224,14 +224,14 @@ def is_command(value: object) -> bool:
 
 
 def _is_block(item: object) -> bool:
-    return isinstance(item, str) or (isinstance(item, _MAPPING) and "type" in item)
+    return isinstance(item, str) or (isinstance(item, MAPPING) and "type" in item)
 
 
 def message_text(message: object, limit: int) -> str:
     """The text and reasoning of a message; signatures, images and the like are left out."""
     text = content_text(getattr(message, "content", None), limit)
     extra = getattr(message, "additional_kwargs", None)
-    reasoning = extra.get("reasoning_content") if isinstance(extra, _MAPPING) else None
+    reasoning = extra.get("reasoning_content") if isinstance(extra, MAPPING) else None
     if isinstance(reasoning, str) and reasoning:
         return _joined(iter((reasoning[: limit + 1], text)), limit)
     return text
@@ -251,7 +251,7 @@ def content_text(content: object, limit: int) -> str:
 def _block_text(block: object) -> str:
     if isinstance(block, str):
         return block
-    if not isinstance(block, _MAPPING):
+    if not isinstance(block, MAPPING):
         return ""
     match block.get("type"):
         case "text" | "output_text":
@@ -289,7 +289,7 @@ def _role_and_content(message: object) -> tuple[object, object]:
         return "human", message
     if isinstance(message, (list, tuple)) and len(message) == 2:
         return message[0], message[1]
-    if isinstance(message, _MAPPING):
+    if isinstance(message, MAPPING):
         return message.get("role") or message.get("type"), message.get("content")
     return getattr(message, "type", None), getattr(message, "content", None)
 
@@ -308,7 +308,7 @@ def objective_in(inputs: object, limit: int) -> str:
     to_messages = getattr(inputs, "to_messages", None)  # a prompt value
     if callable(to_messages):
         return last_human_text(to_messages(), limit)
-    fields = inputs if isinstance(inputs, _MAPPING) else _fields(inputs)
+    fields = inputs if isinstance(inputs, MAPPING) else _fields(inputs)
     if fields is None:
         return ""
     text = last_human_text(fields.get("messages"), limit)
@@ -329,7 +329,7 @@ def answer_in(outputs: object, limit: int) -> Any:
     """The `gist` of the answer that a run's outputs hold; None where nothing was returned."""
     if outputs is None:
         return None
-    if isinstance(outputs, _MAPPING):
+    if isinstance(outputs, MAPPING):
         if has_structure(outputs):
             return gist(outputs["structured_response"], limit)
         messages = outputs.get("messages")
@@ -344,7 +344,7 @@ def answer_in(outputs: object, limit: int) -> Any:
 
 def has_structure(outputs: object) -> bool:
     """Whether an agent's outputs hold a structured response."""
-    return isinstance(outputs, _MAPPING) and outputs.get("structured_response") is not None
+    return isinstance(outputs, MAPPING) and outputs.get("structured_response") is not None
 
 
 def _answer_text(message: object, limit: int) -> Any:
@@ -363,6 +363,6 @@ def message_content_only(message: object, limit: int) -> str:
             block
             for block in content[:MAX_ITEMS]
             if isinstance(block, str)
-            or (isinstance(block, _MAPPING) and block.get("type") in ("text", "output_text"))
+            or (isinstance(block, MAPPING) and block.get("type") in ("text", "output_text"))
         ]
     return content_text(content, limit).strip()

@@ -14,6 +14,7 @@ from uuid import UUID
 from kp_langchain.recording import paused
 from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.messages import (
+    MAPPING,
     answer_in,
     as_text,
     clip,
@@ -292,7 +293,7 @@ class Recorder(RunTree):
             else:
                 call.text = self._keep(root, clip, text)
             for asked in getattr(message, "tool_calls", None) or ():
-                if isinstance(asked, (dict, Mapping)) and isinstance(asked.get("id"), str):
+                if isinstance(asked, MAPPING) and isinstance(asked.get("id"), str):
                     root.pending[asked["id"]] = str(asked.get("name"))
             root.logprobs = logprobs
         finally:
@@ -404,7 +405,7 @@ class Recorder(RunTree):
 
 
 def _as_input(inputs: object, limit: int) -> dict[str, Any]:
-    if isinstance(inputs, (dict, Mapping)):
+    if isinstance(inputs, MAPPING):
         copied: dict[str, Any] = plain(inputs, limit)
         return copied
     return {"input": plain(inputs, limit)}

@@ -6,8 +6,9 @@ import atexit
 import importlib
 import os
 import threading
+import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import Undisturbed
@@ -44,6 +45,7 @@ class Background:
         self._waiting: deque[tuple[Embedder, str, Embedded]] = deque()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._overdue: Embedded | None = None
 
     def submit(self, embedder: Embedder, text: str) -> Embedded | None:
         """Have `text` embedded; None if 1,000 texts wait already, or the process is ending."""
@@ -63,6 +65,20 @@ class Background:
                     return None
                 self._thread = thread
         return vector
+
+    def comes_in_time(self, vector: Embedded, until: float) -> bool:
+        """Wait for a vector until `until`, in seconds of `time.perf_counter`.
+
+        While somebody has waited for one in vain, whatever stands behind that in the queue is not
+        waited for: if each run took its whole budget, a worker could not keep up with the runs.
+        """
+        in_vain = self._overdue is not None and not self._overdue.done()
+        left_s = 0.0 if in_vain else max(0.0, until - time.perf_counter())
+        if wait([vector], timeout=left_s).done:
+            return True
+        if not in_vain:
+            self._overdue = vector
+        return False
 
     def _hook_exit(self) -> None:
         """Have `_end` called before the machinery of threads and pools closes; once.

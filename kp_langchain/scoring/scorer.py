@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -92,7 +91,6 @@ class Scorer:
         self._cache = cache
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
-        self._waited_in_vain = False
 
     @property
     def max_remembered(self) -> int:
@@ -283,7 +281,7 @@ class Scorer:
                 vector = self._embedder.embed([text])[0]
             else:
                 coming = background.submit(self._embedder, text)
-                if coming is None or not self._comes_in_time(coming, until):
+                if coming is None or not background.comes_in_time(coming, until):
                     if coming is not None and remember:
                         coming.add_done_callback(partial(self._add_late, trace.id))
                     elif coming is not None:
@@ -297,22 +295,6 @@ class Scorer:
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return None, _failed(error)
         return vector, ""
-
-    def _comes_in_time(self, coming: Embedded, until: float) -> bool:
-        """Wait for a vector, unless somebody waits in vain for this load already.
-
-        Otherwise every run would take its whole budget, and a worker could not keep up.
-        """
-        left_s = 0.0 if self._waited_in_vain else until - time.perf_counter()
-        if wait([coming], timeout=max(0.0, left_s)).done:
-            return True
-        if not self._waited_in_vain:
-            self._waited_in_vain = True
-            coming.add_done_callback(self._load_ended)
-        return False
-
-    def _load_ended(self, _: Embedded) -> None:
-        self._waited_in_vain = False
 
     def _add_late(self, key: str, coming: Embedded) -> None:
         try:
