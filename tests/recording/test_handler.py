@@ -1089,3 +1089,35 @@ def test_on_scored_finds_its_run_in_the_store(tmp_path: Path) -> None:
         go.set()
         assert watching.flush()
     assert found == [True] * 3
+
+
+def test_a_flush_does_not_answer_for_runs_that_end_after_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait to be written together, which is no trouble of the store's."""
+    kept, answers, real = threading.Event(), [], worker.wait
+
+    def until_the_next_run_is_kept(timeout_s: float | None = None) -> bool:
+        done = real(timeout_s)
+        assert kept.wait(30)
+        return done
+
+    with TraceStore(tmp_path / "runs.db") as store:
+        watching = handler(store=store)
+        go = hold_worker()
+        searching().invoke(ASK, {"callbacks": [watching]})
+        with monkeypatch.context() as patched:
+            patched.setattr(worker, "wait", until_the_next_run_is_kept)
+            flushing = threading.Thread(target=lambda: answers.append(watching.flush()))
+            flushing.start()
+            while worker.waiting < 3 and flushing.is_alive():  # the run, and what flush asked for
+                pass
+            searching().invoke(ASK, {"callbacks": [watching]})
+            worker.submit(kept.set)
+            go_on = hold_worker()
+            go.set()
+            flushing.join(60)
+            assert (answers, watching.stats()["waiting_to_store"]) == ([True], 1)
+            go_on.set()
+        assert watching.flush()
+        assert store.count() == 2
