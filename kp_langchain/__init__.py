@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         RegistryError,
         StoreError,
+        UnknownRunError,
         VectorError,
         WeightsError,
     )
@@ -46,6 +47,7 @@ _HOMES = {
         "MissingExtraError",
         "RegistryError",
         "StoreError",
+        "UnknownRunError",
         "VectorError",
         "WeightsError",
     ),
@@ -79,6 +81,7 @@ __all__ = [
     "StoreError",
     "TraceStep",
     "TraceStore",
+    "UnknownRunError",
     "VectorCache",
     "VectorError",
     "WeightsError",

@@ -55,6 +55,7 @@ _Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 _Seconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_YEAR_S, allow_inf_nan=False)
 ]
+_Days = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=36_500, allow_inf_nan=False)]
 _Milliseconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_DAY_MS, allow_inf_nan=False)
 ]
@@ -74,6 +75,8 @@ class DomainPolicy(BaseModel):
         privacy_level: What redaction removes: `aggregated` and `federated` remove identifiers too,
             `private` only secrets.
         keep: Whose trace bodies the store keeps: those of runs that `passed`, or of `all`.
+        keep_days: Days for which it keeps, with `passed`, the others' bodies, so that a verdict can
+            still contribute them; 0 for not at all.
 
     Raises:
         pydantic.ValidationError: A field is unknown or its value wrong.
@@ -94,6 +97,7 @@ class DomainPolicy(BaseModel):
         default="aggregated", description="one of 'aggregated', 'federated', 'private'"
     )
     keep: Literal["passed", "all"] = Field(default="passed", description="'passed' or 'all'")
+    keep_days: _Days = Field(default=7.0, description="days from 0 to 36500")
 
     def given(self) -> dict[str, Any]:
         """Return the fields that were given a value, by name."""

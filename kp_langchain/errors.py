@@ -31,5 +31,9 @@ class StoreError(KPError, RuntimeError):
     """The trace store cannot be opened, read or written."""
 
 
+class UnknownRunError(KPError, LookupError):
+    """The trace store holds no run with the given id."""
+
+
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or refused what was asked."""

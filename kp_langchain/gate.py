@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.store.verdicts import Verdict
 
 Decision = Literal["contributed", "below_threshold"]
 
@@ -27,6 +28,12 @@ class ScoredTrace:
         threshold: The threshold it was held against, 0 to 1.
         run_id: LangChain's id of the root run.
         keep_body: Whether the store keeps the trace itself, or only its figures.
+        keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
+            still contribute it; None for good.
+        looked_successful: What the run looked like before anybody judged it; None if not known.
+        features: What a confidence model reads of the trace, by name.
+        verdict: What somebody said of the run by the time it was scored.
+        withheld: Why the trace must never be contributed, if so.
     """
 
     trace: ReasoningTrace
@@ -35,6 +42,11 @@ class ScoredTrace:
     threshold: float
     run_id: UUID
     keep_body: bool = True
+    keep_days: float | None = None
+    looked_successful: bool | None = None
+    features: Mapping[str, float] | None = None
+    verdict: Verdict | None = None
+    withheld: str | None = None
 
 
 class Threshold(NamedTuple):

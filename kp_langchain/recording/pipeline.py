@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
@@ -150,7 +150,9 @@ class Pipeline:
         siblings.add(trace.id)
         while len(_siblings) > _SIBLINGS_KEPT:
             _siblings.popitem(last=False)
-        breakdown = replace(breakdown, confidence_source=verdict.source)
+        breakdown = breakdown.with_confidence_from(
+            verdict.source, trace.outcome.confidence, success=verdict.success
+        )
         trace.metadata.quality_score = breakdown.total
         threshold = policy.threshold
         if threshold is None:

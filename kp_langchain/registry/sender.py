@@ -86,7 +86,7 @@ class Sender:
                     self._thread = thread
 
     def drain(self, timeout_s: float) -> bool:
-        """Send until nothing is pending for this registry, or the time is over.
+        """Send, and withdraw, until nothing is left for this registry, or the time is over.
 
         Returns at once when the registry is to be left alone for longer than the time there is.
 
@@ -199,9 +199,11 @@ class Sender:
 
     def _attempt(self, unit: Contribution, standing: Standing, began: datetime) -> None:
         first = unit.first_attempt_at or began
-        if timedelta(0) <= began - first <= _KEY_KNOWN:
+        arrived = True
+        if unit.withdraw_asked:
+            answer = self._registry.withdraw(unit.registry_id or unit.trace_id)
+        elif timedelta(0) <= began - first <= _KEY_KNOWN:
             answer = self._registry.contribute((unit.body or "").encode(), unit.idempotency_key)
-            arrived = True
         else:
             answer = self._registry.find(unit.trace_id)
             arrived = answer.status != _NOT_FOUND
@@ -229,8 +231,7 @@ class Sender:
         elif answer.verdict == "refused":
             warn_once(
                 f"refused:{url}",
-                "the registry at %s refuses %s (%s); it is dead in the outbox. This and later "
-                "ones: kp-langchain outbox --state dead",
+                "the registry at %s refuses %s (%s). This and later ones: kp-langchain outbox",
                 url,
                 unit.trace_id,
                 answer.reason,
@@ -238,7 +239,7 @@ class Sender:
         elif answer.verdict == "later":
             warn_once(
                 f"later:{url}",
-                "the registry at %s cannot take a trace now (%s); it is tried again later. "
+                "the registry at %s cannot answer for a trace now (%s); it is tried again later. "
                 "See kp-langchain outbox",
                 url,
                 answer.reason,
@@ -246,7 +247,7 @@ class Sender:
         with suppress(Exception):  # a handler or filter of the host's
             log.info(
                 "kp.contribution %s %s (attempt %d)%s",
-                unit.state,
+                unit.standing_in_words,
                 unit.trace_id,
                 unit.attempts,
                 f": {unit.reason}" if unit.reason else "",
@@ -256,6 +257,11 @@ class Sender:
 def settled(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
     """Return the contribution as the registry's answer to an attempt leaves it."""
     unit = replace(unit, changed_at=now)
+    if answer.verdict == "done" and unit.withdraw_asked:
+        return replace(unit, state="withdrawn", reason=None, issues=None, body=None)
+    if answer.verdict == "refused" and unit.withdraw_asked:
+        due_at = now + timedelta(seconds=pace.LONGEST_REST_S)
+        return replace(unit, due_at=due_at, reason=answer.reason, issues=answer.issues)
     if answer.verdict == "done":
         return replace(
             unit,

@@ -88,7 +88,7 @@ def show(
             print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
             return
         lines = [
-            f"{one.trace_id}  {one.state}",
+            f"{one.trace_id}  {one.standing_in_words}",
             f"for {one.registry}",
             f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
             f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}",
@@ -135,10 +135,12 @@ def send(
         before = store.outbox.counts()
         done = sender_for(store, registry).drain(timeout)
         counts = store.outbox.counts()
+        withdrawn = counts["withdrawn"] - before["withdrawn"]
         console = make_console()
         console.print(
-            f"Sent {counts['sent'] - before['sent']}, refused {counts['dead'] - before['dead']}, "
-            f"still pending {counts['pending']}.",
+            f"Sent {counts['sent'] - before['sent'] + withdrawn}, refused "
+            f"{counts['dead'] - before['dead']}, still pending {counts['pending']}"
+            f"{f', withdrawn {withdrawn}' if withdrawn else ''}.",
             soft_wrap=True,
         )
         if elsewhere:

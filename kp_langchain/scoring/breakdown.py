@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -20,6 +20,9 @@ STILL_LOADING = "embedding model still loading"
 EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
+
+# The `ScoreBreakdown.confidence_source` of a score whose trace is all that is known.
+UNKNOWN_SOURCE = "trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class ScoreBreakdown:
     rules: tuple[RuleFired, ...]
     novelty_source: str
     nearest: Nearest | None = None
-    confidence_source: str = "trace"
+    confidence_source: str = UNKNOWN_SOURCE
     elapsed_ms: _Number = 0.0
     latency_budget_ms: _Number | None = None
 
@@ -96,6 +99,21 @@ class ScoreBreakdown:
 
     def __str__(self) -> str:
         return self.line()
+
+    def with_confidence_from(
+        self, source: str, confidence: float, *, success: bool
+    ) -> ScoreBreakdown:
+        """Return the same breakdown, with the source of its confidence told.
+
+        Args:
+            source: Where the confidence comes from.
+            confidence: The outcome's confidence, 0 to 1.
+            success: Whether the run succeeded.
+        """
+        outcome = replace(
+            self.outcome_confidence, why=why_outcome(confidence, source, success=success)
+        )
+        return replace(self, outcome_confidence=outcome, confidence_source=source)
 
     def line(self) -> str:
         """Return the score and its parts in one line."""
@@ -159,6 +177,13 @@ class ScoreBreakdown:
 @cache
 def _reader() -> TypeAdapter[ScoreBreakdown]:
     return TypeAdapter(ScoreBreakdown)
+
+
+def why_outcome(confidence: float, source: str, *, success: bool) -> str:
+    """Return what the dimension outcome confidence rests on, in words."""
+    ended = "succeeded" if success else "failed, so x 0.3"
+    known = f" ({source})" if source != UNKNOWN_SOURCE else ""
+    return f"confidence {confidence:.2f}{known}, {ended}"
 
 
 def _product(part: Dimension) -> str:

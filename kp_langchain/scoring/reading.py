@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kp_langchain.scoring import dimensions
-from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.breakdown import (
+    UNKNOWN_SOURCE,
+    Dimension,
+    Nearest,
+    ScoreBreakdown,
+    why_outcome,
+)
 from kp_langchain.scoring.rules import apply_rules
 
 if TYPE_CHECKING:
@@ -90,8 +96,7 @@ class Reading:
         outcome = _dimension(
             self.outcome,
             weights.outcome_confidence,
-            f"confidence {self.confidence:.3f}, "
-            f"{'succeeded' if self.success else 'failed, so x 0.3'}",
+            why_outcome(self.confidence, UNKNOWN_SOURCE, success=self.success),
         )
         weighted_sum = (
             complexity.contribution

@@ -41,6 +41,7 @@ class Contribution:
         reason: What came of the last attempt, if it was no success.
         issues: The registry's complaints, each with `path` and `message`.
         body: The JSON text to send; None once it was sent or withdrawn.
+        withdraw_asked: Whether a verdict wants it withdrawn, which the sender does.
     """
 
     trace_id: str
@@ -55,6 +56,13 @@ class Contribution:
     reason: str | None = None
     issues: Sequence[dict[str, str]] | None = None
     body: str | None = None
+    withdraw_asked: bool = False
+
+    @property
+    def standing_in_words(self) -> str:
+        """The state, or that it is still to be withdrawn."""
+        waits = self.withdraw_asked and self.state != "withdrawn"
+        return "to withdraw" if waits else self.state
 
     @property
     def idempotency_key(self) -> str:
@@ -155,7 +163,7 @@ class Outbox:
         return Contribution(**found[0]) if found else None
 
     def next_pending(self, registry: str) -> Contribution | None:
-        """Return the pending contribution to `registry` that is due first, with its body."""
+        """Return what is to be sent to `registry`, or withdrawn from it, first; with its body."""
         from kp_langchain.store import outbox_queries
 
         with self._store._reading() as connection:  # noqa: SLF001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,11 +53,49 @@ def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
     return found
 
 
+def _to_be_withdrawn() -> sa.ColumnElement[bool]:
+    return sa.and_(_c.state == "sent", _c.withdraw_asked)
+
+
+def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
+    """Have a contribution withdrawn: at once if the registry has not got it, else by the sender."""
+    at_home = sa.or_(sa.and_(_c.state == "pending", _c.attempts == 0), _c.state == "dead")
+    this = sa.update(outbox).where(_c.trace_id == trace_id)
+    gone = {"state": "withdrawn", "withdraw_asked": True, "body": None, "changed_at": now}
+    connection.execute(this.where(at_home).values(gone))
+    out = this.where(_c.state.in_(("pending", "sent")))
+    connection.execute(out.values(withdraw_asked=True, due_at=now, changed_at=now))
+
+
+def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
+    """Let a contribution go after all; what a person withdrew stays withdrawn."""
+    this = sa.update(outbox).where(_c.trace_id == trace_id, _c.withdraw_asked)
+    now = datetime.now(UTC)
+    again = {
+        "state": "pending",
+        "body": body,
+        "attempts": 0,
+        "first_attempt_at": None,
+        "registry_id": None,
+        "due_at": now,
+        "changed_at": now,
+        "withdraw_asked": False,
+    }
+    connection.execute(this.where(_c.state == "withdrawn").values(again))
+    connection.execute(this.values(withdraw_asked=False))
+
+
+def renew_body(connection: sa.Connection, trace_id: str, body: str) -> None:
+    """Put another body in the place of one that was never tried."""
+    untried = sa.and_(_c.state == "pending", _c.attempts == 0)
+    connection.execute(sa.update(outbox).where(_c.trace_id == trace_id, untried).values(body=body))
+
+
 def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | None:
-    """Return the pending contribution to `registry` that is due first."""
+    """Return the contribution to `registry` that is to be sent, or withdrawn, first."""
     select = (
         sa.select(outbox)
-        .where(_c.state == "pending", _c.registry == registry)
+        .where(_c.registry == registry, sa.or_(_c.state == "pending", _to_be_withdrawn()))
         .order_by(_c.due_at, _c.trace_id)
         .limit(1)
     )
@@ -70,6 +109,7 @@ def update(connection: sa.Connection, row: dict[str, Any]) -> None:
         row["reason"] = clean_text(row["reason"])
     if row["issues"] is not None:
         row["issues"] = clean_json(list(row["issues"]))
+    row = {name: value for name, value in row.items() if name != "withdraw_asked"}
     connection.execute(sa.update(outbox).where(_c.trace_id == row["trace_id"]).values(row))
 
 

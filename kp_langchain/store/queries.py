@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -18,8 +18,9 @@ from kp_langchain.store.tables import runs
 _UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
 _MATCHES_SHOWN = 10
 _c = runs.c
-_listed = [column for column in runs.columns if column is not _c.body]
-_kept = _c.body.is_not(None).label("kept")
+# What only verdicts and what learns from them need is not listed.
+_unlisted = {_c.body, _c.body_expires_at, _c.keep_days, _c.looked_successful, _c.features}
+_listed = [column for column in runs.columns if column not in _unlisted]
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE = 20
 
@@ -76,7 +77,7 @@ def select_runs(
     newest_first: bool,
 ) -> list[dict[str, Any]]:
     """Return the columns of the runs without their bodies, and `kept`."""
-    select = which.applied(sa.select(*_listed, _kept)).order_by(*_order(newest_first))
+    select = which.applied(_select_listed()).order_by(*_order(newest_first))
     rows = connection.execute(select.limit(limit).offset(offset))
     return [dict(row._mapping) for row in rows]  # noqa: SLF001  (SQLAlchemy's documented name)
 
@@ -86,18 +87,55 @@ def count(connection: sa.Connection, which: Filter) -> int:
     return connection.scalar(which.applied(sa.select(sa.func.count()).select_from(runs))) or 0
 
 
+def _select_listed() -> sa.Select[Any]:
+    kept = _is_kept()
+    until = sa.case((kept, _c.body_expires_at)).label("kept_until")
+    return sa.select(*_listed, kept.label("kept"), until)
+
+
+def _is_kept() -> sa.ColumnElement[bool]:
+    """Whether the body is there; one that has expired counts as gone before it is removed."""
+    for_good = _c.body_expires_at.is_(None)
+    return sa.and_(_c.body.is_not(None), sa.or_(for_good, _c.body_expires_at > datetime.now(UTC)))
+
+
 def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     """Return the kept body of one run."""
     value: dict[str, Any] | None = connection.scalar(
-        sa.select(_c.body).where(_c.trace_id == trace_id)
+        sa.select(_c.body).where(_c.trace_id == trace_id, _is_kept())
     )
     return value
+
+
+def drop_expired_bodies(connection: sa.Connection) -> None:
+    """Remove the bodies whose time is over."""
+    expired = sa.update(runs).where(_c.body_expires_at <= datetime.now(UTC))
+    connection.execute(expired.values(body=None, body_expires_at=None))
+
+
+def find_to_judge(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
+    """Return the whole rows that `wanted` may mean, held until the transaction ends.
+
+    They are those of the trace or of the run with that id, else up to ten that begin so.
+    """
+    meant = [run["trace_id"] for run in find(connection, wanted)]
+    rows = connection.execute(
+        sa.select(runs).where(_c.trace_id.in_(meant)).order_by(_c.trace_id).with_for_update()
+    )
+    now = datetime.now(UTC)
+    found = []
+    for row in rows:
+        run = dict(row._mapping)  # noqa: SLF001
+        if run["body_expires_at"] is not None and run["body_expires_at"] <= now:
+            run |= {"body": None, "body_expires_at": None}
+        found.append(run)
+    return found
 
 
 def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
     """Return up to ten runs that `wanted` may mean: exact ids first, else ids that begin so."""
     uuid, prefix = exactly_or_beginning(wanted)
-    select = sa.select(*_listed, _kept).order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
+    select = _select_listed().order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
     exact = select.where(sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.run_id == uuid))
     found = connection.execute(exact).all()
     if not found and prefix:
@@ -115,7 +153,9 @@ def page_of_bodies(
 ) -> list[tuple[datetime, str, dict[str, Any]]]:
     """Return the next kept bodies behind the key `after`, with their own keys."""
     key = sa.tuple_(_c.created_at, _c.trace_id)
-    select = sa.select(_c.created_at, _c.trace_id, _c.body).where(_c.body.is_not(None))
+    select = sa.select(_c.created_at, _c.trace_id, _c.body).where(
+        _c.body.is_not(None), _c.body_expires_at.is_(None)
+    )
     if after is not None:
         last = sa.tuple_(
             sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
@@ -101,11 +101,22 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "profile": breakdown.profile,
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,
+        "withheld": scored.withheld,
     }
     row = {
         name: clean_text(value) if isinstance(value, str) else value for name, value in row.items()
     }
-    return row | {"breakdown": figures, "body": body}
+    expires_at = None
+    if body is not None and scored.decision != "contributed" and scored.keep_days is not None:
+        expires_at = datetime.now(UTC) + timedelta(days=scored.keep_days)
+    return row | {
+        "breakdown": figures,
+        "body": body,
+        "body_expires_at": expires_at,
+        "keep_days": scored.keep_days,
+        "looked_successful": scored.looked_successful,
+        "features": None if scored.features is None else json_text(dict(scored.features)),
+    }
 
 
 def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """Revision of the newest migration in `migrations/versions`; grows as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -62,10 +62,40 @@ runs = sa.Table(
     sa.Column("privacy_level", sa.String(), nullable=False),
     sa.Column("breakdown", sa.JSON(), nullable=False),
     sa.Column("body", sa.JSON(none_as_null=True)),
+    # When the body of a run that did not pass is to go, and how many days that is; null for never.
+    sa.Column("body_expires_at", UtcTime()),
+    sa.Column("keep_days", sa.Double()),
+    sa.Column("looked_successful", sa.Boolean()),
+    sa.Column("features", sa.JSON(none_as_null=True)),
+    sa.Column("withheld", sa.String()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
     sa.Index("ix_runs_score", "score"),
+    sa.Index("ix_runs_body_expires_at", "body_expires_at"),
+)
+
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("number", sa.Integer(), primary_key=True),
+    sa.Column("trace_id", key_text(), nullable=False),
+    sa.Column("at", UtcTime(), nullable=False),
+    sa.Column("success", sa.Boolean()),
+    sa.Column("confidence", sa.Double()),
+    sa.Column("note", sa.String()),
+    sa.Column("source", sa.String(), nullable=False),
+    sa.Index("ix_verdicts_trace_id", "trace_id", "at", "number"),
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("domain", sa.String(), primary_key=True),
+    sa.Column("version", sa.Integer(), primary_key=True, autoincrement=False),
+    sa.Column("active", sa.Boolean(), nullable=False),
+    sa.Column("installed_at", UtcTime(), nullable=False),
+    sa.Column("body", sa.JSON(), nullable=False),
 )
 
 outbox = sa.Table(
@@ -84,6 +114,8 @@ outbox = sa.Table(
     sa.Column("registry_id", sa.String()),
     sa.Column("reason", sa.String()),
     sa.Column("issues", sa.JSON(none_as_null=True)),
+    # A verdict asks; the sender, which never writes this column, does it.
+    sa.Column("withdraw_asked", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
     sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),
 )

@@ -3,104 +3,32 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import ValidationError
-
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.gate import leaves
-from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.location import Location, locate
+from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.rows import contribution_of, row_of
+from kp_langchain.store.stored_run import StoredRun, trace_of
+from kp_langchain.store.verdicts import Rescored, Verdict, log_rescored, redacted, rescore, unknown
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.schema import ReasoningTrace
 
-
-def _trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
-    try:
-        return ReasoningTrace.model_validate(body)
-    except ValidationError as error:
-        raise StoreError(
-            f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
-            "it was changed outside kp-langchain: restore it from a copy, or delete the run"
-        ) from error
-
-
-_ReadBody = Callable[[str], dict[str, Any] | None]
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """One scored run as the store has it.
-
-    Args:
-        trace_id: `kp:trace:<uuid>`.
-        run_id: LangChain's id of the root run.
-        created_at: When the run began, in UTC.
-        domain: The run's domain.
-        framework: `langchain`, `langgraph`, ..., if known.
-        agent_id: `kp:agent:<id>`, if known.
-        objective: The task in words.
-        success: Whether the run reached its goal.
-        confidence: The outcome's confidence, 0 to 1.
-        confidence_source: Where success and confidence came from, if known.
-        n_steps: Number of steps.
-        score: The score, 0 to 1.
-        threshold: What it was held against, 0 to 1.
-        decision: `contributed` or `below_threshold`.
-        profile: Name of the weight profile.
-        visibility: `private`, `org` or `network`.
-        privacy_level: `aggregated`, `federated` or `private`.
-        breakdown: How the score came about, as `ScoreBreakdown.to_dict` gives it.
-        kept: Whether the trace itself is in the store.
-    """
-
-    trace_id: str
-    run_id: str
-    created_at: datetime
-    domain: str
-    framework: str | None
-    agent_id: str | None
-    objective: str
-    success: bool
-    confidence: float
-    confidence_source: str | None
-    n_steps: int
-    score: float
-    threshold: float
-    decision: str
-    profile: str
-    visibility: str
-    privacy_level: str
-    breakdown: dict[str, Any]
-    kept: bool
-    read_body: InitVar[_ReadBody]
-
-    def __post_init__(self, read_body: _ReadBody) -> None:
-        # Not a field: it is no part of what the run is, nor of its dict.
-        vars(self)["_read_body"] = read_body
-
-    @property
-    def trace(self) -> ReasoningTrace | None:
-        """The trace itself, read from the store now; None unless it was kept.
-
-        Raises:
-            StoreError: The store cannot be read, or what it holds is no trace.
-        """
-        read_body: _ReadBody = vars(self)["_read_body"]
-        body = read_body(self.trace_id) if self.kept else None
-        return None if body is None else _trace_of(body, self.trace_id)
+# How often a process that writes looks for bodies whose time is over.
+_DROP_EXPIRED_EVERY_S = 600.0
 
 
 class TraceStore:
@@ -126,6 +54,7 @@ class TraceStore:
         self._lock = ForkSafeLock()
         self._engine: sa.Engine | None = None
         self._at_end: weakref.finalize[..., Any] | None = None
+        self._expired_dropped_at = float("-inf")
         _stores.add(self)
 
     @property
@@ -167,17 +96,31 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if registry is not None and leaves(one) and row["body"] is not None
         ]
-        from kp_langchain.store import outbox_queries, queries
+        verdicts = [
+            (row["trace_id"], redacted(one.verdict, row["privacy_level"]))
+            for one, row in zip(runs, rows, strict=True)
+            if one.verdict is not None
+        ]
+        from kp_langchain.store import outbox_queries, queries, verdict_queries
 
         with self._writing() as connection:
             queries.write(connection, rows)
+            verdict_queries.add(connection, verdicts)
             if leaving:
                 outbox_queries.enter(connection, leaving)
+            if time.monotonic() >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
+                queries.drop_expired_bodies(connection)
+                self._expired_dropped_at = time.monotonic()
 
     @property
     def outbox(self) -> Outbox:
         """The contributions of this store."""
         return Outbox(self)
+
+    @property
+    def models(self) -> Models:
+        """What was learned from the verdicts in this store."""
+        return Models(self)
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` means, or None.
@@ -193,12 +136,70 @@ class TraceStore:
         with self._reading() as connection:
             found = queries.find(connection, str(id))
         if len(found) > 1:
-            lines = "".join(
-                f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
-                for run in found
-            )
-            raise StoreError(f"{str(id)!r} may mean several runs; give more of one's id:{lines}")
+            raise _ambiguous(str(id), found)
         return self._stored(found[0]) if found else None
+
+    def report_outcome(
+        self,
+        id: str,  # noqa: A002
+        *,
+        success: bool | None = None,
+        confidence: float | None = None,
+        note: str | None = None,
+        source: str = "reported",
+        at: datetime | None = None,
+        registry: str | None = None,
+    ) -> list[Rescored]:
+        """Say how a run really ended, at any time after it was stored.
+
+        The run is scored again: outcome and rules anew, novelty and weights as they were when it
+        happened. A trace that passes now is contributed, if it is still kept; one that does not is
+        withdrawn, from the registry too, which the next process that sends does. Each run that
+        was scored again gives a log record `kp.trace_rescored`.
+
+        Args:
+            id: A trace id, a run id, or the first characters of either's UUID. The id of a run that
+                several handlers recorded means all its traces.
+            success: Whether it reached its goal.
+            confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
+                and 0.0 for a failure.
+            note: Why, in words; redacted before it is written.
+            source: Who says so.
+            at: When it was said; by default now. A verdict that is older than another one on the
+                same run is written down, and changes nothing.
+            registry: As for `add`.
+
+        Returns:
+            What changed, for each trace that was meant.
+
+        Raises:
+            ConfigError: Nothing is said, or a value cannot be used.
+            UnknownRunError: There is no such run.
+            StoreError: More than one run is meant; the message lists them.
+        """
+        from kp_langchain.store import queries
+
+        verdict = Verdict(success, confidence, note, source, at)
+        with self._writing() as connection:
+            rows = queries.find_to_judge(connection, str(id))
+            if not rows:
+                raise unknown(str(id), self.location)
+            if len({row["run_id"] for row in rows}) > 1:
+                raise _ambiguous(str(id), rows)
+            changes = [
+                rescore(connection, row, redacted(verdict, row["privacy_level"]), registry)
+                for row in rows
+            ]
+        log_rescored(changes, verdict)
+        return changes
+
+    def verdicts(self, trace_id: str) -> list[Verdict]:
+        """Return what was said of a run, the oldest first; `trace_id` is its trace's whole id."""
+        from kp_langchain.store import verdict_queries
+
+        with self._reading() as connection:
+            found = verdict_queries.of_trace(connection, trace_id.strip().lower())
+        return [Verdict(**row) for row in found]
 
     def runs(
         self,
@@ -255,7 +256,9 @@ class TraceStore:
         min_score: float | None = None,
         newest_first: bool = True,
     ) -> Iterator[ReasoningTrace]:
-        """Yield the kept traces, a few in memory at a time; the filters are those of `runs`.
+        """Yield the traces kept for good, a few at a time; the filters are those of `runs`.
+
+        Those that are kept for some days only, for the sake of a verdict, are not among them.
 
         No transaction stays open between two traces, so a slow reader holds nobody up; a run that
         is added meanwhile appears if its place in the order is still to come.
@@ -273,7 +276,7 @@ class TraceStore:
                 return
             for created_at, trace_id, body in page:
                 after = (created_at, trace_id)
-                yield _trace_of(body, trace_id)
+                yield trace_of(body, trace_id)
 
     def close(self) -> None:
         """Release the connections. Using the store again opens it again."""
@@ -348,6 +351,14 @@ class TraceStore:
         if self._engine is not None:
             _inherited.append(self._engine)
         self._engine = self._at_end = None
+
+
+def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> StoreError:
+    lines = "".join(
+        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
+        for run in found
+    )
+    return StoreError(f"{wanted!r} may mean several runs; give more of one's id:{lines}")
 
 
 def default_store(url: str | Path | None = None) -> TraceStore:

@@ -82,7 +82,7 @@ def test_text(explained):
         "  novelty             0.400 x 0.30 = 0.120   "
         "similarity 0.600 to the nearest remembered trace",
         "  tool diversity      1.000 x 0.30 = 0.300   1 distinct tool in 3 steps",
-        "  outcome confidence  0.500 x 0.20 = 0.100   confidence 0.500, succeeded",
+        "  outcome confidence  0.500 x 0.20 = 0.100   confidence 0.50, succeeded",
         "  weighted sum                       0.661",
         "  rule single_tool          0.661 -> 0.561   all its tool calls went to the same tool",
         "  score                              0.561   in 1.50 ms",

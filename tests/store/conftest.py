@@ -31,6 +31,7 @@ def _scored(
     content: str | None = "compare the quarters",
     tool_input: dict[str, Any] | None = None,
     visibility: Literal["private", "org", "network"] = "private",
+    **more: Any,
 ) -> ScoredTrace:
     part = Dimension(score, 0.25, score / 4)
     trace = ReasoningTrace(
@@ -69,6 +70,7 @@ def _scored(
         threshold=threshold,
         run_id=run_id or uuid.uuid4(),  # type: ignore[arg-type]
         keep_body=keep,
+        **more,
     )
 
 

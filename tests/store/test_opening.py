@@ -133,7 +133,7 @@ def test_a_newer_database_is_left_alone(url, scored):
     set_version(url, "9042")
     with (
         TraceStore(url) as store,
-        pytest.raises(StoreError, match=r"version 9042, .* up to 0002; upgrade it: pip install"),
+        pytest.raises(StoreError, match=r"version 9042, .* up to 0003; upgrade it: pip install"),
     ):
         store.count()
     set_version(url, "0002")

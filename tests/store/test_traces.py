@@ -52,6 +52,8 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "privacy_level": "aggregated",
         "breakdown": json.loads(json.dumps(one.breakdown.to_dict())),
         "kept": True,
+        "kept_until": None,
+        "withheld": None,
     }
     assert run.trace == one.trace
     assert run.created_at.utcoffset() == timedelta(0)

@@ -1,0 +1,120 @@
+"""`Models`: the confidence models of a store, and the verdicts they are learned from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kp_langchain.calibration import ConfidenceModel, LabelledRun
+    from kp_langchain.store.traces import TraceStore
+
+_LONGEST_TASK_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledModel:
+    """A confidence model as the store has it.
+
+    Args:
+        domain: The domain whose runs it is for.
+        version: Counted from 1 in each domain.
+        active: Whether it is the one in force.
+        installed_at: When it was installed, in UTC.
+        model: The model itself.
+    """
+
+    domain: str
+    version: int
+    active: bool
+    installed_at: datetime
+    model: ConfidenceModel
+
+
+class Models:
+    """The confidence models of one store. Got from `TraceStore.models`.
+
+    Every method raises `StoreError` when the database cannot be opened, read or written.
+    """
+
+    def __init__(self, store: TraceStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"Models({self._store.location!r})"
+
+    def labelled(self, domain: str) -> list[LabelledRun]:
+        """Return the runs of a domain whose success somebody told, the oldest first."""
+        from kp_langchain.store import verdict_queries
+
+        with self._store._reading() as connection:  # noqa: SLF001 - one room
+            rows = verdict_queries.labelled(connection, domain)
+        return [_labelled(row) for row in rows]
+
+    def verdict_counts(self) -> dict[str, tuple[int, int]]:
+        """Return, by domain, how many runs were said to have succeeded, and to have failed."""
+        from kp_langchain.store import verdict_queries
+
+        with self._store._reading() as connection:  # noqa: SLF001
+            return verdict_queries.counts(connection)
+
+    def install(self, model: ConfidenceModel) -> int:
+        """Put a model in force for its domain, in place of the one that was.
+
+        Returns:
+            Its version.
+        """
+        from kp_langchain.store import verdict_queries
+
+        now = datetime.now(UTC)
+        with self._store._writing() as connection:  # noqa: SLF001
+            return verdict_queries.install_model(connection, model.domain, model.to_dict(), now)
+
+    def remove(self, domain: str) -> bool:
+        """Take the model of a domain out of force; it stays in the list.
+
+        Returns:
+            Whether there was one.
+        """
+        from kp_langchain.store import verdict_queries
+
+        with self._store._writing() as connection:  # noqa: SLF001
+            return verdict_queries.remove_model(connection, domain)
+
+    def entries(self, domain: str | None = None) -> list[InstalledModel]:
+        """Return all models that were ever installed, or those of a domain, oldest first."""
+        return self._select(domain, only_active=False)
+
+    def in_force(self, domain: str) -> ConfidenceModel | None:
+        """Return the model in force for a domain, if there is one."""
+        found = self._select(domain, only_active=True)
+        return found[0].model if found else None
+
+    def _select(self, domain: str | None, *, only_active: bool) -> list[InstalledModel]:
+        from kp_langchain.calibration import ConfidenceModel
+        from kp_langchain.store import verdict_queries
+
+        with self._store._reading() as connection:  # noqa: SLF001
+            rows = verdict_queries.select_models(connection, domain, only_active=only_active)
+        return [
+            InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
+            for row in rows
+        ]
+
+
+def _labelled(row: dict[str, Any]) -> LabelledRun:
+    from kp_langchain.calibration import LabelledRun
+
+    values = row["breakdown"]
+    looked = row["looked_successful"]
+    return LabelledRun(
+        task=" ".join(row["objective"].casefold().split())[:_LONGEST_TASK_CHARS],
+        success=row["success"],
+        features=row["features"],
+        looked_successful=True if looked is None else looked,
+        complexity=values["complexity"]["value"],
+        novelty=values["novelty"]["value"],
+        tool_diversity=values["tool_diversity"]["value"],
+        created_at=row["created_at"],
+    )

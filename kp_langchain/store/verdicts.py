@@ -1,0 +1,271 @@
+"""Verdicts: what somebody says of a run, and what that changes. Loads SQLAlchemy when one is given.
+
+A verdict scores the run again: outcome confidence and the rules anew, everything else as it was.
+What passes now is contributed now, and what does not is taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain.gate import Decision, decide
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.rescoring import with_outcome
+from kp_langchain.store.rows import clean_text, contribution_of, json_text
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+log = logging.getLogger("kp_langchain")
+
+CERTAIN = {True: 1.0, False: 0.0}
+"""The confidence of a verdict that tells none: whoever gives one has looked."""
+
+_LONGEST_SOURCE_CHARS = 100
+_LONGEST_NOTE_CHARS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What somebody said of a run.
+
+    Args:
+        success: Whether the run reached its goal; None if that was not said.
+        confidence: How sure one can be of its result, 0 to 1; None if that was not said.
+        note: Why, in words.
+        source: Who said it: `reported`, `label`, `langsmith`, `outcome function`, ...
+        at: When it was said, in UTC.
+
+    Raises:
+        ConfigError: Nothing is said, or a value is of the wrong kind; the message says which.
+    """
+
+    success: bool | None = None
+    confidence: float | None = None
+    note: str | None = None
+    source: str = "reported"
+    at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.success is None and self.confidence is None:
+            raise ConfigError("a verdict says nothing; give success=True or False, or a confidence")
+        if not isinstance(self.success, bool | None):
+            raise ConfigError(f"success is {_shown(self.success)}; give True or False")
+        if self.confidence is not None and not _is_unit(self.confidence):
+            raise ConfigError(f"confidence is {_shown(self.confidence)}; give a number from 0 to 1")
+        for name, longest in (("note", _LONGEST_NOTE_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
+            text = getattr(self, name)
+            if not isinstance(text, str | None):
+                raise ConfigError(f"{name} is a {type(text).__name__}; give text")
+            if text is not None:
+                object.__setattr__(self, name, text[:longest])
+        if not isinstance(self.at, datetime | None):
+            raise ConfigError(f"at is a {type(self.at).__name__}; give a datetime")
+        at = self.at or datetime.now(UTC)
+        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        object.__setattr__(self, "at", at)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """What a verdict changed of one run.
+
+    Args:
+        trace_id: `kp:trace:<uuid>`.
+        run_id: LangChain's id of the root run.
+        domain: The run's domain.
+        threshold: What its score is held against, 0 to 1.
+        kept: Whether the trace itself is in the store; one that is not cannot be contributed.
+        success_before, success: Whether it counts as a success.
+        confidence_before, confidence: The outcome's confidence, 0 to 1.
+        score_before, score: The score, 0 to 1.
+        decision_before, decision: `contributed` or `below_threshold`.
+    """
+
+    trace_id: str
+    run_id: str
+    domain: str
+    threshold: float
+    kept: bool
+    success_before: bool
+    success: bool
+    confidence_before: float
+    confidence: float
+    score_before: float
+    score: float
+    decision_before: Decision
+    decision: Decision
+
+
+def rescore(
+    connection: sa.Connection, row: dict[str, Any], verdict: Verdict, registry: str | None
+) -> Rescored:
+    """Write a verdict on a run and whatever follows from it.
+
+    Args:
+        connection: A write transaction.
+        row: The run, read within it.
+        verdict: The verdict; its note is redacted already. One that is older than another that is
+            there is written down, and changes nothing.
+        registry: URL of the registry to contribute to, if any.
+    """
+    from kp_langchain.store import queries, verdict_queries
+
+    newest = verdict_queries.newest(connection, row["trace_id"])
+    verdict_queries.add(connection, [(row["trace_id"], verdict)])
+    after = row
+    if newest is None or newest["at"] <= verdict.at:
+        after = _judged(row, verdict)
+        queries.write(connection, [after])
+        if after["decision"] != row["decision"] or after["body"] is not None:
+            _settle(connection, row, after, registry)
+    return Rescored(
+        trace_id=row["trace_id"],
+        run_id=row["run_id"],
+        domain=row["domain"],
+        threshold=row["threshold"],
+        kept=after["body"] is not None,
+        success_before=row["success"],
+        success=after["success"],
+        confidence_before=row["confidence"],
+        confidence=after["confidence"],
+        score_before=row["score"],
+        score=after["score"],
+        decision_before=row["decision"],
+        decision=after["decision"],
+    )
+
+
+def _judged(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+    """The row of a run as it is after a verdict."""
+    success = row["success"] if verdict.success is None else verdict.success
+    confidence = CERTAIN[success] if verdict.confidence is None else float(verdict.confidence)
+    breakdown = with_outcome(
+        ScoreBreakdown.from_dict(row["breakdown"]),
+        success=success,
+        confidence=confidence,
+        source=verdict.source,
+        error_recoveries=_error_recoveries(row),
+    )
+    passed = (
+        row["body"] is not None
+        and row["withheld"] is None
+        and decide(breakdown.total, row["threshold"]) == "contributed"
+    )
+    after = row | {
+        "success": success,
+        "confidence": confidence,
+        "confidence_source": clean_text(verdict.source),
+        "score": breakdown.total,
+        "breakdown": json_text(breakdown.to_dict()),
+        "decision": "contributed" if passed else "below_threshold",
+        "body": _judged_body(row["body"], success, confidence, breakdown.total, verdict.source),
+    }
+    if passed:
+        after["body_expires_at"] = None
+    elif row["decision"] == "contributed" and row["keep_days"] is not None:
+        keep = timedelta(days=row["keep_days"])
+        after["body_expires_at"] = datetime.now(UTC) + keep
+        after["body"] = after["body"] if keep else None
+    return after
+
+
+def _judged_body(
+    body: dict[str, Any] | None, success: bool, confidence: float, score: float, source: str
+) -> Any:
+    if body is None:
+        return None
+    metadata, outcome = body["metadata"], body["outcome"]
+    confirmed = [*metadata.get("validated_by", []), source]
+    metadata = metadata | {
+        "success": success,
+        "quality_score": score,
+        "validated_by": list(dict.fromkeys(confirmed)),
+    }
+    return json_text(body | {"metadata": metadata, "outcome": outcome | {"confidence": confidence}})
+
+
+def _error_recoveries(row: dict[str, Any]) -> int:
+    if row["features"] is not None:
+        return int(row["features"]["error_recoveries"])
+    if row["body"] is not None:
+        return sum(step["type"] == "error_recovery" for step in row["body"]["steps"])
+    fired = {rule["name"] for rule in row["breakdown"]["rules"]}
+    return 3 if "recovered_errors" in fired else 0  # all that is left to tell
+
+
+def _settle(
+    connection: sa.Connection, before: dict[str, Any], after: dict[str, Any], registry: str | None
+) -> None:
+    """Have the outbox agree with a run's decision."""
+    from kp_langchain.store import outbox_queries
+
+    trace_id = after["trace_id"]
+    if after["decision"] == "below_threshold":
+        outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+    elif after["visibility"] != "private":
+        if before["decision"] == "below_threshold":
+            outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
+            if registry is not None:
+                now = datetime.now(UTC)
+                outbox_queries.enter(connection, [contribution_of(after, registry, now)])
+        else:
+            outbox_queries.renew_body(connection, trace_id, after["body"])
+
+
+def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
+    """Write one INFO record for each run that was scored again."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    for change in changes:
+        fields = asdict(change) | {"event": "kp.trace_rescored", "source": verdict.source}
+        line = "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s"
+        said = (
+            change.domain,
+            change.decision_before,
+            change.decision,
+            change.score_before,
+            change.score,
+            change.threshold,
+            verdict.source,
+            change.trace_id,
+        )
+        with suppress(Exception):  # a handler or filter of the host's
+            try:
+                log.info(line, *said, extra=fields)
+            except KeyError:  # a record factory of the host's owns one of these names
+                log.info(line, *said, extra={"kp": fields})
+
+
+def redacted(verdict: Verdict, privacy_level: str) -> Verdict:
+    """Return the verdict without what may not be written of its note."""
+    if verdict.note is None:
+        return verdict
+    from kp_langchain.config import Settings
+    from kp_langchain.redaction import redact
+
+    rules = Settings.current().redaction
+    note = redact(clean_text(verdict.note), level=privacy_level, rules=rules).value
+    return replace(verdict, note=str(note))
+
+
+def unknown(id_: str, location: str) -> UnknownRunError:
+    """Return the error for an id that no run has."""
+    return UnknownRunError(
+        f"no run {id_!r} in {location}; list them: kp-langchain review, or flush the handler first"
+    )
+
+
+def _is_unit(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0 <= value <= 1  # type: ignore[arg-type, operator]
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, bool | int | float) else f"a {type(value).__name__}"

@@ -1,0 +1,319 @@
+"""Verdicts that come after a run was stored; every test runs on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kp_langchain import ConfigError, Scorer, StoreError, UnknownRunError
+from kp_langchain.gate import ScoredTrace, decide
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.store import TraceStore, Verdict
+
+REGISTRY = "https://registry.example.org"
+EARLIER, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(url):
+    with TraceStore(url) as store:
+        yield store
+
+
+def run(
+    *, success=True, confidence=0.5, threshold=0.5, recoveries=0, visibility="network", **more
+) -> ScoredTrace:
+    """A run that was really scored."""
+    kinds = ["thought", "tool_call", "observation", *["error_recovery"] * recoveries, "thought"]
+    tools = {1: "ledger", 2: "search"}
+    trace = ReasoningTrace.model_validate(
+        {
+            "metadata": {
+                "task_domain": "finance",
+                "success": success,
+                "visibility": visibility,
+            },
+            "task": {"objective": "compare the quarters"},
+            "steps": [
+                {"step_id": at, "type": kind, "content": f"step {at}"}
+                | ({"tool": {"name": tools[at]}} if at in tools else {})
+                for at, kind in enumerate(kinds)
+            ],
+            "outcome": {"result_summary": "it grew", "confidence": confidence},
+        }
+    )
+    breakdown = Scorer(embedder=None).score(trace)
+    trace.metadata.quality_score = breakdown.total
+    decision = decide(breakdown.total, threshold)
+    return ScoredTrace(
+        trace=trace,
+        breakdown=breakdown,
+        decision=decision,
+        threshold=threshold,
+        run_id=uuid.uuid4(),
+        features={"error_recoveries": float(recoveries)},
+        looked_successful=success,
+        **{"keep_body": True, "keep_days": 7.0, **more},
+    )
+
+
+def states(store):
+    return {state: number for state, number in store.outbox.counts().items() if number}
+
+
+def test_a_run_that_passes_now_is_contributed_now(store):
+    one = run(threshold=0.6)
+    store.add(one, registry=REGISTRY)
+    assert (one.decision, states(store)) == ("below_threshold", {})
+    assert store.get(one.trace.id).kept_until is not None
+
+    (change,) = store.report_outcome(str(one.run_id), success=True, registry=REGISTRY)
+
+    assert (change.decision_before, change.decision) == ("below_threshold", "contributed")
+    assert (change.score_before, change.confidence) == (one.breakdown.total, 1.0)
+    stored = store.get(one.trace.id)
+    assert (stored.score, stored.decision, stored.kept_until) == (
+        change.score,
+        "contributed",
+        None,
+    )
+    assert (stored.confidence, stored.confidence_source) == (1.0, "reported")
+    trace = stored.trace
+    assert trace.metadata.quality_score == stored.score == stored.breakdown["total"]
+    assert (trace.outcome.confidence, trace.metadata.validated_by) == (1.0, ["reported"])
+    assert states(store) == {"pending": 1}
+    sent = json.loads(store.outbox.get(one.trace.id).body)
+    assert ReasoningTrace.model_validate(sent) == trace
+    assert list(store.traces()) == [trace]
+
+
+def test_a_run_that_no_longer_passes_is_withdrawn_before_it_left(store):
+    one = run(confidence=0.8)
+    store.add(one, registry=REGISTRY)
+    assert (one.decision, states(store)) == ("contributed", {"pending": 1})
+    (change,) = store.report_outcome(one.trace.id, success=False, note="the total was wrong")
+    assert change.decision == "below_threshold"
+    assert states(store) == {"withdrawn": 1}
+    assert store.outbox.get(one.trace.id).body is None
+    stored = store.get(one.trace.id)
+    expected = datetime.now(UTC) + timedelta(days=7)
+    assert abs(stored.kept_until - expected) < timedelta(minutes=5)
+    assert list(store.traces()) == []
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    first=st.booleans(),
+    confidence=st.floats(0, 1),
+    recoveries=st.integers(0, 5),
+    success=st.booleans(),
+    said=st.none() | st.floats(0, 1),
+)
+def test_the_score_is_what_it_would_have_been(
+    store, first, confidence, recoveries, success, said
+):
+    one = run(success=first, confidence=confidence, recoveries=recoveries)
+    store.add(one)
+    store.report_outcome(one.trace.id, success=success, confidence=said)
+    as_said = one.trace.model_copy(deep=True)
+    as_said.metadata.success = success
+    as_said.outcome.confidence = float(success) if said is None else said
+    expected = Scorer(embedder=None).score(as_said)
+    stored = store.get(one.trace.id)
+    assert stored.score == pytest.approx(expected.total, abs=1e-12)
+    assert stored.breakdown["rules"] == pytest.approx(expected.to_dict()["rules"])
+    assert stored.decision == decide(expected.total, one.threshold)
+
+
+def test_novelty_stays_what_it_was(store):
+    one = run()
+    store.add(one)
+    before = store.get(one.trace.id).breakdown
+    store.report_outcome(one.trace.id, success=False)
+    after = store.get(one.trace.id).breakdown
+    for name in ("complexity", "novelty", "tool_diversity", "profile", "novelty_source", "nearest"):
+        assert after[name] == before[name]
+    assert after["outcome_confidence"] != before["outcome_confidence"]
+
+
+def test_changing_ones_mind_sends_once(store):
+    one = run(confidence=0.8)
+    store.add(one, registry=REGISTRY)
+    for success in (False, True, False, True):
+        store.report_outcome(one.trace.id, success=success, registry=REGISTRY)
+    assert states(store) == {"pending": 1}
+    assert json.loads(store.outbox.get(one.trace.id).body)["metadata"]["success"] is True
+    assert [verdict.success for verdict in store.verdicts(one.trace.id)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_what_a_person_took_out_of_the_outbox_stays_out(store):
+    one = run(confidence=0.8)
+    store.add(one, registry=REGISTRY)
+    store.outbox.remove(one.trace.id)
+    store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert states(store) == {}
+
+
+def test_a_private_trace_stays_at_home(store):
+    one = run(threshold=0.6, visibility="private")
+    store.add(one, registry=REGISTRY)
+    (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert (change.decision, states(store)) == ("contributed", {})
+
+
+def test_a_trace_that_could_not_be_redacted_is_never_contributed(store):
+    one = run(threshold=0.6, withheld="redaction failed", keep_days=None)
+    store.add(one, registry=REGISTRY)
+    (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert change.score >= one.threshold
+    assert (change.decision, states(store)) == ("below_threshold", {})
+    assert store.get(one.trace.id).withheld == "redaction failed"
+
+
+def test_without_its_body_a_run_is_scored_again_but_not_contributed(store):
+    one = run(threshold=0.6, keep_body=False)
+    store.add(one, registry=REGISTRY)
+    (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert change.score >= one.threshold
+    assert (change.kept, change.decision, states(store)) == (False, "below_threshold", {})
+    assert store.get(one.trace.id).score == change.score
+
+
+def test_a_body_whose_time_is_over_is_gone(store, url):
+    one, other = run(threshold=0.6, keep_days=0.0), run(threshold=0.6)
+    store.add_many([one, other])
+    assert store.get(one.trace.id).kept is False
+    assert store.get(one.trace.id).trace is None
+    assert store.get(other.trace.id).trace == other.trace
+    (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert (change.kept, states(store)) == (False, {})
+    with TraceStore(url) as again:  # a process that begins looks for what is over
+        again.add(run())
+        with again._reading() as connection:
+            bodies = connection.execute(sa.text("SELECT trace_id, body FROM runs")).all()
+    assert {trace_id for trace_id, body in bodies if body is None} == {one.trace.id}
+
+
+def test_an_older_verdict_is_written_down_and_changes_nothing(store):
+    one = run()
+    store.add(one)
+    store.report_outcome(one.trace.id, success=False, at=LATER)
+    (change,) = store.report_outcome(one.trace.id, success=True, at=EARLIER)
+    assert (change.success, change.score) == (False, change.score_before)
+    assert [(v.success, v.at) for v in store.verdicts(one.trace.id)] == [
+        (True, EARLIER),
+        (False, LATER),
+    ]
+
+
+def test_one_run_that_several_handlers_recorded_is_judged_as_one(store):
+    first, second = run(), run()
+    both = [first, ScoredTrace(**{n: getattr(second, n) for n in second.__slots__} | {"run_id": first.run_id})]
+    store.add_many(both)
+    changes = store.report_outcome(str(first.run_id), success=False)
+    assert {change.trace_id for change in changes} == {first.trace.id, second.trace.id}
+    (change,) = store.report_outcome(first.trace.id, success=True)
+    assert change.trace_id == first.trace.id
+
+
+def test_an_id_that_means_nothing_or_too_much_is_an_error(store):
+    with pytest.raises(UnknownRunError, match="no run 'deadbeef'"):
+        store.report_outcome("deadbeef", success=True)
+    ids = [f"kp:trace:aaaaaaaa-0000-4000-8000-00000000000{at}" for at in (1, 2)]
+    for id_ in ids:
+        one = run()
+        one.trace.id = id_
+        store.add(one)
+    with pytest.raises(StoreError, match="may mean several runs"):
+        store.report_outcome("aaaaaaaa", success=True)
+    assert all(store.verdicts(id_) == [] for id_ in ids)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({}, "says nothing"),
+        ({"note": "hm"}, "says nothing"),
+        ({"success": "yes"}, "success is a str; give True or False"),
+        ({"success": 1}, "success is 1; give True or False"),
+        ({"confidence": 1.5}, "confidence is 1.5; give a number from 0 to 1"),
+        ({"confidence": float("nan")}, "confidence is nan"),
+        ({"confidence": True}, "confidence is True"),
+        ({"success": True, "note": b"x"}, "note is a bytes"),
+        ({"success": True, "at": "today"}, "at is a str"),
+    ],
+)
+def test_an_unusable_verdict_is_an_error_and_changes_nothing(store, said, complaint):
+    one = run()
+    store.add(one)
+    with pytest.raises(ConfigError, match=complaint):
+        store.report_outcome(one.trace.id, **said)
+    assert store.verdicts(one.trace.id) == []
+
+
+def test_notes_are_redacted_and_hostile_ones_are_stored(store):
+    one = run()
+    store.add(one)
+    key = "sk-ant-api03-" + "a1B2c3D4" * 11 + "AA"
+    store.report_outcome(one.trace.id, success=True, note=f"it used {key}\x00\ud800" + "x" * 9000)
+    (verdict,) = store.verdicts(one.trace.id)
+    assert key not in verdict.note
+    assert "REDACTED" in verdict.note
+    assert len(verdict.note) <= 4000
+
+
+def test_every_rescoring_is_logged_with_before_and_after(store, caplog):
+    one = run(threshold=0.6)
+    store.add(one)
+    with caplog.at_level(logging.INFO, "kp_langchain"):
+        (change,) = store.report_outcome(one.trace.id, success=True, source="desk")
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "kp.trace_rescored"]
+    assert record.trace_id == one.trace.id
+    assert (record.score_before, record.score) == (change.score_before, change.score)
+    assert (record.decision_before, record.decision) == ("below_threshold", "contributed")
+    assert record.source == "desk"
+    assert "below_threshold -> contributed" in record.getMessage()
+
+
+def test_verdicts_that_come_with_a_run_are_kept_and_do_not_score_it_again(store):
+    one = run(verdict=Verdict(success=False, source="outcome function", note="wrong sum"))
+    store.add(one)
+    (verdict,) = store.verdicts(one.trace.id)
+    assert (verdict.success, verdict.source, verdict.note) == (
+        False,
+        "outcome function",
+        "wrong sum",
+    )
+    assert store.get(one.trace.id).score == one.breakdown.total
+
+
+def test_the_newest_success_that_was_told_is_the_label(store):
+    runs = [run() for _ in range(4)]
+    store.add_many(runs)
+    store.report_outcome(runs[0].trace.id, success=True, at=EARLIER)
+    store.report_outcome(runs[0].trace.id, success=False, at=LATER)
+    store.report_outcome(runs[1].trace.id, success=True, at=EARLIER)
+    store.report_outcome(runs[1].trace.id, confidence=0.3, at=LATER)
+    store.report_outcome(runs[2].trace.id, confidence=0.3)
+    labelled = store.models.labelled("finance")
+    assert sorted(one.success for one in labelled) == [False, True]
+    assert store.models.verdict_counts() == {"finance": (1, 1)}
+    assert store.models.labelled("code") == []
+    first = labelled[0]
+    assert first.task == "compare the quarters"
+    assert first.novelty == 0.5
+    assert first.looked_successful is True
