@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class ForkSafeLock:
@@ -53,6 +55,15 @@ class Undisturbed:
 
     def __exit__(self, *_: object) -> None:
         self._busy.release()
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """A block inside the block for which no fork waits."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def _before_fork(self) -> None:
         with self._turnstile:

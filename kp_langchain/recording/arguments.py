@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -14,7 +14,12 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.store import TraceStore, default_store
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.tally import Tally
+    from kp_langchain.recording.verifying import Verifier, Verifiers
     from kp_langchain.registry import Registry
+
+
+_LONGEST_VERIFIER_S = 3600
 
 
 class Default(Enum):
@@ -28,6 +33,8 @@ def check(
     domain: object,
     scorer: object,
     outcome: object,
+    verifiers: object,
+    verifier_timeout_s: object,
     agent_id: object,
     on_scored: object,
     objective: object,
@@ -49,6 +56,21 @@ def check(
                 f"{name} is {function!r}; give a function (not an async one, it is called on a "
                 "worker thread) or leave it out"
             )
+    if not isinstance(verifiers, (list, tuple)) or not all(
+        callable(one) and not isinstance(one, type) for one in verifiers
+    ):
+        raise ConfigError(
+            f"verifiers is {verifiers!r}; give a list of functions, each of one FinishedRun"
+        )
+    if (
+        isinstance(verifier_timeout_s, bool)
+        or not isinstance(verifier_timeout_s, (int, float))
+        or not 0 < verifier_timeout_s <= _LONGEST_VERIFIER_S
+    ):
+        raise ConfigError(
+            f"verifier_timeout_s is {verifier_timeout_s!r}; give seconds, more than 0 and at most "
+            f"{_LONGEST_VERIFIER_S}"
+        )
     if scorer is not None and (
         isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
     ):
@@ -73,6 +95,16 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
         return said.strip() if isinstance(said, str) else ""
 
     return ask
+
+
+def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> Verifiers | None:
+    """The verifiers that were given, or None."""
+    if not given:
+        return None
+    # Here, because asyncio takes its time to import, and most handlers have no verifiers.
+    from kp_langchain.recording.verifying import Verifiers
+
+    return Verifiers(tuple(given), timeout_s, tally)
 
 
 def policies(

@@ -34,6 +34,7 @@ from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.verifying import Verifier
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
 
@@ -77,6 +78,12 @@ class KPCallbackHandler(BaseCallbackHandler):
             without one, nothing goes to the network.
         outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
+        verifiers: Judge finished runs that neither `outcome` nor a `kp.outcome` event called a
+            success or a failure, one after the other until one does. Each is a function like
+            `outcome`, may be async, and may add a `note`. It runs on the worker and may send what
+            it is given elsewhere, such as to a language model: every text of the `FinishedRun` is
+            redacted, and it has neither `output` nor `metadata`.
+        verifier_timeout_s: Longest wait for one verifier, in seconds.
         agent_id: Who ran; written as `kp:agent:<id>`.
         on_scored: Called on the worker with each `ScoredTrace`, after the store was given it.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
@@ -100,6 +107,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         store: TraceStore | str | Path | Default | None = Default.STORE,
         registry: Registry | str | None = None,
         outcome: OutcomeFunction | None = None,
+        verifiers: Sequence[Verifier] = (),
+        verifier_timeout_s: float = 10.0,
         agent_id: str | None = None,
         on_scored: Callable[[ScoredTrace], object] | None = None,
         objective: Callable[[Any], str | None] | None = None,
@@ -110,6 +119,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             domain=domain,
             scorer=scorer,
             outcome=outcome,
+            verifiers=verifiers,
+            verifier_timeout_s=verifier_timeout_s,
             agent_id=agent_id,
             on_scored=on_scored,
             objective=objective,
@@ -157,6 +168,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             keeper=self._keeper,
             sender=self._sender,
             outcome=outcome,
+            verifiers=arguments.verifiers_of(verifiers, verifier_timeout_s, self._tally),
             agent_id=agent_id,
             on_scored=on_scored,
             rules=settings.redaction,
@@ -217,14 +229,17 @@ class KPCallbackHandler(BaseCallbackHandler):
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
             record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
             `waiting_to_store` now, and `not_stored`, given up; `callback_errors`,
-            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`, and
-            `over_budget`: runs whose scoring took longer than `latency_budget_ms`.
+            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
+            `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
+            many late ones hang; and `over_budget`: runs whose scoring took longer than
+            `latency_budget_ms`.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
-            "waiting_to_store", "over_budget",
+            "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
+            "verifiers_skipped",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()

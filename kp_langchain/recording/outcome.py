@@ -28,7 +28,10 @@ _OUT_OF_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What an `outcome` function is given to judge a run by. Nothing in it is redacted yet.
+    """What an `outcome` function or a verifier is given to judge a run by.
+
+    For an `outcome` function nothing in it is redacted yet. For a verifier, which may send it out,
+    all texts are; `output` is None and `metadata` empty.
 
     Args:
         run_id: LangChain's id of the root run.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.keeping import Keeper
     from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.tally import Tally
+    from kp_langchain.recording.verifying import Verifiers
     from kp_langchain.redaction.rules import Rules
     from kp_langchain.registry.sender import Sender
     from kp_langchain.scoring.scorer import Scorer
@@ -62,6 +63,7 @@ class Pipeline:
     keeper: Keeper | None
     sender: Sender | None
     outcome: OutcomeFunction | None
+    verifiers: Verifiers | None
     agent_id: str | None
     on_scored: Callable[[ScoredTrace], object] | None
     rules: Rules
@@ -113,17 +115,34 @@ class Pipeline:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
         policy = self.policy_for(domain)
-        verdict, answer = self._judge(record, domain, story)
+        answer = story.last_thought if record.answer is None else record.answer
+        success = looks_successful(
+            answer,
+            ended_well=record.ending == "finished" and not record.limit_reached,
+            unresolved_error=story.unresolved_error,
+        )
+        reports = self._reports(record, domain, story, answer, success=success)
         trace = build_trace(
             record,
             story,
             domain=domain,
             agent_id=self.agent_id,
             policy=policy,
-            verdict=verdict,
+            verdict=judge(success),
             answer=answer,
             redaction=redaction,
         )
+        # Of a text that could not be redacted nothing is left to be judged.
+        if not redaction.failed and all(report.success is None for _, report in reports):
+            reports += self._verified(trace, record)
+        verdict = judge(
+            success,
+            reports=reports,
+            structured=record.claimed_confidence,
+            logprobs=record.logprobs,
+        )
+        trace.metadata.success = verdict.success
+        trace.outcome.confidence = verdict.confidence
         siblings = _siblings.setdefault(record.run_id, set())
         # What is left of a trace after failed redaction is nothing to remember or to contribute.
         assess = self.scorer.score if redaction.failed else self.scorer.evaluate
@@ -148,13 +167,10 @@ class Pipeline:
             keep_body=policy.keep == "all" or decision == "contributed",
         )
 
-    def _judge(self, record: RunRecord, domain: str, story: Story) -> tuple[Judgement, str]:
-        answer = story.last_thought if record.answer is None else record.answer
-        success = looks_successful(
-            answer,
-            ended_well=record.ending == "finished" and not record.limit_reached,
-            unresolved_error=story.unresolved_error,
-        )
+    def _reports(
+        self, record: RunRecord, domain: str, story: Story, answer: str, *, success: bool
+    ) -> list[tuple[str, Report]]:
+        """What the outcome function and the `kp.outcome` event say, by source, best first."""
         said: object = None
         if self.outcome is not None:
             run = FinishedRun(
@@ -178,15 +194,15 @@ class Pipeline:
                 reports.append((source, read_report(what)))
             except ReportError as error:
                 self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
-        return (
-            judge(
-                success,
-                reports=reports,
-                structured=record.claimed_confidence,
-                logprobs=record.logprobs,
-            ),
-            answer,
-        )
+        return reports
+
+    def _verified(self, trace: ReasoningTrace, record: RunRecord) -> list[tuple[str, Report]]:
+        if self.verifiers is None:
+            return []
+        if self.keeper is not None:
+            self.keeper.catch_up()  # they may take their time
+        opinions = self.verifiers.ask(trace, run_id=record.run_id, failed=bool(record.error))
+        return [(opinion.source, opinion.report) for opinion in opinions]
 
 
 def build_trace(

@@ -13,7 +13,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kp_langchain._forksafe import Undisturbed
 from kp_langchain._notices import told, warn_once
@@ -122,6 +123,15 @@ class Worker:
             except queue.Empty:
                 break
         return done.is_set()
+
+    @contextmanager
+    def only_waiting(self) -> Iterator[None]:
+        """A block in which the job under way waits for others, so that a fork need not wait."""
+        if threading.current_thread() is self._thread:
+            with self._undisturbed.lifted():
+                yield
+        else:
+            yield
 
     def _at_exit(self) -> None:
         until = time.monotonic() + self.exit_timeout_s
