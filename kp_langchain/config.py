@@ -15,6 +15,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -193,7 +194,7 @@ class Settings(BaseSettings):
         origins: list[tuple[str, Mapping[str, Any]]] = [
             *((f"argument {name}", {name: value}) for name, value in arguments.items()),
             (_ENVIRONMENT, EnvSettingsSource(type(self))()),
-            (str(_config_file()), _read_toml()),
+            (str(config_file()), _read_toml()),
         ]
         told = "".join(f"\n  {_describe(fault, origins)}" for fault in faults)
         raise ConfigError(f"these settings cannot be used:{told}")
@@ -213,6 +214,19 @@ class Settings(BaseSettings):
         if known is None or known[0] != now:
             known = _current = (now, cls())
         return known[1]
+
+    @classmethod
+    def supposing(cls, text: str) -> Settings:
+        """Return what would hold without arguments if the configuration file held `text`.
+
+        Raises:
+            ConfigError: As for the constructor.
+        """
+        token = _supposed_text.set(text)
+        try:
+            return cls()
+        finally:
+            _supposed_text.reset(token)
 
     @classmethod
     def settings_customise_sources(
@@ -237,11 +251,12 @@ class Settings(BaseSettings):
 
 
 _current: tuple[object, Settings] | None = None
+_supposed_text: ContextVar[str | None] = ContextVar("supposed_text", default=None)
 
 
 def _sources() -> object:
     """Everything that `Settings()` depends on, to be compared."""
-    file = _config_file()
+    file = config_file()
     try:
         content = file.expanduser().read_bytes()
     except (OSError, RuntimeError):
@@ -250,16 +265,19 @@ def _sources() -> object:
     return file, content, variables
 
 
-def _config_file() -> Path:
+def config_file() -> Path:
+    """Return the configuration file's path as it was given; it may not exist, or begin with `~`."""
     return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
 
 
 def _read_toml() -> dict[str, Any]:
     named = bool(os.environ.get(_FILE_VARIABLE))
-    path = _config_file()
+    path = config_file()
+    supposed = _supposed_text.get()
     text = ""
     try:
-        text = path.expanduser().read_bytes().decode()
+        # A byte order mark is what some editors put before UTF-8.
+        text = path.expanduser().read_bytes().decode("utf-8-sig") if supposed is None else supposed
         return tomllib.loads(text)
     except FileNotFoundError:
         if not named:
