@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
 import secrets
 import stat
 import tomllib
@@ -115,7 +117,7 @@ def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
     policy = wanted.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
         policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
-    addition = tomlkit.dumps({"domains": {domain: _laid_out(values)}})
+    addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_laid_out(values))}"
     try:
         new = _edited(plain, domain, values, addition)
         right = tomllib.loads(new) == wanted
@@ -179,6 +181,13 @@ def _laid_out(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             laid_out[key] = value
     return laid_out
+
+
+def _key(name: str) -> str:
+    """A name as a key; quoted for TOML 1.0, which knows fewer escapes than tomlkit writes."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return name
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _replace(target: Path, content: bytes) -> None:
