@@ -22,6 +22,7 @@ calibrate = typer.Typer(
 
 _REFUSED = 1
 _PASS_RATE = 0.1
+_HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
 
 Domain = Annotated[Optional[str], typer.Option(help="Only this domain.")]  # noqa: UP045
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
@@ -62,25 +63,16 @@ def _calibrate(
         raise typer.BadParameter("--dry-run writes nothing; leave it or --write out")
     from kp_langchain.config import Settings
     from kp_langchain.review.calibration import calibrate as calibrated
-    from kp_langchain.review.tables import make_console
 
     settings = Settings()
-    console = make_console()
     with open_store(database) as store:
         domains = list(store.models.verdict_counts())
         if domain is not None and domain not in domains:
             raise KPError(
-                f"no run of domain {domain!r} in {store.location} has a verdict; give some: "
-                "kp-langchain label ID --success, or --failure"
+                f"no run of domain {domain!r} in {store.location} has a verdict; {_HOW_TO_LABEL}"
             )
         if not domains and not as_json:
-            console.print(
-                Text(
-                    f"No run in {store.location} has a verdict; give some: "
-                    "kp-langchain label ID --success, or --failure"
-                ),
-                soft_wrap=True,
-            )
+            _tell(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         refused = False
         for name in domains if domain is None else [domain]:
             found = calibrated(store, name, settings=settings, wish=wish, install=not dry_run)
@@ -90,16 +82,12 @@ def _calibrate(
                 told = found.to_dict() | {"written": _as_json(written)}
                 print(json.dumps(told, ensure_ascii=False))  # noqa: T201
                 continue
-            _print(found, tried=dry_run)
+            _print(found, trial=dry_run)
             if write:
-                lines = _what_was_written(found, _written(found))
+                _tell(*_what_was_written(found, _written(found)))
             elif found.to_write is not None:
-                lines = [f"--write puts {_in_words(found)} into the configuration file."]
-            else:
-                lines = []
-            for line in lines:
-                console.print(Text(f"  {line}"), soft_wrap=True)
-            console.print()
+                _tell(f"--write puts {_in_words(found)} into kp.toml.")
+            _tell("")
     if domain is not None and refused:
         raise typer.Exit(_REFUSED)
 
@@ -112,7 +100,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the models in force and before, how good they are, and what they go by."""
-    from kp_langchain.review.calibration_tables import installed_report
+    from kp_langchain.review.calibration_tables import models_report
     from kp_langchain.review.tables import make_console
 
     console = make_console()
@@ -130,14 +118,11 @@ def show(
             return
         if not entries:
             of = "" if domain is None else f" of domain {domain!r}"
-            console.print(
-                Text(f"No model{of} in {store.location}; fit one: kp-langchain calibrate"),
-                soft_wrap=True,
-            )
+            _tell(f"No model{of} in {store.location}; fit one: kp-langchain calibrate")
         for name in dict.fromkeys(one.domain for one in entries):
-            for part in installed_report([one for one in entries if one.domain == name]):
+            for part in models_report([one for one in entries if one.domain == name]):
                 console.print(part, soft_wrap=isinstance(part, Text))
-            console.print()
+            _tell("")
 
 
 @calibrate.command()
@@ -147,7 +132,7 @@ def remove(
     database: Database = None,
 ) -> None:
     """Take a domain's model out of force; its runs get the default confidence again."""
-    from kp_langchain.review.tables import make_console, visible
+    from kp_langchain.review.tables import visible
 
     with open_store(database or context.obj) as store:
         if not store.models.remove(domain):
@@ -155,11 +140,10 @@ def remove(
                 f"no model of domain {domain!r} is in force in {store.location}; "
                 "list them: kp-langchain calibrate show"
             )
-        told = (
+        _tell(
             f"The model of {visible(domain)} is out of force; its runs get the default confidence, "
             "in running processes within a minute."
         )
-        make_console().print(Text(told), soft_wrap=True)
 
 
 def _refuse_options(context: typer.Context) -> None:
@@ -187,13 +171,20 @@ def _wish(pass_rate: float | None, precision: float | None) -> Wish:
     return Wish(pass_rate=_PASS_RATE if pass_rate is None else pass_rate)
 
 
-def _print(found: Calibration, *, tried: bool) -> None:
+def _print(found: Calibration, *, trial: bool) -> None:
     from kp_langchain.review.calibration_tables import calibration_report
     from kp_langchain.review.tables import make_console
 
     console = make_console()
-    for part in calibration_report(found, tried=tried):
+    for part in calibration_report(found, trial=trial):
         console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _tell(*lines: str) -> None:
+    from kp_langchain.review.tables import make_console
+
+    for line in lines:
+        make_console().print(Text(line), soft_wrap=True)
 
 
 def _written(found: Calibration) -> Written | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kp_langchain.calibration.fitting import Fit, fit
 from kp_langchain.calibration.labelled import LabelledRun
@@ -65,16 +65,23 @@ class Calibration:
             if that was refused or not to be installed.
         thresholds_in_force: By what they are for, one or two: the domain's policy, or else the
             built-in ones.
+        confidence: Whose confidence the proposals count with.
         weights: The weights in force and others; None with too few verdicts.
-        thresholds: For the proposed weights, unless they were refused, and for those in force.
+        thresholds: For the proposed weights, if any are, and then for those in force.
     """
 
     fit: Fit
     before: InstalledModel | None
     version: int | None
     thresholds_in_force: dict[str, float]
+    confidence: Literal["the model's", "the old model's", "the default"]
     weights: WeightsProposal | None
     thresholds: tuple[WeighedThreshold, ...]
+
+    @property
+    def proposes_weights(self) -> bool:
+        """Whether weights other than those in force are proposed."""
+        return any(one.are_proposed for one in self.thresholds)
 
     @property
     def to_write(self) -> WeighedThreshold | None:
@@ -89,6 +96,7 @@ class Calibration:
         return judged | {
             "version": self.version,
             "before": before and {"version": before.version, "auc": before.model.auc},
+            "confidence": self.confidence,
             "weights_proposal": self.weights and asdict(self.weights),
             "thresholds_in_force": self.thresholds_in_force,
             "threshold_proposals": [asdict(one) for one in self.thresholds],
@@ -119,11 +127,10 @@ def calibrate(
     version = _installed(store, fitted, before) if install and fitted.refusal is None else None
     proposal: WeightsProposal | None = None
     thresholds = []
+    confidence, confidences = _confidences(fitted, before, runs)
     if fitted.model is not None:
-        confidences = _confidences(fitted, before, runs)
         proposal = propose_weights(runs, confidences, weights)
-        chosen = [] if proposal.refusal else [(proposal.proposed.weights, True)]
-        for these, are_proposed in (*chosen, (weights, False)):
+        for these, are_proposed in (*_chosen(proposal), (weights, False)):
             scores = [total(run, these, one) for run, one in zip(runs, confidences, strict=True)]
             threshold = propose_threshold(
                 runs, scores, pass_rate=wish.pass_rate, precision=wish.precision
@@ -134,6 +141,7 @@ def calibrate(
         before=before,
         version=version,
         thresholds_in_force=_thresholds_in_force(domain, policy.threshold),
+        confidence=confidence,
         weights=proposal,
         thresholds=tuple(thresholds),
     )
@@ -154,13 +162,20 @@ def _installed(store: TraceStore, fitted: Fit, before: InstalledModel | None) ->
 
 def _confidences(
     fitted: Fit, before: InstalledModel | None, runs: Sequence[LabelledRun]
-) -> list[float]:
-    """The confidences that runs like these get from now on."""
+) -> tuple[Literal["the model's", "the old model's", "the default"], list[float]]:
+    """The confidences that runs like these get from now on, and whose they are."""
     if fitted.refusal is None:
-        return list(fitted.held_out)
+        return "the model's", list(fitted.held_out)
     if before is not None and before.model.is_current:
-        return [before.model.confidence(run.features) for run in runs]
-    return [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
+        return "the old model's", [before.model.confidence(run.features) for run in runs]
+    return "the default", [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
+
+
+def _chosen(proposal: WeightsProposal) -> list[tuple[ScoringWeights, bool]]:
+    """The proposed weights, if they are to replace those in force."""
+    weights = proposal.proposed.weights
+    stay = proposal.refusal is not None or weights == proposal.in_force.weights
+    return [] if stay else [(weights, True)]
 
 
 def _thresholds_in_force(domain: str, threshold: float | None) -> dict[str, float]:
@@ -169,5 +184,5 @@ def _thresholds_in_force(domain: str, threshold: float | None) -> dict[str, floa
     built_in = DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
     return {
         "in force": built_in.measured,
-        "in force where novelty is not measured": built_in.unmeasured,
+        "in force, novelty not measured": built_in.unmeasured,
     }
