@@ -83,10 +83,11 @@ def _calibrate(
                 print(json.dumps(told, ensure_ascii=False))  # noqa: T201
                 continue
             _print(found, trial=dry_run)
+            _tell("")
             if write:
                 _tell(*_what_was_written(found, _written(found)))
             elif found.to_write is not None:
-                _tell(f"--write puts {_in_words(found)} into kp.toml.")
+                _tell(f"  --write puts {_in_words(found)} into kp.toml.")
             _tell("")
     if domain is not None and refused:
         raise typer.Exit(_REFUSED)
@@ -214,12 +215,12 @@ def _what_was_written(found: Calibration, written: Written | None) -> list[str]:
     from kp_langchain.review.tables import visible
 
     if written is None:
-        return ["Nothing was written, because nothing is proposed."]
+        return ["  Nothing was written, because no threshold is proposed."]
     file = f"{written.path}, a new file" if written.created else str(written.path)
-    lines = [f"Wrote {_in_words(found)} of {visible(found.fit.domain)} into {visible(file)}."]
+    lines = [f"  Wrote {_in_words(found)} of {visible(found.fit.domain)} into {visible(file)}."]
     for field, names in written.overridden_by.items():
         lines.append(
-            f"It has no effect here: {visible(', '.join(names))} in the environment says another "
+            f"  It has no effect here: {visible(', '.join(names))} in the environment says another "
             f"{field} and comes first; unset it."
         )
     return lines

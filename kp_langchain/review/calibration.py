@@ -180,9 +180,9 @@ def _chosen(proposal: WeightsProposal) -> list[tuple[ScoringWeights, bool]]:
 
 def _thresholds_in_force(domain: str, threshold: float | None) -> dict[str, float]:
     if threshold is not None:
-        return {"in force": threshold}
+        return {"in_force": threshold}
     built_in = DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
     return {
-        "in force": built_in.measured,
-        "in force, novelty not measured": built_in.unmeasured,
+        "in_force": built_in.measured,
+        "in_force_novelty_not_measured": built_in.unmeasured,
     }

@@ -199,7 +199,10 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
         for rate in _PASS_RATES_SHOWN
     }
     if not one.are_proposed:
-        marks |= {threshold: name for name, threshold in found.thresholds_in_force.items()}
+        marks |= {
+            threshold: name.replace("_", " ")
+            for name, threshold in found.thresholds_in_force.items()
+        }
     if proposal.point is not None:
         at = proposal.point.threshold
         mark = "proposed" if one is found.to_write else "if the weights stay"
