@@ -24,6 +24,10 @@ from kp_langchain.store.models import InstalledModel
 _PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
 _TERMS_SHOWN = 20
 _INDENT = "  "
+_IN_FORCE = {
+    "in_force": "in force",
+    "in_force_novelty_not_measured": "in force, novelty not measured",
+}
 
 
 def calibration_report(found: Calibration, *, trial: bool) -> Iterator[RenderableType]:
@@ -191,7 +195,7 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
     proposal, curve = one.proposal, one.proposal.curve
     weights = "proposed weights" if one.are_proposed else "weights in force"
     yield Text(
-        f"{_INDENT}Threshold for a {proposal.wish}, with {found.confidence} confidence and the "
+        f"{_INDENT}Threshold for {proposal.wish}, with {found.confidence} confidence and the "
         f"{weights}:"
     )
     marks = {
@@ -200,8 +204,9 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
     }
     if not one.are_proposed:
         marks |= {
-            threshold: name.replace("_", " ")
-            for name, threshold in found.thresholds_in_force.items()
+            found.thresholds_in_force[name]: told
+            for name, told in _IN_FORCE.items()
+            if name in found.thresholds_in_force
         }
     if proposal.point is not None:
         at = proposal.point.threshold
@@ -218,5 +223,9 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
             Text(mark, style="bold" if mark.startswith("proposed") else ""),
         )
     yield _indented(table)
+    highest = max(found.thresholds_in_force.values())
+    if not one.are_proposed and at_threshold(curve, highest) is None:
+        told = f"None of these runs reaches {highest:g}, which is in force."
+        yield Text(_INDENT + told, style="yellow")
     if proposal.refusal:
         yield Text(f"{_INDENT}No threshold is proposed: {proposal.refusal}.")
