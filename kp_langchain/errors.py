@@ -35,5 +35,9 @@ class UnknownRunError(KPError, LookupError):
     """The trace store holds no run with the given id."""
 
 
+class AmbiguousRunError(StoreError):
+    """An id's beginning may mean several runs of the trace store."""
+
+
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or refused what was asked."""
