@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 SINGLE_THOUGHT = "single_thought"
 RECOVERED_ERRORS = "recovered_errors"
 SINGLE_TOOL = "single_tool"
-MOST_RECOVERIES_WITHOUT_REWARD = 2
 
 REASONS = {
     SINGLE_THOUGHT: "the run is one thought and nothing else",
@@ -53,28 +52,16 @@ def apply_rules(
     Returns:
         The score, 0 to 1, and the rules that applied, in order.
     """
-    return apply_named(
-        score,
-        single_thought=shape.steps == 1 and "thought" in shape.step_types,
-        recovered_errors=shape.error_recoveries > MOST_RECOVERIES_WITHOUT_REWARD and success,
-        single_tool=len(shape.tool_names) == 1,
-    )
-
-
-def apply_named(
-    score: float, *, single_thought: bool, recovered_errors: bool, single_tool: bool
-) -> tuple[float, tuple[RuleFired, ...]]:
-    """Apply those of the rules that are known to hold; what is returned is as for `apply_rules`."""
     fired: list[RuleFired] = []
 
     def set_to(name: str, after: float) -> float:
         fired.append(RuleFired(name, score, after))
         return after
 
-    if single_thought:
+    if shape.steps == shape.thoughts == 1:
         score = set_to(SINGLE_THOUGHT, 0.1)
-    if recovered_errors:
+    if shape.error_recoveries > 2 and success:
         score = set_to(RECOVERED_ERRORS, min(1.0, score + 0.1))
-    if single_tool:
+    if shape.distinct_tools == 1:
         score = set_to(SINGLE_TOOL, max(0.0, score - 0.1))
     return score, tuple(fired)

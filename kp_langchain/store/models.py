@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration import ConfidenceModel, LabelledRun
+    from kp_langchain.calibration.labelled import LabelledRun
+    from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.store.traces import TraceStore
 
 _LONGEST_TASK_CHARS = 500
@@ -92,7 +93,7 @@ class Models:
         return found[0].model if found else None
 
     def _select(self, domain: str | None, *, only_active: bool) -> list[InstalledModel]:
-        from kp_langchain.calibration import ConfidenceModel
+        from kp_langchain.calibration.model import ConfidenceModel
         from kp_langchain.store import verdict_queries
 
         with self._store._reading() as connection:  # noqa: SLF001
@@ -104,7 +105,7 @@ class Models:
 
 
 def _labelled(row: dict[str, Any]) -> LabelledRun:
-    from kp_langchain.calibration import LabelledRun
+    from kp_langchain.calibration.labelled import LabelledRun
 
     values = row["breakdown"]
     looked = row["looked_successful"]

@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.errors import StoreError
 
 if TYPE_CHECKING:
@@ -109,13 +110,15 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
     expires_at = None
     if body is not None and scored.decision != "contributed" and scored.keep_days is not None:
         expires_at = datetime.now(UTC) + timedelta(days=scored.keep_days)
+    features = scored.features
     return row | {
         "breakdown": figures,
         "body": body,
         "body_expires_at": expires_at,
         "keep_days": scored.keep_days,
         "looked_successful": scored.looked_successful,
-        "features": None if scored.features is None else json_text(dict(scored.features)),
+        "features": None if features is None else json_text(dict(features)),
+        "features_version": None if features is None else FEATURES_VERSION,
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.store.rows import clean_text, json_text
 from kp_langchain.store.tables import models, runs, verdicts
 
@@ -77,7 +78,7 @@ def labelled(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
             said.c.success,
         )
         .join(said, sa.and_(said.c.trace_id == runs.c.trace_id, said.c.rank == 1))
-        .where(runs.c.domain == clean_text(domain), runs.c.features.is_not(None))
+        .where(runs.c.domain == clean_text(domain), runs.c.features_version == FEATURES_VERSION)
         .order_by(runs.c.created_at, runs.c.trace_id)
     )
     return [dict(row._mapping) for row in connection.execute(select)]  # noqa: SLF001
@@ -89,7 +90,7 @@ def counts(connection: sa.Connection) -> dict[str, tuple[int, int]]:
     select = (
         sa.select(runs.c.domain, said.c.success, sa.func.count())
         .join(said, sa.and_(said.c.trace_id == runs.c.trace_id, said.c.rank == 1))
-        .where(runs.c.features.is_not(None))
+        .where(runs.c.features_version == FEATURES_VERSION)
         .group_by(runs.c.domain, said.c.success)
         .order_by(runs.c.domain)
     )

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.errors import ConfigError, UnknownRunError
 from kp_langchain.gate import Decision, decide
 from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.dimensions import TraceShape
 from kp_langchain.scoring.rescoring import with_outcome
 from kp_langchain.store.rows import clean_text, contribution_of, json_text
+from kp_langchain.store.stored_run import trace_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -151,7 +153,7 @@ def _judged(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
         success=success,
         confidence=confidence,
         source=verdict.source,
-        error_recoveries=_error_recoveries(row),
+        shape=_shape(row),
     )
     passed = (
         row["body"] is not None
@@ -191,13 +193,20 @@ def _judged_body(
     return json_text(body | {"metadata": metadata, "outcome": outcome | {"confidence": confidence}})
 
 
-def _error_recoveries(row: dict[str, Any]) -> int:
+def _shape(row: dict[str, Any]) -> TraceShape:
     if row["features"] is not None:
-        return int(row["features"]["error_recoveries"])
+        return TraceShape.from_counts(row["features"])
     if row["body"] is not None:
-        return sum(step["type"] == "error_recovery" for step in row["body"]["steps"])
+        return TraceShape.of(trace_of(row["body"], row["trace_id"]))
+    # Of a run that an earlier version stored without its body, the rules that applied tell enough.
     fired = {rule["name"] for rule in row["breakdown"]["rules"]}
-    return 3 if "recovered_errors" in fired else 0  # all that is left to tell
+    return TraceShape(
+        steps=row["n_steps"],
+        step_types=1,
+        thoughts=int("single_thought" in fired),
+        error_recoveries=3 if "recovered_errors" in fired else 0,
+        distinct_tools=1 if "single_tool" in fired else 2,
+    )
 
 
 def _settle(

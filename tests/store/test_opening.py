@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -14,10 +15,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError, StoreError
-from kp_langchain.store import TraceStore
+from kp_langchain.store import TraceStore, database, tables
+from kp_langchain.store.rows import JsonText, row_of
+from kp_langchain.store.tables import SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,23 +141,42 @@ def test_a_newer_database_is_left_alone(url, scored):
         pytest.raises(StoreError, match=r"version 9042, .* up to 0003; upgrade it: pip install"),
     ):
         store.count()
-    set_version(url, "0002")
+    set_version(url, SCHEMA_VERSION)
     with TraceStore(url) as store:
         assert store.count() == 1
 
 
-def test_a_database_of_the_version_before_is_brought_up_to_date(url, scored):
-    with TraceStore(url) as store:
-        store.add(scored(1))
+def make_older(url: str, version: str, row: dict[str, object]) -> None:
+    """Leave a database as the migrations up to `version` made it, with one run in it."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
     engine = engine_of(url)
     with engine.begin() as connection:
-        connection.execute(sa.text("DROP TABLE outbox"))
-        connection.execute(sa.text("DROP TABLE registries"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+        known = {column["name"] for column in sa.inspect(connection).get_columns("runs")}
+        written = {
+            name: json.loads(value) if isinstance(value, JsonText) else value
+            for name, value in row.items()
+            if name in known
+        }
+        columns = [sa.column(name, tables.runs.c[name].type) for name in written]
+        connection.execute(sa.insert(sa.table("runs", *columns)).values(written))
     engine.dispose()
-    set_version(url, "0001")
+
+
+@pytest.mark.parametrize("version", ["0001", "0002"])
+def test_a_database_of_an_earlier_version_is_brought_up_to_date(url, scored, version, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    one = scored(1)
+    make_older(url, version, row_of(one))
     with TraceStore(url) as store:
-        assert store.count() == 1
         assert store.outbox.counts() == {"pending": 0, "sent": 0, "dead": 0, "withdrawn": 0}
+        assert store.get(one.trace.id).trace == one.trace
+        (change,) = store.report_outcome(one.trace.id, success=False)
+        assert change.decision == "below_threshold"
+        assert store.get(one.trace.id).kept_until is not None
+        assert store.models.verdict_counts() == {}  # it has no features to learn from
 
 
 def test_an_unknown_older_version_is_an_error(url):

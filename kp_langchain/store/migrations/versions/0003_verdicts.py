@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("keep_days", sa.Double()),
         sa.Column("looked_successful", sa.Boolean()),
         sa.Column("features", sa.JSON()),
+        sa.Column("features_version", sa.Integer()),
         sa.Column("withheld", sa.String()),
     ):
         op.add_column("runs", column)
