@@ -88,8 +88,8 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
         ]
         if not set(names) & set(_IDS):
             raise KPError(
-                f"{file} begins with {_shown(first.strip())}; its first line must name the columns, "
-                f"one of them being {_AN_ID}"
+                f"{file} begins with {_shown(first.strip())}; its first line must name the "
+                f"columns, one of them {_AN_ID}"
             )
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         while True:
