@@ -230,6 +230,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
             `waiting_to_store` now, and `not_stored`, given up; `callback_errors`,
             `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
+            `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
             many late ones hang; and `over_budget`: runs whose scoring took longer than
             `latency_budget_ms`.
@@ -239,7 +240,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
             "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped",
+            "verifiers_skipped", "by_verifiers",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -258,6 +259,9 @@ class KPCallbackHandler(BaseCallbackHandler):
     # ---------------------------------------------------------------- inside
 
     def _deliver(self, record: RunRecord) -> None:
+        if self._pipeline.verifiers is not None and self._pipeline.verifiers.asking:
+            self._tally.add("by_verifiers")  # a judge's own run: judging it would have no end
+            return
         if record.dropped_steps:
             self._tally.add("dropped_steps", record.dropped_steps)
         if worker.waiting >= self._max_queue:
