@@ -31,12 +31,8 @@ class StoreError(KPError, RuntimeError):
     """The trace store cannot be opened, read or written."""
 
 
-class UnknownRunError(KPError, LookupError):
-    """The trace store holds no run with the given id."""
-
-
-class AmbiguousRunError(StoreError):
-    """An id's beginning may mean several runs of the trace store."""
+class UnknownRunError(StoreError, LookupError):
+    """The trace store holds no run with the given id, or more than one that it may mean."""
 
 
 class RegistryError(KPError, RuntimeError):

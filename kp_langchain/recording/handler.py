@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, wraps
 from pathlib import Path
@@ -20,18 +20,19 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
+from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import arguments, paused
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events
 from kp_langchain.recording.keeping import keeper_of
-from kp_langchain.recording.outcome import OutcomeFunction
+from kp_langchain.recording.outcome import OutcomeFunction, plain_number
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.worker import worker
 from kp_langchain.scoring.scorer import Scorer, default_scorer
-from kp_langchain.store import TraceStore
+from kp_langchain.store import TraceStore, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.recording.verifying import Verifier
@@ -197,6 +198,44 @@ class KPCallbackHandler(BaseCallbackHandler):
             worker.submit(self._keeper.write_waiting)
         return worker.wait(timeout) and not self._keeper.behind
 
+    def report_outcome(
+        self,
+        run: UUID | str,
+        *,
+        success: bool | None = None,
+        confidence: float | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Say how a run really ended: while it runs, right after it, or days later.
+
+        The run is then scored again, and contributed or withdrawn as the new score asks; see
+        `TraceStore.report_outcome`. That happens on the worker; this returns at once. A run that
+        the store does not know is counted as `verdict_errors` in `stats`, with one warning.
+
+        Args:
+            run: LangChain's id of the root run, the trace's id, or the beginning of either.
+            success: Whether it reached its goal.
+            confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
+                and 0.0 for a failure.
+            note: Why, in words; redacted before it is written.
+
+        Raises:
+            ConfigError: Nothing is said, a value cannot be used, or this handler has no store.
+        """
+        verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
+        keeper = self._keeper
+        if keeper is None:
+            raise ConfigError(
+                "this handler keeps no runs (store=None), so none can be judged later"
+            )
+        if self._disabled or self._recorder.reported(_as_uuid(run), verdict.as_report()):
+            return
+        worker.submit(
+            lambda: keeper.judge(
+                str(run), self._pipeline.redacted(verdict), self._sender, self._tally
+            )
+        )
+
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
 
@@ -228,7 +267,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
             record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
-            `waiting_to_store` now, and `not_stored`, given up; `callback_errors`,
+            `waiting_to_store` now (with verdicts on runs), and `not_stored`, given up; `rescored`
+            after a verdict, `verdict_errors`; `callback_errors`,
             `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
             `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
@@ -240,7 +280,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
             "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped", "by_verifiers",
+            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -461,6 +501,12 @@ class KPCallbackHandler(BaseCallbackHandler):
     @_guarded
     def on_resume(self, event: Any) -> None:
         self._recorder.resumed(event.run_id)
+
+
+def _as_uuid(run: UUID | str) -> UUID | None:
+    with suppress(ValueError):
+        return run if isinstance(run, UUID) else UUID(run)
+    return None
 
 
 def _name(serialized: Mapping[str, Any] | None) -> str:

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain.errors import UnknownRunError
+from kp_langchain.recording.calibrated import Calibrated
 from kp_langchain.recording.worker import worker
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.tally import Tally
     from kp_langchain.registry.sender import Sender
-    from kp_langchain.store import TraceStore
+    from kp_langchain.store import TraceStore, Verdict
 
 log = logging.getLogger("kp_langchain")
 
@@ -41,18 +43,32 @@ class _Item:
     tally: Tally
 
 
+@dataclass(frozen=True, slots=True)
+class _Late:
+    run: str
+    verdict: Verdict
+    sender: Sender | None
+    tally: Tally
+
+
 class Keeper:
-    """Keeps scored runs in one store.
+    """Keeps scored runs, and what is said of them later, in one store.
 
     Args:
         store: The store.
         bound: Most runs that wait for it; further ones are given up and counted as `not_stored`.
+            The same for verdicts.
+
+    Attributes:
+        calibrated: The confidence models in the store.
     """
 
     def __init__(self, store: TraceStore, bound: int) -> None:
+        self.calibrated = Calibrated(store)
         self._store = store
         self._bound = bound
         self._waiting: deque[_Item] = deque()
+        self._verdicts: deque[_Late] = deque()  # written when no run waits any more
         self._together = _MOST_TOGETHER
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
@@ -60,12 +76,12 @@ class Keeper:
     @property
     def behind(self) -> bool:
         """Whether the store could not take a run when it was last asked."""
-        return self._failures > 0 and bool(self._waiting)
+        return self._failures > 0 and self.waiting > 0
 
     @property
     def waiting(self) -> int:
-        """Runs that the store could not take yet."""
-        return len(self._waiting)
+        """Runs and verdicts that the store could not take yet."""
+        return len(self._waiting) + len(self._verdicts)
 
     def keep(self, scored: ScoredTrace, sender: Sender | None, tally: Tally) -> None:
         """Write a run, with others that come soon; later if the store failed a moment ago."""
@@ -80,6 +96,15 @@ class Keeper:
             self.write_waiting()
         while len(self._waiting) > self._bound:
             self._give_up(self._waiting.popleft())
+
+    def judge(self, run: str, verdict: Verdict, sender: Sender | None, tally: Tally) -> None:
+        """Write a verdict on a run; later if the store failed a moment ago."""
+        self._verdicts.append(_Late(run, verdict, sender, tally))
+        _with_waiting.add(self)
+        tally.add("waiting_to_store")
+        self.catch_up()
+        while len(self._verdicts) > self._bound:
+            self._give_up(self._verdicts.popleft())
 
     def catch_up(self) -> None:
         """Write what waits, unless the store failed a moment ago."""
@@ -113,9 +138,7 @@ class Keeper:
                 if _can_ever_be_written(item.scored):
                     # To the back, so that one that always fails does not hold the others up.
                     self._waiting.append(item)
-                    self._failures += 1
-                    pause_s = _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
-                    self._due_at = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
+                    self._rest()
                     return
                 self._give_up(item)
                 continue
@@ -126,7 +149,43 @@ class Keeper:
                 item.tally.add("waiting_to_store", -1)
             if sender is not None:
                 sender.wake()
+        while self._verdicts:
+            if not self._write_verdict(self._verdicts[0]):
+                self._rest()
+                return
+            self._verdicts.popleft().tally.add("waiting_to_store", -1)
+            self._failures = 0
         _with_waiting.discard(self)
+
+    def _rest(self) -> None:
+        self._failures += 1
+        pause_s = _FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10)
+        self._due_at = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
+
+    def _write_verdict(self, late: _Late) -> bool:
+        """Write a verdict; False if the store could not take it now."""
+        said = {name: getattr(late.verdict, name) for name in late.verdict.__slots__}
+        to = late.sender.registry.url if late.sender else None
+        try:
+            changes = self._store.report_outcome(late.run, **said, registry=to)
+        except UnknownRunError as error:
+            late.tally.add("verdict_errors")
+            warn_once(
+                "verdict", "an outcome was reported of a run that is not known: %s", told(error)
+            )
+        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"verdict:{type(error).__name__}",
+                "a verdict cannot be kept in %s now (%s); it waits in memory and is tried again",
+                self._store.location,
+                told(error),
+            )
+            return False
+        else:
+            late.tally.add("rescored", len(changes))
+            if late.sender is not None:
+                late.sender.wake()
+        return True
 
     def _next_together(self, most: int) -> list[_Item]:
         """Take what goes into one transaction: runs for the same registry."""
@@ -135,20 +194,21 @@ class Keeper:
             batch.append(self._waiting.popleft())
         return batch
 
-    def _give_up(self, item: _Item) -> None:
+    def _give_up(self, item: _Item | _Late) -> None:
         item.tally.add("waiting_to_store", -1)
         item.tally.add("not_stored")
 
     def _end(self) -> None:
         log.warning(
-            "%d scored runs could not be kept in %s before exit and are lost",
-            len(self._waiting),
+            "%d scored runs and verdicts could not be kept in %s before exit and are lost",
+            self.waiting,
             self._store.location,
         )
 
     def _forget(self) -> None:
         # In a forked child they are the parent's to write.
         self._waiting.clear()
+        self._verdicts.clear()
         self._failures = 0
 
 

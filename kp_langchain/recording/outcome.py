@@ -1,7 +1,8 @@
 """How a run ended: success and confidence, and where they come from.
 
 In order: what the caller reported, a `confidence` in structured output, the mean token
-probability of the last model answer, and the defaults 0.8 for a success and 0.2 for a failure.
+probability of the last model answer, the domain's calibrated model, and the defaults 0.8 for a
+success and 0.2 for a failure.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from kp_langchain.errors import KPError
+from kp_langchain.recording.messages import clean, clip
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
+
+NOTE_CHARS = 8000
 
 # What the frameworks answer in the agent's place when its steps run out.
 _OUT_OF_STEPS = (
@@ -68,6 +72,7 @@ class Report(NamedTuple):
 
     success: bool | None = None
     confidence: float | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ def judge(
     reports: Iterable[tuple[str, Report]] = (),
     structured: float | None = None,
     logprobs: object = None,
+    calibrated: tuple[str, float] | None = None,
 ) -> Judgement:
     """Settle success and confidence, each from the first source that says something of it.
 
@@ -105,13 +111,17 @@ def judge(
         reports: What the caller reported, by the name of the source, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         logprobs: Log-probabilities of the last model answer, in the model's own form.
+        calibrated: How likely the domain's model finds a success, 0 to 1, under the source to
+            name. Of no use where a success or failure was reported.
     """
     told = list(reports)
-    success = next((one.success for _, one in told if one.success is not None), success)
+    reported = next((one.success for _, one in told if one.success is not None), None)
+    success = success if reported is None else reported
     sources = [
         *((name, one.confidence) for name, one in told),
         ("structured output", structured),
         ("token probabilities", mean_probability(logprobs)),
+        *([calibrated] if calibrated is not None and reported is None else []),
         ("default", DEFAULT_CONFIDENCE[success]),
     ]
     return next(
@@ -124,26 +134,35 @@ def judge(
 def read_report(report: object) -> Report:
     """Read a report: a bool is the success, a number the confidence, a mapping may hold both.
 
+    A mapping may hold a `note`, too: a text that says why.
+
     Raises:
         ReportError: It is something else, or the confidence lies outside 0 to 1.
     """
-    report = _plain_number(report)
+    report = plain_number(report)
     if report is None:
         return Report()
     if isinstance(report, bool):
         return Report(success=report)
     if not isinstance(report, Mapping):
         return Report(confidence=_read_confidence(report))
-    unknown = [key for key in report if key not in ("success", "confidence")]
+    unknown = [key for key in report if key not in Report._fields]
     if unknown:
         raise ReportError(
-            f"{len(unknown)} keys besides 'success' and 'confidence'; report those two"
+            f"{len(unknown)} keys besides 'success', 'confidence' and 'note'; report those three"
         )
-    success = _plain_number(report.get("success"))
+    note = report.get("note")
+    if note is not None and not isinstance(note, str):
+        raise ReportError(f"note is a {type(note).__name__}; give a text or leave it out")
+    success = plain_number(report.get("success"))
     if success is not None and not isinstance(success, bool):
         raise ReportError(f"success is a {type(success).__name__}; report True or False")
     confidence = report.get("confidence")
-    return Report(success, None if confidence is None else _read_confidence(confidence))
+    return Report(
+        success,
+        None if confidence is None else _read_confidence(confidence),
+        note and clip(clean(note), NOTE_CHARS),
+    )
 
 
 _WORDS = {
@@ -168,14 +187,14 @@ def read_success(value: object) -> bool:
     )
 
 
-def _plain_number(value: object) -> object:
+def plain_number(value: object) -> object:
     """Python's own bool or float for a number of NumPy's."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
 
 
 def _read_confidence(value: object) -> float:
-    value = _plain_number(value)
+    value = plain_number(value)
     if _is_unit(value):
         return float(value)  # type: ignore[arg-type]
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -196,7 +215,7 @@ def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
         output = output["structured_response"]
-    found = _plain_number(
+    found = plain_number(
         output.get("confidence")
         if isinstance(output, Mapping)
         else getattr(output, "confidence", None)

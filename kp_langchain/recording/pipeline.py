@@ -10,13 +10,15 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
 from kp_langchain.recording.messages import clean, clip, plain
 from kp_langchain.recording.outcome import (
+    NOTE_CHARS,
     FinishedRun,
     Judgement,
     OutcomeFunction,
@@ -29,6 +31,7 @@ from kp_langchain.recording.outcome import (
 from kp_langchain.recording.steps import Story, tell
 from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace, TraceStep
+from kp_langchain.store.verdicts import Verdict
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -98,6 +101,13 @@ class Pipeline:
                 self._trouble("on_scored_errors", "on_scored raised", error)
         return scored
 
+    def redacted(self, verdict: Verdict) -> Verdict:
+        """A verdict with as little in its note as in the strictest trace; for any run."""
+        if verdict.note is None:
+            return verdict
+        redaction = Redactor(self.tally, NOTE_CHARS, rules=self.rules, hook=self.redactor)
+        return replace(verdict, note=redaction.text(verdict.note, "aggregated"))
+
     def _trouble(self, count: str, what: str, error: BaseException) -> None:
         self.tally.add(count)
         warn_once(
@@ -135,11 +145,15 @@ class Pipeline:
         # Of a text that could not be redacted nothing is left to be judged.
         if not redaction.failed and all(report.success is None for _, report in reports):
             reports += self._verified(trace, record)
+        features = features_of(trace)
         verdict = judge(
             success,
             reports=reports,
             structured=record.claimed_confidence,
             logprobs=record.logprobs,
+            calibrated=None
+            if self.keeper is None
+            else self.keeper.calibrated.confidence(domain, features),
         )
         trace.metadata.success = verdict.success
         trace.outcome.confidence = verdict.confidence
@@ -164,7 +178,15 @@ class Pipeline:
             decision=decision,
             threshold=threshold,
             run_id=record.run_id,
-            keep_body=policy.keep == "all" or decision == "contributed",
+            # What redaction failed on, a verdict cannot contribute, so it is not kept for one.
+            keep_body=policy.keep == "all"
+            or decision == "contributed"
+            or (policy.keep_days > 0 and not redaction.failed),
+            keep_days=None if policy.keep == "all" else policy.keep_days,
+            looked_successful=success,
+            features=features,
+            verdict=_verdict(reports, lambda note: redaction.text(note, policy.privacy_level)),
+            withheld="redaction failed" if redaction.failed else None,
         )
 
     def _reports(
@@ -203,6 +225,15 @@ class Pipeline:
             self.keeper.catch_up()  # they may take their time
         opinions = self.verifiers.ask(trace, run_id=record.run_id, failed=bool(record.error))
         return [(opinion.source, opinion.report) for opinion in opinions]
+
+
+def _verdict(reports: list[tuple[str, Report]], redacted: Callable[[str], str]) -> Verdict | None:
+    """What the first that called the run a success or a failure said."""
+    for source, report in reports:
+        if report.success is not None:
+            note = report.note and redacted(report.note)
+            return Verdict(report.success, report.confidence, note, source)
+    return None
 
 
 def build_trace(

@@ -398,10 +398,12 @@ class Recorder(RunTree):
         if entry is not None and run_id == entry.root.run_id:
             entry.root.agent_answer = answer_in(values, self._text_chars) or ""
 
-    def reported(self, run_id: UUID, outcome: object) -> None:
-        """The agent's own code dispatched its verdict on the run."""
-        if (entry := self._open.get(run_id)) is not None:
+    def reported(self, run_id: UUID | None, outcome: object) -> bool:
+        """Somebody gave a verdict on a run; tell whether that is under way."""
+        entry = None if run_id is None else self._open.get(run_id)
+        if entry is not None:
             entry.root.reported = outcome
+        return entry is not None
 
 
 def _as_input(inputs: object, limit: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.recording.messages import clean
-from kp_langchain.recording.outcome import FinishedRun, Report, ReportError, read_report
+from kp_langchain.recording.outcome import FinishedRun, Report, read_report
 from kp_langchain.recording.worker import worker
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ MOST_HANGING: Final = 4
 """So many late calls may be under way in a process; until one ends, no verifier is asked."""
 
 _NAME_CHARS = 100
-_NOTE_CHARS = 20_000
 
 
 class Opinion(NamedTuple):
@@ -43,13 +42,11 @@ class Opinion(NamedTuple):
 
     Args:
         source: `verifier NAME`.
-        report: Success and confidence, where it says them.
-        note: Its reasons; not redacted.
+        report: Success, confidence and note, where it says them; not redacted.
     """
 
     source: str
     report: Report
-    note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ class Verifiers:
         if call.trouble is not None:
             self._trouble(call.count, source, f"cannot be used ({call.trouble})")
             return None
-        return Opinion(source, *call.said)
+        return Opinion(source, call.said)
 
     def _trouble(self, count: str, source: str, what: str) -> None:
         self.tally.add(count)
@@ -139,7 +136,7 @@ class _Call:
     def __init__(self, function: Verifier, run: FinishedRun, limit_s: float) -> None:
         self._function, self._run, self._limit_s = function, run, limit_s
         self.over = threading.Event()
-        self.said: tuple[Report, str | None] = (Report(), None)
+        self.said = Report()
         self.count = "verifier_errors"
         self.trouble: str | None = None
 
@@ -164,19 +161,15 @@ async def _within(answer: Awaitable[object], limit_s: float) -> object:
     return await asyncio.wait_for(answer, limit_s)
 
 
-def _read(answer: object) -> tuple[Report, str | None]:
-    """Read the report and the note of what a verifier answered.
+def _read(answer: object) -> Report:
+    """Read the report that a verifier answered.
 
     Raises:
         ReportError: It cannot be used.
     """
-    if not isinstance(answer, Mapping):
-        return read_report(answer), None
-    said = dict(islice(answer.items(), 4))  # it may have no end
-    note = said.pop("note", None)
-    if note is not None and not isinstance(note, str):
-        raise ReportError(f"note is a {type(note).__name__}; give a text or leave it out")
-    return read_report(said), note and clean(note[:_NOTE_CHARS])
+    # A mapping of a stranger's class may have no end.
+    given = isinstance(answer, Mapping)
+    return read_report(dict(islice(answer.items(), 4)) if given else answer)  # type: ignore[attr-defined]
 
 
 def _finished(trace: ReasoningTrace, run_id: UUID, *, failed: bool) -> FinishedRun:

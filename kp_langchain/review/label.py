@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from kp_langchain.errors import AmbiguousRunError, KPError, UnknownRunError
+from kp_langchain.errors import KPError, UnknownRunError
 from kp_langchain.review.contributions import configured, send_now, silence
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.jsonl import STDIN
@@ -127,13 +127,10 @@ class Labelling:
                 continue
             try:
                 changes = self._write(one)
-            except (UnknownRunError, AmbiguousRunError) as error:
+            except UnknownRunError as error:
                 if not one.place:
                     raise
-                if isinstance(error, UnknownRunError):
-                    self.unknown += 1
-                else:
-                    self.skipped += 1
+                self.unknown += 1
                 _tell(f"{one.place}: {error}")
                 continue
             for change in changes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import AmbiguousRunError, ConfigError
+from kp_langchain.errors import ConfigError, UnknownRunError
 from kp_langchain.gate import leaves
 from kp_langchain.store.location import Location, locate
 from kp_langchain.store.models import Models
@@ -129,7 +129,7 @@ class TraceStore:
             id: A trace id, a run id, or the first characters of either's UUID.
 
         Raises:
-            AmbiguousRunError: More than one run is meant; the message lists them.
+            UnknownRunError: More than one run is meant; the message lists them.
         """
         from kp_langchain.store import queries
 
@@ -174,8 +174,7 @@ class TraceStore:
 
         Raises:
             ConfigError: Nothing is said, or a value cannot be used.
-            UnknownRunError: There is no such run.
-            AmbiguousRunError: More than one run is meant; the message lists them.
+            UnknownRunError: There is no such run, or more than one; the message lists them.
         """
         from kp_langchain.store import queries
 
@@ -353,12 +352,12 @@ class TraceStore:
         self._engine = self._at_end = None
 
 
-def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> AmbiguousRunError:
+def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> UnknownRunError:
     lines = "".join(
         f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
         for run in found
     )
-    return AmbiguousRunError(f"{wanted!r} may mean several runs; give more of one's id:{lines}")
+    return UnknownRunError(f"{wanted!r} may mean several runs; give more of one's id:{lines}")
 
 
 def default_store(url: str | Path | None = None) -> TraceStore:

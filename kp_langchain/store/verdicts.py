@@ -73,6 +73,13 @@ class Verdict:
         at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
         object.__setattr__(self, "at", at)
 
+    def as_report(self) -> dict[str, Any]:
+        """Return what it says in the form of a `kp.outcome` event."""
+        confidence = self.confidence
+        if confidence is None and self.success is not None:
+            confidence = CERTAIN[self.success]
+        return {"success": self.success, "confidence": confidence, "note": self.note}
+
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
@@ -167,7 +174,7 @@ def _judged(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
         "score": breakdown.total,
         "breakdown": json_text(breakdown.to_dict()),
         "decision": "contributed" if passed else "below_threshold",
-        "body": _judged_body(row["body"], success, confidence, breakdown.total, verdict.source),
+        "body": _judged_body(row, success, confidence, breakdown.total, verdict),
     }
     if passed:
         after["body_expires_at"] = None
@@ -179,18 +186,19 @@ def _judged(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
 
 
 def _judged_body(
-    body: dict[str, Any] | None, success: bool, confidence: float, score: float, source: str
+    row: dict[str, Any], success: bool, confidence: float, score: float, verdict: Verdict
 ) -> Any:
-    if body is None:
+    if row["body"] is None:
         return None
-    metadata, outcome = body["metadata"], body["outcome"]
-    confirmed = [*metadata.get("validated_by", []), source]
-    metadata = metadata | {
-        "success": success,
-        "quality_score": score,
-        "validated_by": list(dict.fromkeys(confirmed)),
-    }
-    return json_text(body | {"metadata": metadata, "outcome": outcome | {"confidence": confidence}})
+    trace = trace_of(row["body"], row["trace_id"])
+    metadata = trace.metadata
+    metadata.success = success
+    metadata.quality_score = score
+    confirmed = [*(metadata.validated_by or []), verdict.source]
+    metadata.validated_by = list(dict.fromkeys(confirmed))
+    metadata.validated_at = verdict.at
+    trace.outcome.confidence = confidence
+    return json_text(trace.model_dump(warnings=False))
 
 
 def _shape(row: dict[str, Any]) -> TraceShape:

@@ -249,7 +249,7 @@ def test_a_beginning_that_means_several_is_told(runs: Runs) -> None:
     assert done.returncode == 1
     assert "stdin:1: " in done.stderr
     assert "may mean several" in done.stderr
-    assert "skipped 1." in done.stdout
+    assert "unknown 1." in done.stdout
 
 
 def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs) -> None:

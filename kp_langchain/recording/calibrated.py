@@ -1,0 +1,61 @@
+"""The confidence that a domain's installed model gives a run for which nobody vouches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kp_langchain._notices import told, warn_once
+
+if TYPE_CHECKING:
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.store import TraceStore
+
+_READ_AGAIN_S = 60.0
+_MOST_DOMAINS = 1000
+
+
+class Calibrated:
+    """The models in force in one store, each read again after a minute.
+
+    Only the worker's thread calls this, so nothing here needs a lock.
+
+    Args:
+        store: Where they are installed.
+    """
+
+    def __init__(self, store: TraceStore) -> None:
+        self._store = store
+        self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
+
+    def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
+        """Return what the confidence rests on, and the confidence (0 to 1); None without a model.
+
+        Args:
+            domain: The run's domain.
+            features: What `features_of` gave for the run.
+        """
+        try:
+            model = self._model(domain)
+            return None if model is None else (model.source, model.confidence(features))
+        except Exception as error:  # noqa: BLE001 - a broken model, or a store that is away
+            warn_once(
+                f"model:{type(error).__name__}",
+                "no confidence model can be used for now (%s); runs get the default confidence",
+                told(error),
+            )
+            return None
+
+    def _model(self, domain: str) -> ConfidenceModel | None:
+        read_at, model = self._models.get(domain, (float("-inf"), None))
+        now = time.monotonic()
+        if now < read_at + _READ_AGAIN_S:
+            return model
+        if len(self._models) >= _MOST_DOMAINS:  # runs name their domains themselves
+            self._models.clear()
+        # Noted first: a store that is away is not to be asked for each run.
+        self._models[domain] = (now, model)
+        model = self._store.models.in_force(domain)
+        self._models[domain] = (now, model)
+        return model

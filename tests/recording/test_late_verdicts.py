@@ -1,0 +1,251 @@
+"""Verdicts reported through the handler: while a run is under way, right after it, and late."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from langchain_core.tools import tool
+
+from kp_langchain import ConfigError, DomainPolicy, FinishedRun, Registry, TraceStore
+from kp_langchain.calibration.features import FEATURES_VERSION, features_of
+from kp_langchain.calibration.model import ConfidenceModel
+from tests.agents import ASK, agent, call, handler, run, say, searching
+from tests.loopback_registry import LoopbackRegistry
+
+
+@pytest.fixture
+def store(folder: Path) -> TraceStore:
+    return TraceStore(folder / "traces.db")
+
+
+def test_a_verdict_right_after_the_run_needs_no_flush(store: TraceStore) -> None:
+    watching = handler(store=store)
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    watching.report_outcome(run_id, success=False, note="wrong town")
+    assert watching.flush(30)
+    stored = store.get(str(run_id))
+    assert stored is not None
+    assert (stored.success, stored.confidence, stored.confidence_source) == (False, 0.0, "reported")
+    (verdict,) = store.verdicts(stored.trace_id)
+    assert (verdict.success, verdict.note) == (False, "wrong town")
+    assert watching.stats()["rescored"] == 1
+
+
+def test_a_verdict_while_the_run_is_under_way_counts_when_it_is_scored(store: TraceStore) -> None:
+    watching = handler(store=store)
+    run_id = uuid4()
+
+    @tool
+    def look(q: str) -> str:
+        """Look."""
+        watching.report_outcome(str(run_id), success=False, note="seen at once")
+        return q
+
+    looking = agent(say("I look.", call("look", q="a")), say("It is Paris."), tools=(look,))
+    looking.invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    scored = watching.last(30)
+    assert scored is not None
+    assert (scored.trace.metadata.success, scored.trace.outcome.confidence) == (False, 0.0)
+    (verdict,) = store.verdicts(scored.trace.id)
+    assert verdict.note == "seen at once"
+    assert watching.stats()["rescored"] == 0
+
+
+def test_what_passes_by_a_verdict_is_sent_and_what_fails_is_deleted(store: TraceStore) -> None:
+    just_above = run(searching()).breakdown.total + 0.01
+    policy = DomainPolicy(threshold=just_above, visibility="network")
+    with LoopbackRegistry() as registry:
+        watching = handler(
+            store=store, policy=policy, registry=Registry(registry.url, api_key="kp_key")
+        )
+        run_id = uuid4()
+        searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+        first = watching.last(30)
+        assert first is not None
+        assert first.decision == "below_threshold"
+        watching.report_outcome(run_id, success=True)
+        assert watching.send(30)
+        assert store.outbox.counts()["sent"] == 1
+        assert list(registry.units) == [first.trace.id]
+        watching.report_outcome(first.trace.id, success=False)
+        assert watching.send(30)
+        assert store.outbox.counts()["withdrawn"] == 1
+        assert registry.units == {}
+        watching.report_outcome(first.trace.id, success=True)
+        assert watching.send(30)
+        assert list(registry.units) == [first.trace.id]
+
+
+def test_an_unknown_run_is_counted_and_told_once(
+    store: TraceStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = handler(store=store)
+    with caplog.at_level(logging.WARNING, "kp_langchain"):
+        for _ in range(3):
+            watching.report_outcome(uuid4(), success=True)
+        assert watching.flush(30)
+    assert watching.stats()["verdict_errors"] == 3
+    assert watching.stats()["waiting_to_store"] == 0
+
+
+def test_a_verdict_waits_for_a_store_that_cannot_be_written(store: TraceStore) -> None:
+    watching = handler(store=store)
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    assert watching.flush(30)
+    with closing(sqlite3.connect(store.location)) as other:
+        other.execute("ALTER TABLE verdicts RENAME TO gone")
+        other.commit()
+        watching.report_outcome(run_id, success=False)
+        assert not watching.flush(30)
+        assert watching.stats()["waiting_to_store"] == 1
+        other.execute("ALTER TABLE gone RENAME TO verdicts")
+        other.commit()
+    assert watching.flush(30)
+    assert watching.stats()["waiting_to_store"] == 0
+    assert [verdict.success for verdict in store.verdicts(str(store.runs()[0].trace_id))] == [False]
+
+
+def test_a_wrong_value_is_told_to_the_caller() -> None:
+    with pytest.raises(ConfigError, match="store=None"):
+        handler().report_outcome(uuid4(), success=True)
+    with pytest.raises(ConfigError, match="says nothing"):
+        handler().report_outcome(uuid4())
+
+
+def test_notes_go_through_the_caller_s_redactor(store: TraceStore) -> None:
+    watching = handler(store=store, redactor=lambda text: text.replace("Ada", "[name]"))
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    watching.report_outcome(run_id, success=True, note="Ada checked it")
+    assert watching.flush(30)
+    (verdict,) = store.verdicts(store.runs()[0].trace_id)
+    assert verdict.note == "[name] checked it"
+
+
+def test_threads_report_while_runs_end(store: TraceStore) -> None:
+    watching = handler(store=store)
+    ids = [uuid4() for _ in range(12)]
+
+    def work(mine: list) -> None:
+        for run_id in mine:
+            searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+            watching.report_outcome(run_id, success=run_id.int % 2 == 0)
+
+    threads = [threading.Thread(target=work, args=(ids[at::3],)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert watching.flush(60)
+    assert {run_id: store.get(str(run_id)).success for run_id in ids} == {
+        run_id: run_id.int % 2 == 0 for run_id in ids
+    }
+
+
+def test_what_the_outcome_function_says_is_a_verdict(store: TraceStore) -> None:
+    def judge(run: FinishedRun) -> dict:
+        return {"success": False, "note": f"no {run.objective}"}
+
+    watching = handler(store=store, outcome=judge)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last(30)
+    (verdict,) = store.verdicts(scored.trace.id)
+    assert (verdict.success, verdict.source) == (False, "outcome function")
+    (labelled,) = store.models.labelled("default")
+    assert (labelled.success, labelled.looked_successful) == (False, True)
+    assert labelled.features == features_of(scored.trace)
+
+
+def a_model(domain: str = "default") -> ConfidenceModel:
+    from datetime import UTC, datetime
+
+    return ConfidenceModel(
+        domain=domain,
+        features_version=FEATURES_VERSION,
+        created_at=datetime(2026, 3, 1, tzinfo=UTC),
+        runs=214,
+        tasks=90,
+        base_rate=0.5,
+        auc=0.74,
+        auc_low=0.67,
+        auc_high=0.8,
+        brier=0.2,
+        default_brier=0.3,
+        intercept=0.9,
+        terms=(),
+    )
+
+
+def test_an_installed_model_gives_the_confidence_nobody_else_gives(store: TraceStore) -> None:
+    store.models.install(a_model())
+    watching = handler(store=store)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last(30)
+    assert scored.trace.outcome.confidence == pytest.approx(0.7109, abs=1e-4)
+    assert "confidence 0.71 (calibrated on 214 runs, AUC 0.74)" in scored.breakdown.text()
+    assert scored.trace.metadata.success is True
+
+    elsewhere = handler("finance", store=store)
+    searching().invoke(ASK, {"callbacks": [elsewhere]})
+    assert elsewhere.last(30).breakdown.confidence_source == "default"
+
+    judged = handler(store=store, outcome=lambda _: False)
+    searching().invoke(ASK, {"callbacks": [judged]})
+    assert judged.last(30).trace.outcome.confidence == 0.2
+
+
+def test_a_removed_model_is_not_used(store: TraceStore) -> None:
+    assert store.models.install(a_model()) == 1
+    assert store.models.install(a_model()) == 2
+    assert store.models.remove("default") is True
+    assert store.models.remove("default") is False
+    watching = handler(store=store)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.last(30).breakdown.confidence_source == "default"
+    assert [(one.version, one.active) for one in store.models.entries()] == [(1, False), (2, False)]
+
+
+@pytest.mark.parametrize("change", ["features_version = 99", "terms = 1"])
+def test_a_model_that_cannot_be_used_leaves_the_default(store: TraceStore, change: str) -> None:
+    store.models.install(a_model())
+    key, value = change.split(" = ")
+    with closing(sqlite3.connect(store.location)) as other:
+        other.execute("UPDATE models SET body = json_set(body, ?, ?)", (f"$.{key}", int(value)))
+        other.commit()
+    watching = handler(store=TraceStore(store.location))
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last(30)
+    assert scored.breakdown.confidence_source == "default"
+    assert watching.stats()["failed"] == 0
+
+
+def test_bodies_of_runs_that_did_not_pass_are_kept_for_their_days(folder: Path) -> None:
+    kept = {}
+    for name, policy in {
+        "by default": DomainPolicy(threshold=1.0),
+        "never": DomainPolicy(threshold=1.0, keep_days=0),
+        "for good": DomainPolicy(threshold=1.0, keep="all"),
+        "passed": DomainPolicy(threshold=0.0),
+    }.items():
+        store = TraceStore(folder / f"{name}.db")
+        watching = handler(store=store, policy=policy)
+        agent(say("I search.", call("search", q="a")), say("42")).invoke(
+            ASK, {"callbacks": [watching]}
+        )
+        assert watching.flush(30)
+        (stored,) = store.runs()
+        kept[name] = (stored.kept, stored.kept_until is not None, stored.trace is not None)
+    assert kept == {
+        "by default": (True, True, True),
+        "never": (False, False, False),
+        "for good": (True, False, True),
+        "passed": (True, False, True),
+    }
