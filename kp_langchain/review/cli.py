@@ -15,6 +15,7 @@ from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.doctor import doctor
 from kp_langchain.review.score import score
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.add_typer(contributions.outbox, name="outbox")
 app.command()(contributions.withdraw)
 app.command()(contributions.register)
 app.command()(score)
+app.command()(doctor)
 
 
 def main() -> None:
