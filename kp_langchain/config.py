@@ -193,7 +193,7 @@ class Settings(BaseSettings):
         origins: list[tuple[str, Mapping[str, Any]]] = [
             *((f"argument {name}", {name: value}) for name, value in arguments.items()),
             (_ENVIRONMENT, EnvSettingsSource(type(self))()),
-            (str(_config_file()), _read_toml()),
+            (str(config_file()), _read_toml()),
         ]
         told = "".join(f"\n  {_describe(fault, origins)}" for fault in faults)
         raise ConfigError(f"these settings cannot be used:{told}")
@@ -241,7 +241,7 @@ _current: tuple[object, Settings] | None = None
 
 def _sources() -> object:
     """Everything that `Settings()` depends on, to be compared."""
-    file = _config_file()
+    file = config_file()
     try:
         content = file.expanduser().read_bytes()
     except (OSError, RuntimeError):
@@ -250,13 +250,14 @@ def _sources() -> object:
     return file, content, variables
 
 
-def _config_file() -> Path:
+def config_file() -> Path:
+    """Return the path of the file that settings are read from. It need not exist."""
     return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
 
 
 def _read_toml() -> dict[str, Any]:
     named = bool(os.environ.get(_FILE_VARIABLE))
-    path = _config_file()
+    path = config_file()
     text = ""
     try:
         text = path.expanduser().read_bytes().decode()

@@ -376,6 +376,7 @@ def log_scored(scored: ScoredTrace) -> None:
         "profile": breakdown.profile,
         "rules": [rule.name for rule in breakdown.rules],
         "novelty_source": breakdown.novelty_source,
+        "unreadable_share": breakdown.unreadable_share,
         "nearest_id": breakdown.nearest.trace_id if breakdown.nearest else None,
         "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
         "steps": len(trace.steps),

@@ -17,6 +17,7 @@ from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
 from kp_langchain.review.score import score
 
@@ -35,6 +36,7 @@ app.command()(contributions.withdraw)
 app.command()(contributions.register)
 app.command()(score)
 app.command()(label)
+app.command()(doctor)
 
 
 def main() -> None:
