@@ -174,9 +174,13 @@ def by_share(model: LocalModel) -> Table:
         repeats = chosen[~np.isnan(chosen[:, 2])]
         if len(repeats):
             table.add_row(
-                f"to {min(1, high):.0%}" if low else "none", str(len(chosen)),
-                f"{chosen[:, 1].mean():.2f}", str(len(repeats)), f"{repeats[:, 2].mean():.2f}", f"{repeats[:, 3].mean():.0%}",
-            )  # fmt: skip
+                f"to {min(1, high):.0%}" if low else "none",
+                str(len(chosen)),
+                f"{chosen[:, 1].mean():.2f}",
+                str(len(repeats)),
+                f"{repeats[:, 2].mean():.2f}",
+                f"{repeats[:, 3].mean():.0%}",
+            )
     return table
 
 
