@@ -61,7 +61,7 @@ def trace_from_messages(
         raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
     try:
         listed = convert_to_messages(list(messages))
-    except (KeyError, TypeError, NotImplementedError) as error:
+    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
         raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
     record = _record(listed, objective)
     record.write_out()
@@ -145,5 +145,5 @@ def _arguments(args: Any) -> Any:
         return args
     try:
         return json.loads(args)
-    except ValueError:
+    except (ValueError, RecursionError):
         return args

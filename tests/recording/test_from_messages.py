@@ -104,6 +104,12 @@ def test_nothing_to_trace_is_an_error(messages: Any) -> None:
         trace_from_messages(messages)
 
 
+@pytest.mark.parametrize("calls", ["x", {"a": 1}, [1], [{}], [{"function": {"arguments": 3}}]])
+def test_calls_that_are_none_are_an_error(calls: Any) -> None:
+    with pytest.raises(ValueError):
+        trace_from_messages([{"role": "assistant", "content": "a", "tool_calls": calls}])
+
+
 def test_a_wrong_confidence_is_named() -> None:
     with pytest.raises(ValueError, match="confidence=2"):
         trace_from_messages([("ai", "x")], confidence=2)
