@@ -28,6 +28,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS = [  # each may import its own row and the rows above
     {"errors", "schema", "_forksafe", "_notices"},
     {"scoring", "config", "redaction"},
+    {"calibration"},
     {"gate", "store"},
     {"registry"},
     {"recording"},

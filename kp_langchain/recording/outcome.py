@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from kp_langchain.errors import KPError
+from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
-
-DEFAULT_CONFIDENCE = {True: 0.8, False: 0.2}
 
 # What the frameworks answer in the agent's place when its steps run out.
 _OUT_OF_STEPS = (

@@ -5,7 +5,9 @@ The formulas are those of the KnowledgePulse scoring documents.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,22 +16,27 @@ if TYPE_CHECKING:
 NEUTRAL_NOVELTY = 0.5
 """Novelty where nothing can be compared: no embedder, or nothing remembered yet."""
 
+DEFAULT_CONFIDENCE: Mapping[bool, float] = MappingProxyType({True: 0.8, False: 0.2})
+"""The confidence in an outcome for which nobody and nothing vouches, by success."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceShape:
-    """What the formulas and rules need to know of a trace's steps.
+    """What the formulas and rules need to know of a trace's steps: five counts.
 
     Args:
         steps: Number of steps.
-        step_types: The distinct step types.
+        step_types: How many distinct step types.
+        thoughts: Number of `thought` steps.
         error_recoveries: Number of `error_recovery` steps.
-        tool_names: The distinct names of tools, of steps of any type.
+        distinct_tools: How many distinct names of tools, of steps of any type.
     """
 
     steps: int
-    step_types: frozenset[str]
+    step_types: int
+    thoughts: int
     error_recoveries: int
-    tool_names: frozenset[str]
+    distinct_tools: int
 
     @classmethod
     def of(cls, trace: ReasoningTrace) -> TraceShape:
@@ -40,7 +47,13 @@ class TraceShape:
             types.append(step.type)
             if step.tool is not None:
                 tools.add(step.tool.name)
-        return cls(len(types), frozenset(types), types.count("error_recovery"), frozenset(tools))
+        return cls(
+            steps=len(types),
+            step_types=len(set(types)),
+            thoughts=types.count("thought"),
+            error_recoveries=types.count("error_recovery"),
+            distinct_tools=len(tools),
+        )
 
 
 def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
@@ -54,7 +67,7 @@ def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
     """
     counted = shape.steps if step_cap is None else min(shape.steps, step_cap)
     recovery = 0.3 if shape.error_recoveries else 0.0
-    return min(1.0, len(shape.step_types) / 4 * 0.5 + recovery + counted / 20 * 0.2)
+    return min(1.0, shape.step_types / 4 * 0.5 + recovery + counted / 20 * 0.2)
 
 
 def novelty(similarity: float | None) -> float:
@@ -73,7 +86,7 @@ def tool_diversity(shape: TraceShape) -> float:
 
     `min(1, distinct_tool_names / max(1, n) * 3)`
     """
-    return min(1.0, len(shape.tool_names) / max(1, shape.steps) * 3)
+    return min(1.0, shape.distinct_tools / max(1, shape.steps) * 3)
 
 
 def outcome_confidence(confidence: float, *, success: bool) -> float:

@@ -72,7 +72,7 @@ class Reading:
         complexity = _dimension(
             dimensions.complexity(shape, step_cap=step_cap),
             weights.complexity,
-            f"{len(shape.step_types)} of 4 step types, {steps}, "
+            f"{shape.step_types} of 4 step types, {steps}, "
             f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
         )
         novelty = _dimension(
@@ -85,7 +85,7 @@ class Reading:
         tool_diversity = _dimension(
             dimensions.tool_diversity(shape),
             weights.tool_diversity,
-            f"{_count(len(shape.tool_names), 'distinct tool')} in {steps}",
+            f"{_count(shape.distinct_tools, 'distinct tool')} in {steps}",
         )
         outcome = _dimension(
             self.outcome,

@@ -58,10 +58,10 @@ def apply_rules(
         fired.append(RuleFired(name, score, after))
         return after
 
-    if shape.steps == 1 and "thought" in shape.step_types:
+    if shape.steps == shape.thoughts == 1:
         score = set_to(SINGLE_THOUGHT, 0.1)
     if shape.error_recoveries > 2 and success:
         score = set_to(RECOVERED_ERRORS, min(1.0, score + 0.1))
-    if len(shape.tool_names) == 1:
+    if shape.distinct_tools == 1:
         score = set_to(SINGLE_TOOL, max(0.0, score - 0.1))
     return score, tuple(fired)

@@ -1,0 +1,32 @@
+"""`LabelledRun`: a scored run of which somebody said whether it succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRun:
+    """What is known of a run with a verdict; the run's text may be gone.
+
+    Args:
+        task: What was to be done; runs with equal task are repeats of one task.
+        success: The verdict.
+        features: What `features_of` gave for the run.
+        looked_successful: Whether the run looked successful before anybody said anything of it.
+        complexity: The dimension's value as scored then, 0 to 1.
+        novelty: The same.
+        tool_diversity: The same.
+        created_at: When the run began.
+    """
+
+    task: str
+    success: bool
+    features: Mapping[str, float]
+    looked_successful: bool
+    complexity: float
+    novelty: float
+    tool_diversity: float
+    created_at: datetime

@@ -1,0 +1,137 @@
+"""`ConfidenceModel`: the probability that a run succeeded, from its features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from kp_langchain.calibration.features import FEATURES_VERSION
+from kp_langchain.errors import ConfigError
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+# Beyond so many standard deviations a value says no more: one freak run must not be certain.
+_FARTHEST = 3.0
+
+
+class OutdatedModelError(ConfigError):
+    """A model was fitted on features that this version of the package no longer computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one feature adds to a model's log-odds.
+
+    `weight * clip((log(1 + feature) - mean) / scale, -3, 3)`, and nothing where it is missing.
+
+    Args:
+        feature: The feature's name.
+        mean: Mean of log(1 + feature) over the runs fitted on.
+        scale: Standard deviation of the same, above 0.
+        weight: Log-odds for each standard deviation; above 0 speaks for success.
+    """
+
+    feature: str
+    mean: _Number
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    weight: _Number
+
+    def log_odds(self, value: float | None) -> float:
+        """Return what the feature's value adds."""
+        if value is None or not math.isfinite(value):
+            return 0.0
+        distance = (math.log1p(max(0.0, value)) - self.mean) / self.scale
+        return self.weight * min(_FARTHEST, max(-_FARTHEST, distance))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceModel:
+    """A logistic model of one domain, and how far it can be trusted.
+
+    The figures are of held-out runs: each was judged by a model that never saw its task.
+
+    Args:
+        domain: The domain whose verdicts it was fitted on; it applies to no other.
+        features_version: The `FEATURES_VERSION` of the features it was fitted on.
+        created_at: When it was fitted.
+        runs: How many runs with a verdict it was fitted on.
+        tasks: How many different tasks those had.
+        base_rate: The share of them that succeeded, 0 to 1.
+        auc: Area under the ROC curve.
+        auc_low: Lower end of its 95 % confidence interval.
+        auc_high: Upper end.
+        brier: Brier score of the model's probabilities; lower is better.
+        default_brier: Brier score of the confidence that runs get without a model.
+        intercept: Log-odds of a run that is average in every feature.
+        terms: The features with their weights.
+    """
+
+    domain: str
+    features_version: int
+    created_at: datetime
+    runs: int
+    tasks: int
+    base_rate: _Unit
+    auc: _Unit
+    auc_low: _Unit
+    auc_high: _Unit
+    brier: _Unit
+    default_brier: _Unit
+    intercept: _Number
+    terms: tuple[Term, ...]
+
+    @property
+    def source(self) -> str:
+        """What a breakdown says of a confidence from this model."""
+        return f"calibrated on {self.runs} runs, AUC {self.auc:.2f}"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was fitted on the features that this version of the package computes."""
+        return self.features_version == FEATURES_VERSION
+
+    def confidence(self, features: Mapping[str, float]) -> float:
+        """Return the probability (0 to 1) that a run with these features succeeded.
+
+        Args:
+            features: What `features_of` gave; what is missing or not finite counts as average.
+
+        Raises:
+            OutdatedModelError: The model was fitted on features of another version.
+        """
+        if not self.is_current:
+            raise OutdatedModelError(
+                f"the confidence model of domain {self.domain!r} was fitted on features of version "
+                f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
+                f"fit it again with: kp-langchain calibrate --domain {self.domain}"
+            )
+        log_odds = self.intercept + math.fsum(
+            term.log_odds(features.get(term.feature)) for term in self.terms
+        )
+        return 1.0 / (1.0 + math.exp(-min(35.0, max(-35.0, log_odds))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
+        plain: dict[str, Any] = _reader().dump_python(self, mode="json")
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ConfidenceModel:
+        """Return the model that `to_dict` wrote; keys it does not know are ignored.
+
+        Raises:
+            pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
+        """
+        return _reader().validate_python(dict(data))
+
+
+@cache
+def _reader() -> TypeAdapter[ConfidenceModel]:
+    return TypeAdapter(ConfidenceModel)
