@@ -64,7 +64,7 @@ def read(files: Iterable[Path], tell: Callable[[str], object]) -> Runs:
         for number, line in _lines(file):
             try:
                 if isinstance(line, Exception):
-                    raise line  # noqa: TRY301 - said like everything else that cannot be read
+                    raise line
                 run = _run(line)
             except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
                 found.skipped += 1
@@ -99,7 +99,7 @@ def _run(line: bytes) -> Run | str:
     """The run of a line, or its source if it has no label."""
     row = json.loads(line)
     if not isinstance(row, dict):
-        raise ValueError(f"a {type(row).__name__}; an object is needed")  # noqa: TRY004
+        raise ValueError(f"a {type(row).__name__}; an object is needed")
     source = _text(row, "source")
     if source is None:
         raise ValueError("no source; name where the run comes from")

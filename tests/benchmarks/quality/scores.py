@@ -59,9 +59,7 @@ class Source:
     @cached_property
     def ranking(self) -> Ranking:
         """The truth about them."""
-        return Ranking(
-            [one.run.success for one in self.runs], [one.run.task for one in self.runs]
-        )
+        return Ranking([one.run.success for one in self.runs], [one.run.task for one in self.runs])
 
     @property
     def totals(self) -> list[float]:
@@ -119,9 +117,7 @@ def figures(source: Source) -> dict[str, Any]:
     runs, ranking = source.runs, source.ranking
     columns: dict[str, list[float]] = {
         "score": source.totals,
-        **{
-            name: [getattr(one.breakdown, name).value for one in runs] for name in DIMENSIONS
-        },
+        **{name: [getattr(one.breakdown, name).value for one in runs] for name in DIMENSIONS},
         "steps": [float(len(one.run.trace.steps)) for one in runs],
         "characters": [float(one.characters) for one in runs],
         "true_outcome": [_with_the_truth(one) for one in runs],

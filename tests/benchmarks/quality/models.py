@@ -1,0 +1,119 @@
+"""What a confidence model makes of the score, held out, by the number of verdicts it had."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.rescoring import total
+from tests.benchmarks.quality.ranking import Ranking
+from tests.benchmarks.quality.scores import Scored, Source
+
+FEATURES_TOLD = 8
+
+
+def by_verdicts(
+    source: Source, verdicts: Sequence[int], subsamples: int, tell: Callable[[str], object]
+) -> dict[str, Any]:
+    """What is learned from so many verdicts of a source, by their number.
+
+    Args:
+        source: The source.
+        verdicts: How many are taken, in turn; a number that the source does not have is left out,
+            but all it has are taken if that is fewer than the most.
+        subsamples: How often they are drawn, each time by another seed.
+        tell: Called with a line for whoever waits.
+    """
+    numbers = [number for number in verdicts if number < len(source.runs)]
+    if len(numbers) < len(verdicts):
+        numbers.append(len(source.runs))
+    found = {}
+    for number in numbers:
+        tell(f"{source.name}: {number} verdicts")
+        drawn = 1 if number == len(source.runs) else subsamples
+        found[str(number)] = _summary(
+            [learned(source.name, _drawn(source.runs, number, seed)) for seed in range(drawn)]
+        )
+    return found
+
+
+def _drawn(runs: Sequence[Scored], number: int, seed: int) -> list[Scored]:
+    return random.Random(seed).sample(list(runs), number)
+
+
+def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
+    """Fit a model to runs and hold its held-out predictions against the truth.
+
+    Args:
+        name: What stands for the domain.
+        runs: The runs.
+
+    Returns:
+        Its figures; only the refusal if there was too little to learn from.
+    """
+    labelled = [one.labelled for one in runs]
+    fitted = fit(name, labelled)
+    if fitted.model is None or not fitted.held_out:
+        return {"refusal": fitted.refusal or "no model"}
+    ranking = Ranking([one.success for one in labelled], [one.task for one in labelled])
+    before = [one.breakdown.total for one in runs]
+    # A model that is refused is not installed, and changes nothing.
+    chances = [None] * len(runs) if fitted.refusal else fitted.held_out
+    after = [
+        total(one.labelled, one.weights, confidence=chance)
+        for one, chance in zip(runs, chances, strict=True)
+    ]
+    scores = {"before": before, "model": after}
+    strongest = sorted(fitted.model.terms, key=lambda term: -abs(term.weight))[:FEATURES_TOLD]
+    return {
+        "refusal": fitted.refusal,
+        "base_rate": ranking.base_rate,
+        "model_auc": ranking.auc(fitted.held_out),
+        "brier": fitted.model.brier,
+        "default_brier": fitted.model.default_brier,
+        "score_auc": {name: ranking.auc(column) for name, column in scores.items()},
+        "gain": {"model": ranking.gain(before, after)},
+        "top_lift": {
+            name: ranking.top(column) / ranking.base_rate for name, column in scores.items()
+        },
+        "tasks_in_top": {name: ranking.tasks_in_top(column) for name, column in scores.items()},
+        "features": {term.feature: term.weight for term in strongest},
+    }
+
+
+def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over samples that could be fitted, and how many were refused and why."""
+    fitted = [one for one in samples if "model_auc" in one]
+    refusals = Counter(one["refusal"] for one in samples if one["refusal"] is not None)
+    figures: dict[str, Any] = {
+        "samples": len(samples),
+        "fitted": len(fitted),
+        "refused": refusals.total(),
+        "refusals": dict(refusals),
+    }
+    if not fitted:
+        return figures
+    aucs = [one["model_auc"]["value"] for one in fitted]
+    features = fitted[0]["features"]
+    numbers = mean_of([{**one, "features": None, "refusal": None} for one in fitted])
+    return {
+        **figures,
+        **numbers,
+        "features": features,
+        "model_auc_of_samples": {"lowest": min(aucs), "highest": max(aucs)},
+    }
+
+
+def mean_of(figures: Sequence[Any]) -> Any:
+    """The mean of figures of the same shape, number by number; what is no number is left out."""
+    first = figures[0]
+    if isinstance(first, dict):
+        means = {key: mean_of([one[key] for one in figures]) for key in first}
+        return {key: mean for key, mean in means.items() if mean is not None}
+    if isinstance(first, int | float):
+        return statistics.fmean(figures)
+    return None

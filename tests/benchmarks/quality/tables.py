@@ -1,0 +1,164 @@
+"""The figures as Markdown tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+COLUMNS = {
+    "score": "score",
+    "complexity": "complexity",
+    "novelty": "novelty",
+    "tool_diversity": "tools",
+    "outcome_confidence": "outcome alone",
+    "steps": "steps alone",
+    "characters": "characters alone",
+    "true_outcome": "score, true outcome",
+}
+STAGES = ("before", "model")
+
+
+def tables(report: dict[str, Any]) -> Iterator[str]:
+    """All tables, each under a heading of its own."""
+    sources = report["sources"]
+    ranked = {name: one for name, one in sources.items() if one["enough"]}
+    yield _titled(
+        "AUC of the score as it is, of its parts, and of what needs no score",
+        ["source", "runs", "tasks", "succeeded", *COLUMNS.values()],
+        [
+            *(_as_it_is(name, one) for name, one in sources.items()),
+            ["mean", "", "", "", *(_mean(_aucs(ranked, key)) for key in COLUMNS)],
+        ],
+    )
+    yield _titled(
+        "Within a task: pairs of a success and a failure of one task ranked right",
+        ["source", "pairs", *COLUMNS.values()],
+        [
+            [name, str(one["pairs_within_task"]), *map(_plain, one["within_task"].values())]
+            for name, one in sources.items()
+            if one["pairs_within_task"]
+        ],
+    )
+    yield _titled(
+        "At the threshold in force",
+        ["source", "runs", "passed", "of these succeeded", "of all succeeded", "top tenth"],
+        [_gate(name, one) for name, one in sources.items()],
+    )
+    at_most = report["verdicts"]
+    learned = {name: chosen(one["learned"], at_most) for name, one in ranked.items()}
+    yield _titled(
+        f"With a confidence model of at most {at_most} verdicts, held out by task",
+        ["source", "verdicts", "model's AUC", "Brier", "score's AUC: before", "with the model",
+         "top tenth: before", "with the model",
+         "tasks in it", "refused"],
+        [*(_learned(name, *one) for name, one in learned.items()), *_means(learned)],
+    )  # fmt: skip
+    numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
+    yield _titled(
+        "Learning curve: the model's AUC by the number of verdicts",
+        ["source", *map(str, numbers)],
+        [
+            [name, *(_curve(one["learned"].get(str(number))) for number in numbers)]
+            for name, one in ranked.items()
+        ],
+    )
+    yield _titled(
+        "What the models go by (log-odds for each standard deviation)",
+        ["source", "features"],
+        [[name, _features(one[1])] for name, one in learned.items()],
+    )
+
+
+def chosen(learned: dict[str, Any], at_most: int) -> tuple[int, dict[str, Any]]:
+    """The figures with the most verdicts of those within a number, and how many these are."""
+    numbers = [int(number) for number in learned]
+    within = max((one for one in numbers if one <= at_most), default=min(numbers))
+    return within, learned[str(within)]
+
+
+def _as_it_is(name: str, one: dict[str, Any]) -> list[str]:
+    cells = [name, str(one["runs"]), str(one["tasks"]), f"{one['base_rate']:.0%}"]
+    if not one["enough"]:
+        return [*cells, "too few", *[""] * (len(COLUMNS) - 1)]
+    return [*cells, *(_interval(one["auc"][key]) for key in COLUMNS)]
+
+
+def _gate(name: str, one: dict[str, Any]) -> list[str]:
+    passed, runs = one["passed"], one["runs"]
+    precision = f"{one['good_of_passed'] / passed:.0%}" if passed else "-"
+    shares = [f"{passed / runs:.0%}", precision, f"{one['base_rate']:.0%}"]
+    return [name, str(runs), *shares, f"{one['top_rate']:.0%}"]
+
+
+def _learned(name: str, verdicts: int, one: dict[str, Any]) -> list[str]:
+    refused = f"{one['refused']} of {one['samples']}"
+    if not one["fitted"]:
+        return [name, str(verdicts), *[""] * 7, refused]
+    return [
+        name,
+        str(verdicts),
+        _interval(one["model_auc"]),
+        f"{one['brier']:.3f} (default {one['default_brier']:.3f})",
+        *(_interval(one["score_auc"][stage]) for stage in STAGES),
+        *(f"{one['top_lift'][stage]:.2f}" for stage in STAGES),
+        " / ".join(f"{one['tasks_in_top'][stage]:.0f}" for stage in STAGES),
+        refused,
+    ]
+
+
+def _means(learned: dict[str, tuple[int, dict[str, Any]]]) -> Iterator[list[str]]:
+    found = [one for _, one in learned.values() if one["fitted"]]
+    if not found:
+        return
+
+    def mean(figure: Callable[[dict[str, Any]], float]) -> str:
+        return _mean([figure(one) for one in found])
+
+    yield [
+        "mean",
+        "",
+        mean(lambda one: one["model_auc"]["value"]),
+        f"{mean(lambda one: one['brier'])} (default {mean(lambda one: one['default_brier'])})",
+        *(mean(lambda one, s=stage: one["score_auc"][s]["value"]) for stage in STAGES),  # type: ignore[misc]
+        *(mean(lambda one, s=stage: one["top_lift"][s]) for stage in STAGES),  # type: ignore[misc]
+        "",
+        "",
+    ]
+
+
+def _curve(one: dict[str, Any] | None) -> str:
+    if one is None:
+        return ""
+    if not one["fitted"]:
+        return "refused"
+    ends = one["model_auc_of_samples"]
+    spread = f" ({ends['lowest']:.2f} to {ends['highest']:.2f})" if one["fitted"] > 1 else ""
+    refused = f", {one['refused']} of {one['samples']} refused" if one["refused"] else ""
+    return f"{one['model_auc']['value']:.2f}{spread}{refused}"
+
+
+def _features(one: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {weight:+.2f}" for name, weight in one.get("features", {}).items())
+
+
+def _aucs(sources: dict[str, Any], key: str) -> list[float]:
+    return [one["auc"][key]["value"] for one in sources.values()]
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.2f}" if values else "-"
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _interval(one: dict[str, float] | None) -> str:
+    return "-" if one is None else f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
+
+
+def _titled(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    aligned = ["---", *["---:"] * (len(head) - 1)]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, aligned, *rows)]
+    return f"### {title}\n\n" + "\n".join(lines) + "\n"
