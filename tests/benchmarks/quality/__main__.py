@@ -41,8 +41,9 @@ from kp_langchain.scoring.embedders import resolve_embedder
 from tests.benchmarks import machine
 from tests.benchmarks.quality import drawing, models, runs, scores
 from tests.benchmarks.quality.tables import tables
+from tests.recorded import FOLDER
 
-RECORDED = Path(__file__).resolve().parents[3] / "shared" / "trajectories" / "runs.jsonl.gz"
+RECORDED = FOLDER / "runs.jsonl.gz"
 ENOUGH = 10  # runs of either kind
 
 

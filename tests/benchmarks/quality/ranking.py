@@ -78,7 +78,7 @@ class Ranking:
         below = np.cumsum(bad, axis=1) - bad / 2
         pairs = good.sum(axis=1) * bad.sum(axis=1)
         with np.errstate(invalid="ignore"):
-            return (good * below).sum(axis=1) / pairs
+            return np.asarray((good * below).sum(axis=1) / pairs)
 
     def pairs(self) -> int:
         """How many pairs there are of a success and a failure of the same task."""
