@@ -222,7 +222,7 @@ def test_a_feature_that_tells_the_truth_is_found(
     assert telling["auc"]["true_outcome"]["value"] == 1.0
     assert telling["runs"] == 120
     assert telling["tasks"] == 60
-    learned = telling["learned"]["120"]
+    learned = telling["learned"]["200"]
     assert learned["refused"] == 0
     assert learned["model_auc"]["value"] > 0.95
     assert learned["brier"] < learned["default_brier"]
@@ -237,7 +237,7 @@ def test_a_model_of_chance_is_refused_and_changes_nothing(
     evaluated: tuple[dict[str, Any], str, Path],
 ) -> None:
     report, printed, _ = evaluated
-    learned = report["sources"]["silent"]["learned"]["120"]
+    learned = report["sources"]["silent"]["learned"]["200"]
     assert learned["refused"] == 1
     assert learned["model_auc"]["low"] < 0.5 < learned["model_auc"]["high"]
     assert learned["score_auc"]["model"] == learned["score_auc"]["before"]

@@ -33,6 +33,7 @@ import sys
 import time
 from collections import defaultdict
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Measure, print and write; return 1 where there is nothing to measure."""
     chosen = options()
+    if find_spec("sklearn") is None:
+        print("fitting needs scikit-learn: pip install -e '.[bench]'", file=sys.stderr)
+        return 1
     logging.disable(logging.WARNING)
     began_at, began_s = datetime.now(UTC), time.monotonic()
 

@@ -25,7 +25,7 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
         ModuleNotFoundError: matplotlib is not installed.
     """
     learned = {name: one["learned"] for name, one in report["sources"].items() if one["enough"]}
-    at_most = {name: chosen(one, report["verdicts"])[1] for name, one in learned.items()}
+    at_most = {name: chosen(one, report["verdicts"]) for name, one in learned.items()}
     fitted = {name: one for name, one in at_most.items() if one["fitted"]}
     if not fitted:
         return None
@@ -65,11 +65,11 @@ def _curves(axis: Any, learned: dict[str, Any]) -> None:
     numbers: set[int] = set()
     looks = zip(learned.items(), COLOURS * 2, MARKERS * 2, strict=False)
     for (name, by_number), colour, marker in looks:
-        fitted = sorted((int(number), one) for number, one in by_number.items() if one["fitted"])
-        numbers.update(number for number, _ in fitted)
+        fitted = {int(number): one for number, one in by_number.items() if one["fitted"]}
+        numbers.update(fitted)
         axis.plot(
-            [number for number, _ in fitted],
-            [one["model_auc"]["value"] for _, one in fitted],
+            [one["verdicts"] for one in fitted.values()],
+            [one["model_auc"]["value"] for one in fitted.values()],
             color=colour,
             marker=marker,
             markersize=4,

@@ -14,30 +14,32 @@ from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.scores import Scored, Source
 
 FEATURES_TOLD = 8
+_MORE = 1.25  # times as many verdicts are worth another look
 
 
 def by_verdicts(
-    source: Source, verdicts: Sequence[int], subsamples: int, tell: Callable[[str], object]
+    source: Source, verdicts: Sequence[int], draws: int, tell: Callable[[str], object]
 ) -> dict[str, Any]:
     """What is learned from so many verdicts of a source, by their number.
 
     Args:
         source: The source.
-        verdicts: How many are taken, in turn; a number that the source does not have is left out,
-            but all it has are taken if that is fewer than the most.
-        subsamples: How often they are drawn, each time by another seed.
+        verdicts: How many are drawn, in turn. Where the source has fewer, all are taken, unless
+            the number before was nearly as many.
+        draws: How often they are drawn, each time by another seed.
         tell: Called with a line for whoever waits.
     """
-    numbers = [number for number in verdicts if number < len(source.runs)]
-    if len(numbers) < len(verdicts):
-        numbers.append(len(source.runs))
-    found = {}
-    for number in numbers:
+    found: dict[str, Any] = {}
+    before, available = 0, len(source.runs)
+    for wanted in sorted(verdicts):
+        number = min(wanted, available)
+        if number < wanted and number < _MORE * before:
+            break
         tell(f"{source.name}: {number} verdicts")
-        drawn = 1 if number == len(source.runs) else subsamples
-        found[str(number)] = _summary(
-            [learned(source.name, _drawn(source.runs, number, seed)) for seed in range(drawn)]
-        )
+        seeds = range(1 if number == available else draws)
+        samples = [learned(source.name, _drawn(source.runs, number, seed)) for seed in seeds]
+        found[str(wanted)] = {"verdicts": number, **_summary(samples)}
+        before = number
     return found
 
 

@@ -52,29 +52,29 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         ["source", "verdicts", "model's AUC", "Brier", "score's AUC: before", "with the model",
          "top tenth: before", "with the model",
          "tasks in it", "refused"],
-        [*(_learned(name, *one) for name, one in learned.items()), *_means(learned)],
+        [*(_learned(name, one) for name, one in learned.items()), *_means(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
     yield _titled(
         "Learning curve: the model's AUC by the number of verdicts",
         ["source", *map(str, numbers)],
         [
-            [name, *(_curve(one["learned"].get(str(number))) for number in numbers)]
+            [name, *(_curve(number, one["learned"].get(str(number))) for number in numbers)]
             for name, one in ranked.items()
         ],
     )
     yield _titled(
         "What the models go by (log-odds for each standard deviation)",
         ["source", "features"],
-        [[name, _features(one[1])] for name, one in learned.items()],
+        [[name, _features(one)] for name, one in learned.items()],
     )
 
 
-def chosen(learned: dict[str, Any], at_most: int) -> tuple[int, dict[str, Any]]:
-    """The figures with the most verdicts of those within a number, and how many these are."""
+def chosen(learned: dict[str, Any], at_most: int) -> dict[str, Any]:
+    """The figures with the most verdicts of those within a number."""
     numbers = [int(number) for number in learned]
-    within = max((one for one in numbers if one <= at_most), default=min(numbers))
-    return within, learned[str(within)]
+    found: dict[str, Any] = learned[str(max(one for one in numbers if one <= at_most))]
+    return found
 
 
 def _as_it_is(name: str, one: dict[str, Any]) -> list[str]:
@@ -91,13 +91,13 @@ def _gate(name: str, one: dict[str, Any]) -> list[str]:
     return [name, str(runs), *shares, f"{one['top_rate']:.0%}"]
 
 
-def _learned(name: str, verdicts: int, one: dict[str, Any]) -> list[str]:
+def _learned(name: str, one: dict[str, Any]) -> list[str]:
     refused = f"{one['refused']} of {one['samples']}"
     if not one["fitted"]:
-        return [name, str(verdicts), *[""] * 7, refused]
+        return [name, str(one["verdicts"]), *[""] * 7, refused]
     return [
         name,
-        str(verdicts),
+        str(one["verdicts"]),
         _interval(one["model_auc"]),
         f"{one['brier']:.3f} (default {one['default_brier']:.3f})",
         *(_interval(one["score_auc"][stage]) for stage in STAGES),
@@ -107,8 +107,8 @@ def _learned(name: str, verdicts: int, one: dict[str, Any]) -> list[str]:
     ]
 
 
-def _means(learned: dict[str, tuple[int, dict[str, Any]]]) -> Iterator[list[str]]:
-    found = [one for _, one in learned.values() if one["fitted"]]
+def _means(learned: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
+    found = [one for one in learned.values() if one["fitted"]]
     if not found:
         return
 
@@ -127,15 +127,16 @@ def _means(learned: dict[str, tuple[int, dict[str, Any]]]) -> Iterator[list[str]
     ]
 
 
-def _curve(one: dict[str, Any] | None) -> str:
+def _curve(asked: int, one: dict[str, Any] | None) -> str:
     if one is None:
         return ""
     if not one["fitted"]:
-        return "refused"
+        return "too few"
     ends = one["model_auc_of_samples"]
     spread = f" ({ends['lowest']:.2f} to {ends['highest']:.2f})" if one["fitted"] > 1 else ""
     refused = f", {one['refused']} of {one['samples']} refused" if one["refused"] else ""
-    return f"{one['model_auc']['value']:.2f}{spread}{refused}"
+    all_there_are = f" with {one['verdicts']}" if one["verdicts"] < asked else ""
+    return f"{one['model_auc']['value']:.2f}{all_there_are}{spread}{refused}"
 
 
 def _features(one: dict[str, Any]) -> str:
