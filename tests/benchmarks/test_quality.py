@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,20 +156,18 @@ def test_the_top_tenth_counts_equal_runs_in_part(rows: list[tuple[int, bool, str
     assert 1 <= ranking.tasks_in_top(values) <= max(1, round(len(rows) / 10))
 
 
-def test_an_interval_draws_tasks_and_not_runs() -> None:
-    rng = np.random.default_rng(3)
-    values = rng.normal(size=40)
-    successes = [bool(one) for one in rng.random(40) < 0.5]
-    apart = Ranking(successes, [str(at) for at in range(40)]).auc(values)
-    # The same runs ten times over are no more evidence, as long as it is known that they are.
-    repeated = Ranking(successes * 10, [str(at % 40) for at in range(400)]).auc([*values] * 10)
-    taken_for_news = Ranking(successes * 10, [str(at) for at in range(400)]).auc([*values] * 10)
-    assert apart
-    assert repeated
-    assert taken_for_news
-    assert apart["low"] <= apart["value"] <= apart["high"]
-    assert repeated == pytest.approx(apart)
-    assert taken_for_news["high"] - taken_for_news["low"] < 0.5 * (apart["high"] - apart["low"])
+@given(columns, st.randoms(use_true_random=False))
+def test_a_gain_turns_around_with_its_columns(
+    rows: list[tuple[int, bool, str]], draw: random.Random
+) -> None:
+    values, successes, tasks = map(list, zip(*rows, strict=True))
+    others = draw.sample(values, len(values))
+    ranking = Ranking(successes, tasks)
+    there, back = ranking.gain(values, others), ranking.gain(others, values)
+    assert (there is None) == (back is None) == (len(set(successes)) < 2)
+    if there and back:
+        assert there["low"] <= there["value"] <= there["high"]
+        assert [there["low"], there["high"]] == pytest.approx([-back["high"], -back["low"]])
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ How it is measured
   fixed seed, with the weights, thresholds and embedding model in force, and with the outcome that
   each run looked to have, not the truth.
   AUC is the chance that a good run has a higher number than a bad one; 0.50 is a coin. Intervals
-  are of 95 %, from 1,000 draws of tasks. Sources with fewer than 10 good or 10 bad runs are only
-  counted.
+  are of 95 %, with tasks, not runs, as what was sampled. Sources with fewer than 10 good or 10 bad
+  runs are only counted.
   Of each source so many verdicts are drawn, several times, and a model is fitted to them. What is
-  said of it, and of the score with it, rests on runs of tasks that the model never saw; weights are
-  proposed without the runs that they are judged by. Figures of several draws are means.
+  said of it, and of the score with it, rests on runs of tasks that the model never saw. A model
+  that is refused is not used: the score stays as it was. Figures of several draws are means.
   The top tenth is the success rate among the tenth of runs with the highest scores, over that of
   all.
 """

@@ -75,8 +75,9 @@ def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
         "refusal": fitted.refusal,
         "base_rate": ranking.base_rate,
         "model_auc": ranking.auc(fitted.held_out),
-        "brier": fitted.model.brier,
-        "default_brier": fitted.model.default_brier,
+        "brier": fitted.brier,
+        "base_brier": fitted.base_brier,
+        "default_brier": fitted.default_brier,
         "score_auc": {name: ranking.auc(column) for name, column in scores.items()},
         "gain": {"model": ranking.gain(before, after)},
         "top_lift": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 COLUMNS = {
@@ -16,7 +16,7 @@ COLUMNS = {
     "characters": "characters alone",
     "true_outcome": "score, true outcome",
 }
-STAGES = ("before", "model")
+STAGES = {"before": "as it is", "model": "with the model"}
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
@@ -48,11 +48,16 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
     at_most = report["verdicts"]
     learned = {name: chosen(one["learned"], at_most) for name, one in ranked.items()}
     yield _titled(
-        f"With a confidence model of at most {at_most} verdicts, held out by task",
-        ["source", "verdicts", "model's AUC", "Brier", "score's AUC: before", "with the model",
-         "top tenth: before", "with the model",
-         "tasks in it", "refused"],
-        [*(_learned(name, one) for name, one in learned.items()), *_means(learned)],
+        f"Confidence models of at most {at_most} verdicts, on tasks that they never saw",
+        ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
+         "refused"],
+        [*(_model(name, one) for name, one in learned.items()), _model_mean(learned)],
+    )  # fmt: skip
+    yield _titled(
+        "The score on the same runs: its AUC, and the success rate of its top tenth, of all = 1",
+        ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained",
+         *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it"],
+        [*(_score(name, one) for name, one in learned.items()), _score_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
     yield _titled(
@@ -91,40 +96,42 @@ def _gate(name: str, one: dict[str, Any]) -> list[str]:
     return [name, str(runs), *shares, f"{one['top_rate']:.0%}"]
 
 
-def _learned(name: str, one: dict[str, Any]) -> list[str]:
+def _model(name: str, one: dict[str, Any]) -> list[str]:
     refused = f"{one['refused']} of {one['samples']}"
     if not one["fitted"]:
-        return [name, str(one["verdicts"]), *[""] * 7, refused]
+        return [name, str(one["verdicts"]), "too few", "", "", "", refused]
+    briers = [f"{one[key]:.3f}" for key in ("brier", "base_brier", "default_brier")]
+    return [name, str(one["verdicts"]), _interval(one["model_auc"]), *briers, refused]
+
+
+def _model_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
+    found = [one for one in learned.values() if one["fitted"]]
+    briers = [
+        _mean([one[key] for one in found], places=3)
+        for key in ("brier", "base_brier", "default_brier")
+    ]
+    return ["mean", "", _mean([one["model_auc"]["value"] for one in found]), *briers, ""]
+
+
+def _score(name: str, one: dict[str, Any]) -> list[str]:
+    if not one["fitted"]:
+        return [name, "too few", *[""] * (2 * len(STAGES) + 1)]
+    gains = [f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})"
+             for gain in one["gain"].values()]  # fmt: skip
     return [
         name,
-        str(one["verdicts"]),
-        _interval(one["model_auc"]),
-        f"{one['brier']:.3f} (default {one['default_brier']:.3f})",
-        *(_interval(one["score_auc"][stage]) for stage in STAGES),
+        *(f"{one['score_auc'][stage]['value']:.2f}" for stage in STAGES),
+        "; ".join(gains),
         *(f"{one['top_lift'][stage]:.2f}" for stage in STAGES),
         " / ".join(f"{one['tasks_in_top'][stage]:.0f}" for stage in STAGES),
-        refused,
     ]
 
 
-def _means(learned: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
+def _score_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
     found = [one for one in learned.values() if one["fitted"]]
-    if not found:
-        return
-
-    def mean(figure: Callable[[dict[str, Any]], float]) -> str:
-        return _mean([figure(one) for one in found])
-
-    yield [
-        "mean",
-        "",
-        mean(lambda one: one["model_auc"]["value"]),
-        f"{mean(lambda one: one['brier'])} (default {mean(lambda one: one['default_brier'])})",
-        *(mean(lambda one, s=stage: one["score_auc"][s]["value"]) for stage in STAGES),  # type: ignore[misc]
-        *(mean(lambda one, s=stage: one["top_lift"][s]) for stage in STAGES),  # type: ignore[misc]
-        "",
-        "",
-    ]
+    aucs = [_mean([one["score_auc"][stage]["value"] for one in found]) for stage in STAGES]
+    lifts = [_mean([one["top_lift"][stage] for one in found]) for stage in STAGES]
+    return ["mean", *aucs, "", *lifts, ""]
 
 
 def _curve(asked: int, one: dict[str, Any] | None) -> str:
@@ -147,8 +154,8 @@ def _aucs(sources: dict[str, Any], key: str) -> list[float]:
     return [one["auc"][key]["value"] for one in sources.values()]
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.2f}" if values else "-"
+def _mean(values: Sequence[float], places: int = 2) -> str:
+    return f"{statistics.fmean(values):.{places}f}" if values else "-"
 
 
 def _plain(value: float | None) -> str:
