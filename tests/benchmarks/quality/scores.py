@@ -123,6 +123,8 @@ def figures(source: Source) -> dict[str, Any]:
         "true_outcome": [_with_the_truth(one) for one in runs],
     }
     passed = [one for one in runs if one.passed]
+    # Where only failures are tried again, a repeat tells of failure, and so does low novelty.
+    firsts = Source(source.name, list({one.run.task: one for one in reversed(runs)}.values()))
     return {
         "runs": len(runs),
         "tasks": len({one.run.task for one in runs}),
@@ -130,6 +132,7 @@ def figures(source: Source) -> dict[str, Any]:
         "base_rate": ranking.base_rate,
         "novelty_measured": sum(one.breakdown.nearest is not None for one in runs),
         "auc": {name: ranking.auc(column) for name, column in columns.items()},
+        "auc_of_firsts": firsts.ranking.auc(firsts.totals),
         "pairs_within_task": ranking.pairs(),
         "within_task": {name: ranking.within_task(column) for name, column in columns.items()},
         "passed": len(passed),

@@ -32,11 +32,19 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         ],
     )
     yield _titled(
+        "The score's AUC among the first runs of their tasks",
+        ["source", "tasks", "score"],
+        [
+            [name, str(one["tasks"]), _interval(one["auc_of_firsts"])]
+            for name, one in ranked.items()
+        ],
+    )
+    yield _titled(
         "Within a task: pairs of a success and a failure of one task ranked right",
         ["source", "pairs", *COLUMNS.values()],
         [
             [name, str(one["pairs_within_task"]), *map(_plain, one["within_task"].values())]
-            for name, one in sources.items()
+            for name, one in ranked.items()
             if one["pairs_within_task"]
         ],
     )
