@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +9,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kp_langchain.calibration.features import FEATURES_VERSION
+from kp_langchain.calibration.folds import folds, sklearn, tasks_with
 from kp_langchain.calibration.labelled import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
     ReliabilityBin,
     auc,
-    auc_gain_low,
+    auc_gain,
     brier,
     reliability,
 )
 from kp_langchain.calibration.model import ConfidenceModel, Term, measured, probability
 from kp_langchain.calibration.rescoring import total
-from kp_langchain.errors import MissingExtraError
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
@@ -30,7 +29,6 @@ FEWEST_RUNS = 30
 FEWEST_TASKS = 8
 """Nor are successes, or failures, on fewer different tasks than this."""
 
-_FOLDS = 10
 # A feature that differs from its commonest value in fewer tasks than this says nothing general.
 _TELLING_TASKS = 5
 # What is believed of a weight before any verdict: normal around 0, in log-odds for each standard
@@ -104,8 +102,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    sklearn_linear_model = _sklearn("linear_model")
-    sklearn_model_selection = _sklearn("model_selection")
+    linear_model = sklearn("linear_model")
     if weights is None:
         weights = PROFILES.get(domain, PROFILES["default"])
     truth = [run.success for run in runs]
@@ -115,24 +112,22 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     if refusal:
         return Fit(*counted, refusal)
 
-    folds = sklearn_model_selection.StratifiedGroupKFold(
-        min(_FOLDS, _fewest_tasks(runs)), shuffle=True, random_state=0
-    )
     held_out = [0.0] * len(runs)
-    for learned, judged in folds.split(runs, truth, tasks):
-        parts = _learn([runs[at] for at in learned], sklearn_linear_model)
+    for learned, judged in folds(runs):
+        parts = _learn([runs[at] for at in learned], linear_model)
         for at in judged:
             held_out[at] = probability(*parts, runs[at].features)
 
     default = [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
     base_rate = sum(truth) / len(runs)
-    intercept, terms = _learn(runs, sklearn_linear_model)
+    intercept, terms = _learn(runs, linear_model)
     area, default_area = auc(truth, held_out, tasks), auc(truth, default, tasks)
     error, base_error = brier(truth, held_out), brier(truth, [base_rate] * len(runs))
-    if auc_gain_low(truth, held_out, default, tasks) <= 0:
+    gain = auc_gain(truth, held_out, default, tasks)
+    if gain.low <= 0:
         refusal = (
-            f"on tasks it never saw, the model's AUC is {area}, the default's "
-            f"{default_area.value:.2f}: the difference may be chance; collect more verdicts"
+            f"on tasks it never saw, the model's AUC is {area}, the default confidence's "
+            f"{default_area.value:.2f}: a difference of {gain} may be chance; collect more verdicts"
         )
     elif error >= base_error:
         refusal = (
@@ -173,28 +168,16 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     )
 
 
-def _sklearn(module: str) -> Any:
-    try:
-        return importlib.import_module(f"sklearn.{module}")
-    except ImportError as error:
-        raise MissingExtraError(
-            "fitting a confidence model needs scikit-learn: pip install 'kp-langchain[calibrate]'"
-        ) from error
-
-
-def _fewest_tasks(runs: Sequence[LabelledRun]) -> int:
-    return min(len({run.task for run in runs if run.success is wanted}) for wanted in (True, False))
-
-
 def _too_few(runs: Sequence[LabelledRun]) -> str | None:
     if len(runs) < FEWEST_RUNS:
         return f"{len(runs)} verdicts; at least {FEWEST_RUNS} are needed, collect more"
     for wanted, what in ((True, "successful"), (False, "failed")):
-        those = [run.task for run in runs if run.success is wanted]
-        if len(set(those)) < FEWEST_TASKS:
+        tasks = tasks_with(runs, success=wanted)
+        if tasks < FEWEST_TASKS:
+            number = sum(run.success is wanted for run in runs)
             return (
-                f"the {len(those)} {what} among {len(runs)} runs are of {len(set(those))} "
-                f"different tasks; at least {FEWEST_TASKS} are needed, collect verdicts on more"
+                f"the {number} {what} among {len(runs)} runs are of {tasks} different tasks; at "
+                f"least {FEWEST_TASKS} are needed, collect verdicts on more"
             )
     return None
 

@@ -21,7 +21,7 @@ _Z_90 = 1.644854
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and its confidence interval, all 0 to 1.
+    """A figure and its confidence interval.
 
     Args:
         value: The figure.
@@ -72,19 +72,21 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
 
-def auc_gain_low(
+def auc_gain(
     successes: Sequence[bool],
     scores: Sequence[float],
     others: Sequence[float],
     tasks: Sequence[str],
-) -> float:
-    """Return the lower end of the 95 % interval of how much higher the AUC of `scores` is.
+) -> Estimate:
+    """Return how much higher the AUC of `scores` is than that of `others`, -1 to 1.
 
-    It is compared with the AUC of `others` for the same runs, run by run.
+    Both are of the same runs, and what they have in common does not widen the 95 % interval.
     """
     value, influence = _placements(successes, scores)
     other_value, other_influence = _placements(successes, others)
-    return value - other_value - _Z_95 * _clustered_error(influence - other_influence, tasks)
+    gain = value - other_value
+    reach = _Z_95 * _clustered_error(influence - other_influence, tasks)
+    return Estimate(gain, max(-1.0, gain - reach), min(1.0, gain + reach))
 
 
 def brier(successes: Sequence[bool], confidences: Sequence[float]) -> float:
