@@ -223,10 +223,13 @@ def test_a_feature_that_tells_the_truth_is_found(
     assert learned["refused"] == 0
     assert learned["model_auc"]["value"] > 0.95
     assert learned["brier"] < learned["default_brier"]
-    assert learned["score_auc"]["before"]["value"] == pytest.approx(0.5)
-    assert learned["score_auc"]["model"]["value"] > 0.95
-    assert learned["gain"]["model"]["low"] > 0.3
-    assert learned["top_lift"]["model"] > 1.5
+    before, model, weights = (learned["score"][at] for at in ("before", "model", "weights"))
+    assert before["auc"]["value"] == pytest.approx(0.5)
+    assert model["auc"]["value"] > 0.95
+    assert model["gain"]["low"] > 0.3
+    assert model["top_lift"] > 1.5
+    assert weights["auc"]["value"] > 0.95
+    assert sum(learned["weights"].values()) == pytest.approx(1)
     assert "| telling | 120 |" in printed
 
 
@@ -237,7 +240,9 @@ def test_a_model_of_chance_is_refused_and_changes_nothing(
     learned = report["sources"]["silent"]["learned"]["200"]
     assert learned["refused"] == 1
     assert learned["model_auc"]["low"] < 0.5 < learned["model_auc"]["high"]
-    assert learned["score_auc"]["model"] == learned["score_auc"]["before"]
+    before, model = learned["score"]["before"], learned["score"]["model"]
+    assert model["auc"] == before["auc"]
+    assert model["gain"]["value"] == 0
     assert "1 of 1" in printed
 
 

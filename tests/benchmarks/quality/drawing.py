@@ -11,6 +11,7 @@ from tests.benchmarks.quality.tables import chosen
 _SHOWN = {
     "before": ("score, as it is", INK, "o"),
     "model": ("score with the model", "#0b84d8", "s"),
+    "weights": ("score with weights, too", "#d9730d", "D"),
     "auc": ("model alone", "#2da44e", "^"),
 }
 
@@ -49,7 +50,8 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
 def _before_and_after(axis: Any, fitted: dict[str, Any]) -> None:
     axis.axvline(0.5, color=INK, linewidth=1)
     for row, one in enumerate(fitted.values()):
-        shown = {**one["score_auc"], "auc": one["model_auc"]}
+        stages = {stage: figures["auc"] for stage, figures in one["score"].items()}
+        shown = {**stages, "auc": one["model_auc"]}
         for number, (stage, (title, colour, marker)) in enumerate(_SHOWN.items()):
             height, estimate = row + 0.16 * (number - 1.5), shown[stage]
             axis.plot([estimate["low"], estimate["high"]], [height] * 2, color=colour, linewidth=1)

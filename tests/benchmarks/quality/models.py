@@ -6,10 +6,13 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.proposals import propose_weights
 from kp_langchain.calibration.rescoring import total
+from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.scores import Scored, Source
 
@@ -48,43 +51,63 @@ def _drawn(runs: Sequence[Scored], number: int, seed: int) -> list[Scored]:
 
 
 def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
-    """Fit a model to runs and hold its held-out predictions against the truth.
+    """Fit a model to runs, propose weights, and hold held-out scores against the truth.
+
+    What is refused is not used: the score is then what it would be without it.
 
     Args:
         name: What stands for the domain.
         runs: The runs.
 
     Returns:
-        Its figures; only the refusal if there was too little to learn from.
+        The figures; only the refusal if there was too little to learn from.
     """
     labelled = [one.labelled for one in runs]
-    fitted = fit(name, labelled)
-    if fitted.model is None or not fitted.held_out:
-        return {"refusal": fitted.refusal or "no model"}
+    in_force = Counter(one.weights for one in runs).most_common(1)[0][0]
+    fitted = fit(name, labelled, weights=in_force)
+    if fitted.model is None or fitted.auc is None:
+        return {"refusal": fitted.refusal}
     ranking = Ranking([one.success for one in labelled], [one.task for one in labelled])
+    default = [DEFAULT_CONFIDENCE[one.looked_successful] for one in labelled]
+    chances = default if fitted.refusal else fitted.held_out
     before = [one.breakdown.total for one in runs]
-    # A model that is refused is not installed, and changes nothing.
-    chances = [None] * len(runs) if fitted.refusal else fitted.held_out
     after = [
         total(one.labelled, one.weights, confidence=chance)
         for one, chance in zip(runs, chances, strict=True)
     ]
-    scores = {"before": before, "model": after}
+    with_model = _stage(ranking, after)
+    proposal = propose_weights(labelled, chances, in_force)
+    proposed = proposal.proposed
     strongest = sorted(fitted.model.terms, key=lambda term: -abs(term.weight))[:FEATURES_TOLD]
     return {
         "refusal": fitted.refusal,
+        "weights_refusal": proposal.refusal,
         "base_rate": ranking.base_rate,
-        "model_auc": ranking.auc(fitted.held_out),
+        "model_auc": asdict(fitted.auc),
         "brier": fitted.brier,
         "base_brier": fitted.base_brier,
         "default_brier": fitted.default_brier,
-        "score_auc": {name: ranking.auc(column) for name, column in scores.items()},
-        "gain": {"model": ranking.gain(before, after)},
-        "top_lift": {
-            name: ranking.top(column) / ranking.base_rate for name, column in scores.items()
+        "score": {
+            "before": _stage(ranking, before),
+            "model": {**with_model, "gain": ranking.gain(before, after)},
+            "weights": with_model
+            if proposal.refusal
+            else {
+                "auc": asdict(proposed.auc),
+                "top_lift": proposed.top_success.value / ranking.base_rate,
+                "tasks_in_top": proposed.top_tasks,
+            },
         },
-        "tasks_in_top": {name: ranking.tasks_in_top(column) for name, column in scores.items()},
+        "weights": asdict(in_force if proposal.refusal else proposed.weights),
         "features": {term.feature: term.weight for term in strongest},
+    }
+
+
+def _stage(ranking: Ranking, scores: Sequence[float]) -> dict[str, Any]:
+    return {
+        "auc": ranking.auc(scores),
+        "top_lift": ranking.top(scores) / ranking.base_rate,
+        "tasks_in_top": ranking.tasks_in_top(scores),
     }
 
 
@@ -92,21 +115,22 @@ def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over samples that could be fitted, and how many were refused and why."""
     fitted = [one for one in samples if "model_auc" in one]
     refusals = Counter(one["refusal"] for one in samples if one["refusal"] is not None)
+    kept = Counter(one["weights_refusal"] for one in fitted if one["weights_refusal"] is not None)
     figures: dict[str, Any] = {
         "samples": len(samples),
         "fitted": len(fitted),
         "refused": refusals.total(),
         "refusals": dict(refusals),
+        "weights_refused": kept.total(),
+        "weights_refusals": dict(kept),
     }
     if not fitted:
         return figures
     aucs = [one["model_auc"]["value"] for one in fitted]
-    features = fitted[0]["features"]
-    numbers = mean_of([{**one, "features": None, "refusal": None} for one in fitted])
     return {
         **figures,
-        **numbers,
-        "features": features,
+        **mean_of([{**one, "features": None} for one in fitted]),
+        "features": fitted[0]["features"],
         "model_auc_of_samples": {"lowest": min(aucs), "highest": max(aucs)},
     }
 

@@ -53,12 +53,9 @@ class Ranking:
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Estimate | None:
         """By how much the AUC of `after` lies above that of `before`, run by run."""
-        old, new = self.auc(before), self.auc(after)
-        if old is None or new is None:
+        if self._one_sided:
             return None
-        low = measures.auc_gain_low(self._successes, after, before, self._tasks)
-        high = -measures.auc_gain_low(self._successes, before, after, self._tasks)
-        return {"value": new["value"] - old["value"], "low": low, "high": high}
+        return asdict(measures.auc_gain(self._successes, after, before, self._tasks))
 
     def pairs(self) -> int:
         """How many pairs there are of a success and a failure of the same task."""

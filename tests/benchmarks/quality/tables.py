@@ -16,7 +16,7 @@ COLUMNS = {
     "characters": "characters alone",
     "true_outcome": "score, true outcome",
 }
-STAGES = {"before": "as it is", "model": "with the model"}
+STAGES = {"before": "as it is", "model": "with the model", "weights": "and weights"}
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
@@ -63,8 +63,9 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
     )  # fmt: skip
     yield _titled(
         "The score on the same runs: its AUC, and the success rate of its top tenth, of all = 1",
-        ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained",
-         *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it"],
+        ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained by the model",
+         *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it",
+         "weights", "refused"],
         [*(_score(name, one) for name, one in learned.items()), _score_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
@@ -123,23 +124,25 @@ def _model_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
 
 def _score(name: str, one: dict[str, Any]) -> list[str]:
     if not one["fitted"]:
-        return [name, "too few", *[""] * (2 * len(STAGES) + 1)]
-    gains = [f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})"
-             for gain in one["gain"].values()]  # fmt: skip
+        return [name, "too few", *[""] * (2 * len(STAGES) + 3)]
+    stages = [one["score"][stage] for stage in STAGES]
+    gain = one["score"]["model"]["gain"]
     return [
         name,
-        *(f"{one['score_auc'][stage]['value']:.2f}" for stage in STAGES),
-        "; ".join(gains),
-        *(f"{one['top_lift'][stage]:.2f}" for stage in STAGES),
-        " / ".join(f"{one['tasks_in_top'][stage]:.0f}" for stage in STAGES),
+        *(f"{stage['auc']['value']:.2f}" for stage in stages),
+        f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})",
+        *(f"{stage['top_lift']:.2f}" for stage in stages),
+        " / ".join(f"{stage['tasks_in_top']:.0f}" for stage in stages),
+        " ".join(f"{weight:.2f}" for weight in one["weights"].values()),
+        f"{one['weights_refused']} of {one['samples']}",
     ]
 
 
 def _score_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
-    found = [one for one in learned.values() if one["fitted"]]
-    aucs = [_mean([one["score_auc"][stage]["value"] for one in found]) for stage in STAGES]
-    lifts = [_mean([one["top_lift"][stage] for one in found]) for stage in STAGES]
-    return ["mean", *aucs, "", *lifts, ""]
+    found = [one["score"] for one in learned.values() if one["fitted"]]
+    aucs = [_mean([one[stage]["auc"]["value"] for one in found]) for stage in STAGES]
+    lifts = [_mean([one[stage]["top_lift"] for one in found]) for stage in STAGES]
+    return ["mean", *aucs, "", *lifts, "", "", ""]
 
 
 def _curve(asked: int, one: dict[str, Any] | None) -> str:
