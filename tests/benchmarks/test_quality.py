@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from kp_langchain import trace_from_messages
 from tests.benchmarks.quality import runs
 from tests.benchmarks.quality.ranking import Ranking
+from tests.benchmarks.quality.tables import renewed
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = [{"role": "user", "content": "What is 6 x 7?"}, {"role": "assistant", "content": "42"}]
@@ -257,6 +258,16 @@ def test_what_is_too_little_is_counted_and_no_more(
     assert lonely["auc"]["score"] is None
     assert "learned" not in lonely
     assert "too few" in printed
+
+
+def test_tables_of_the_same_head_are_renewed() -> None:
+    old = (
+        "# Title\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n| 3 | 4 |\n\nEnd.\n| a | c |\n| - | - |\n"
+    )
+    new = "### What it is\n\n| a | b |\n| --- | ---: |\n| 5 | \\g<0> |\n"
+    assert renewed(old, [new]) == (
+        "# Title\n\n| a | b |\n| --- | ---: |\n| 5 | \\g<0> |\n\nEnd.\n| a | c |\n| - | - |\n"
+    )
 
 
 @pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib comes with the bench extra")

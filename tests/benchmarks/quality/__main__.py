@@ -41,7 +41,7 @@ from kp_langchain.config import Settings
 from kp_langchain.scoring.embedders import resolve_embedder
 from tests.benchmarks import machine
 from tests.benchmarks.quality import drawing, models, runs, scores
-from tests.benchmarks.quality.tables import tables
+from tests.benchmarks.quality.tables import renewed, tables
 from tests.recorded import FOLDER
 
 RECORDED = FOLDER / "runs.jsonl.gz"
@@ -66,10 +66,12 @@ def options() -> argparse.Namespace:
                         help="leave novelty at 0.5")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path(".benchmarks"), metavar="FOLDER",
                         help="where to write (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--into", type=Path, metavar="FILE",
+                        help="a Markdown file whose tables of the same heads are renewed")  # fmt: skip
     chosen = parser.parse_args()
-    for file in chosen.files:
+    for file in [*chosen.files, *filter(None, [chosen.into])]:
         if not file.is_file():
-            parser.error(f"{file}: no such file; give files of labelled runs")
+            parser.error(f"{file}: no such file")
     if min(chosen.verdicts, chosen.draws, *chosen.curve) < 1:
         parser.error("--verdicts, --curve and --draws take numbers above 0")
     return chosen
@@ -108,7 +110,11 @@ def main() -> int:
     written = chosen.out / "quality.json"
     written.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
     print(f"Runs: {counts}.\n")
-    print("\n".join(tables(report)))
+    printed = list(tables(report))
+    print("\n".join(printed))
+    if chosen.into is not None:
+        text = chosen.into.read_text(encoding="utf-8")
+        chosen.into.write_text(renewed(text, printed), encoding="utf-8")
     try:
         drawn = drawing.draw(report, chosen.out / "quality.svg")
     except ModuleNotFoundError as error:

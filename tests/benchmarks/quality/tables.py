@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -82,6 +83,15 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         ["source", "features"],
         [[name, _features(one)] for name, one in learned.items()],
     )
+
+
+def renewed(text: str, printed: Iterable[str]) -> str:
+    """Return a text in which tables with the same head as a printed one are replaced by it."""
+    for one in printed:
+        table = one.partition("\n\n")[2]
+        head = re.escape(table.partition("\n")[0])
+        text = re.sub(rf"^{head}\n(?:\|.*\n)*", lambda _, t=table: t, text, flags=re.MULTILINE)
+    return text
 
 
 def chosen(learned: dict[str, Any], at_most: int) -> dict[str, Any]:
