@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FEATURES_VERSION = 1
 """Changed when a name gets another meaning; names may be added without."""
 
+VERSION = "features_version"
+"""The name under which features carry their version."""
 LOOKED_SUCCESSFUL = "looked_successful"
 CALLED = "called:"
 """Begins the names of features that count the calls of one tool."""
@@ -65,7 +67,9 @@ def features_of(
     seen = [_text(step) for step in steps if step.type == "observation"]
     answer = Text(trace.outcome.result_summary, _TEXT_CHARS)
     objective = Text(trace.task.objective, _TEXT_CHARS)
-    found = {name: float(count) for name, count in asdict(TraceShape.of(trace)).items()}
+    shape = TraceShape.of(trace)
+    found = {VERSION: float(FEATURES_VERSION)}
+    found |= {field.name: float(getattr(shape, field.name)) for field in fields(shape)}
     found |= _sizes(trace, steps, thoughts, seen)
     found |= _calls([step for step in steps if step.type == "tool_call"])
     found |= _failures(steps, seen)

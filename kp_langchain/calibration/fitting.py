@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import folds, sklearn, tasks_with
+from kp_langchain.calibration.folds import folds, library, tasks_with
 from kp_langchain.calibration.labelled import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -19,10 +19,14 @@ from kp_langchain.calibration.measures import (
     brier,
     reliability,
 )
-from kp_langchain.calibration.model import ConfidenceModel, Term, measured, probability
+from kp_langchain.calibration.model import FARTHEST, ConfidenceModel, Term, measured, probability
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FEWEST_RUNS = 30
 """Fewer verdicts than this are not learned from."""
@@ -35,6 +39,7 @@ _TELLING_TASKS = 5
 # deviation of the feature. It is fixed, not searched for: from a third to three times its square
 # the AUC of recorded runs is the same to 0.005, and searching spends verdicts.
 _PRIOR_SD = 0.14
+_LEAST_SCALE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +107,25 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    linear_model = sklearn("linear_model")
     if weights is None:
         weights = PROFILES.get(domain, PROFILES["default"])
     truth = [run.success for run in runs]
     tasks = [run.task for run in runs]
     counted = (domain, len(runs), len(set(tasks)), sum(truth), weights)
-    refusal = _too_few(runs)
+    refusal = _unusable(runs)
     if refusal:
         return Fit(*counted, refusal)
 
+    table = _Table.of(runs)
     held_out = [0.0] * len(runs)
     for learned, judged in folds(runs):
-        parts = _learn([runs[at] for at in learned], linear_model)
+        parts = table.learn(learned)
         for at in judged:
             held_out[at] = probability(*parts, runs[at].features)
 
     default = [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
     base_rate = sum(truth) / len(runs)
-    intercept, terms = _learn(runs, linear_model)
+    intercept, terms = table.learn(range(len(runs)))
     area, default_area = auc(truth, held_out, tasks), auc(truth, default, tasks)
     error, base_error = brier(truth, held_out), brier(truth, [base_rate] * len(runs))
     gain = auc_gain(truth, held_out, default, tasks)
@@ -168,7 +173,13 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     )
 
 
-def _too_few(runs: Sequence[LabelledRun]) -> str | None:
+def _unusable(runs: Sequence[LabelledRun]) -> str | None:
+    outdated = sum(not run.is_current for run in runs)
+    if outdated:
+        return (
+            f"{outdated} of {len(runs)} runs have features of another version than "
+            f"{FEATURES_VERSION}; leave them out"
+        )
     if len(runs) < FEWEST_RUNS:
         return f"{len(runs)} verdicts; at least {FEWEST_RUNS} are needed, collect more"
     for wanted, what in ((True, "successful"), (False, "failed")):
@@ -182,33 +193,54 @@ def _too_few(runs: Sequence[LabelledRun]) -> str | None:
     return None
 
 
-def _learn(runs: Sequence[LabelledRun], linear_model: Any) -> tuple[float, tuple[Term, ...]]:
-    """Fit intercept and terms to runs."""
-    import numpy as np
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Runs as rows and features as columns, on the scale of `measured`; NaN is not measured."""
 
-    scales = list(_scales(runs))
-    positions = [[term.position(run.features) for term in scales] for run in runs]
-    logistic = linear_model.LogisticRegression(C=_PRIOR_SD**2, max_iter=10_000)
-    logistic.fit(
-        np.array(positions).reshape(len(runs), -1), np.array([run.success for run in runs])
-    )
-    weights = logistic.coef_[0].tolist()
-    return float(logistic.intercept_[0]), tuple(
-        replace(term, weight=weight) for term, weight in zip(scales, weights, strict=True)
-    )
+    names: list[str]
+    values: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+    tasks: NDArray[np.str_]
 
+    @classmethod
+    def of(cls, runs: Sequence[LabelledRun]) -> _Table:
+        import numpy as np
 
-def _scales(runs: Sequence[LabelledRun]) -> Iterator[Term]:
-    """Return terms, without a weight yet, for the features that tell these runs apart."""
-    import numpy as np
+        names = sorted({name for run in runs for name in run.features})
+        rows = [[measured(run.features, name) for name in names] for run in runs]
+        return cls(
+            names,
+            np.array(rows, dtype=np.float64).reshape(len(runs), len(names)),
+            np.array([run.success for run in runs]),
+            np.array([run.task for run in runs]),
+        )
 
-    for name in sorted({name for run in runs for name in run.features}):
-        known = [
-            (value, run.task) for run in runs if (value := measured(run.features, name)) is not None
-        ]
-        counted = Counter(value for value, _ in known)
-        if len(counted) > 1:
-            commonest = max(counted, key=lambda value: (counted[value], value))
-            if len({task for value, task in known if value != commonest}) >= _TELLING_TASKS:
-                values = np.array([value for value, _ in known])
-                yield Term(name, float(values.mean()), float(values.std()), 0.0)
+    def learn(self, places: Sequence[int]) -> tuple[float, tuple[Term, ...]]:
+        """Fit intercept and terms to the runs at these places."""
+        import numpy as np
+
+        values, truth, tasks = self.values[places], self.truth[places], self.tasks[places]
+        terms, positions = [], []
+        for name, column in zip(self.names, values.T, strict=True):
+            known = ~np.isnan(column)
+            different, counts = np.unique(column[known], return_counts=True)
+            if not len(different):
+                continue
+            unlike = known & (column != different[counts.argmax()])
+            mean, scale = float(column[known].mean()), float(column[known].std())
+            if len(np.unique(tasks[unlike])) < _TELLING_TASKS or scale < _LEAST_SCALE:
+                continue
+            terms.append(Term(name, mean, scale, weight=0.0))
+            positions.append(
+                np.where(known, (column - mean) / scale, 0.0).clip(-FARTHEST, FARTHEST)
+            )
+        if not terms:
+            return math.log(truth.mean() / (1 - truth.mean())), ()
+        logistic = library("sklearn.linear_model").LogisticRegression(
+            C=_PRIOR_SD**2, max_iter=10_000
+        )
+        logistic.fit(np.column_stack(positions), truth)
+        return float(logistic.intercept_[0]), tuple(
+            replace(term, weight=weight)
+            for term, weight in zip(terms, logistic.coef_[0].tolist(), strict=True)
+        )

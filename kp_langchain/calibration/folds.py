@@ -21,7 +21,7 @@ def folds(runs: Sequence[LabelledRun]) -> Iterator[tuple[list[int], list[int]]]:
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    selection = sklearn("model_selection")
+    selection = library("sklearn.model_selection")
     number = min(_MOST, tasks_with(runs, success=True), tasks_with(runs, success=False))
     splitter = selection.StratifiedGroupKFold(number, shuffle=True, random_state=0)
     places = range(len(runs))
@@ -35,15 +35,15 @@ def tasks_with(runs: Sequence[LabelledRun], *, success: bool) -> int:
     return len({run.task for run in runs if run.success is success})
 
 
-def sklearn(module: str) -> Any:
-    """Return a module of scikit-learn.
+def library(module: str) -> Any:
+    """Return a module of scikit-learn, or of scipy, which comes with it.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
     try:
-        return importlib.import_module(f"sklearn.{module}")
+        return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(
-            "fitting to verdicts needs scikit-learn: pip install 'kp-langchain[calibrate]'"
+            "learning from verdicts needs scikit-learn: pip install 'kp-langchain[calibrate]'"
         ) from error

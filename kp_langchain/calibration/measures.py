@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from kp_langchain.calibration.folds import library
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_Z_95 = 1.959964  # normal quantile of a two-sided interval of 95 %
-_Z_90 = 1.644854
+_Z_90 = 1.644854  # normal quantile of a two-sided interval of 90 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
 
     The variance is that of Obuchowski (1997, Biometrics 53:567) for clustered data: each run's
     placement value among the runs of the other outcome, summed by task. The interval is symmetric
-    in log-odds.
+    in log-odds, and as wide as Student's t wants it for as many tasks as the rarer outcome has.
 
     Args:
         successes: Which runs succeeded; both outcomes must occur.
@@ -68,7 +69,10 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
     error = _clustered_error(influence, tasks)
     if not 0.0 < value < 1.0:
         return Estimate(value, value, value)
-    middle, reach = math.log(value / (1 - value)), _Z_95 * error / (value * (1 - value))
+    middle, reach = (
+        math.log(value / (1 - value)),
+        _reach(successes, tasks) * error / (value * (1 - value)),
+    )
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
 
@@ -85,7 +89,7 @@ def auc_gain(
     value, influence = _placements(successes, scores)
     other_value, other_influence = _placements(successes, others)
     gain = value - other_value
-    reach = _Z_95 * _clustered_error(influence - other_influence, tasks)
+    reach = _reach(successes, tasks) * _clustered_error(influence - other_influence, tasks)
     return Estimate(gain, max(-1.0, gain - reach), min(1.0, gain + reach))
 
 
@@ -145,6 +149,15 @@ def _placements(
     value = float(placement[good].mean())
     counts = np.where(good, good.sum(), (~good).sum())
     return value, (placement - value) / counts
+
+
+def _reach(successes: Sequence[bool], tasks: Sequence[str]) -> float:
+    """Return how many standard errors a two-sided interval of 95 % reaches."""
+    counts = [
+        len({task for task, good in zip(tasks, successes, strict=True) if good is wanted})
+        for wanted in (True, False)
+    ]
+    return float(library("scipy.stats").t.ppf(0.975, max(1, min(counts) - 1)))
 
 
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:

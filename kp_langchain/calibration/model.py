@@ -17,8 +17,9 @@ from kp_langchain.errors import ConfigError
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
-# Beyond so many standard deviations a value says no more: one freak run must not be certain.
-_FARTHEST = 3.0
+FARTHEST = 3.0
+"""Beyond so many standard deviations a value says no more: a freak must not look certain."""
+
 # Nothing that shows in a trace makes an outcome surer than 1 in some 3,000.
 _SUREST = 8.0
 
@@ -50,7 +51,7 @@ class Term:
         value = measured(features, self.feature)
         if value is None:
             return 0.0
-        return min(_FARTHEST, max(-_FARTHEST, (value - self.mean) / self.scale))
+        return min(FARTHEST, max(-FARTHEST, (value - self.mean) / self.scale))
 
 
 def measured(features: Mapping[str, float], name: str) -> float | None:

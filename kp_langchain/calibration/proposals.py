@@ -90,7 +90,10 @@ def propose_threshold(
         wished = _checked("pass rate", pass_rate, highest=1.0)
         wish = f"pass rate {wished:.2f}"
         fitting = [point for point in curve if point.pass_rate <= wished]
-        refusal = f"the best score is shared by {curve[-1].pass_rate:.2f} of {len(runs)} runs"
+        refusal = (
+            f"no threshold lets as few as {wished:.2f} pass: the highest, "
+            f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {len(runs)} runs"
+        )
     else:
         wished = _checked("precision", precision, highest=0.999)
         wish = f"precision {wished:.2f}"
@@ -107,23 +110,20 @@ def propose_threshold(
 
 
 def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[ThresholdPoint, ...]:
-    # Rounded up to what is written into a file, so that the figures are those of what is written.
-    places = [math.ceil(score * 1000 - 1e-9) for score in scores]
+    # Rounded to what is written into a file, so that the figures are those of what is written.
     points = []
-    for place in sorted(set(places)):
+    for place in sorted({math.floor(score * 1000) for score in scores}):
         passing = [run for run, score in zip(runs, scores, strict=True) if score >= place / 1000]
-        if passing:
-            tasks = [run.task for run in passing]
-            precision = share([run.success for run in passing], tasks)
-            points.append(
-                ThresholdPoint(
-                    threshold=place / 1000,
-                    runs=len(passing),
-                    tasks=len(set(tasks)),
-                    pass_rate=len(passing) / len(runs),
-                    precision=precision,
-                )
+        tasks = [run.task for run in passing]
+        points.append(
+            ThresholdPoint(
+                threshold=place / 1000,
+                runs=len(passing),
+                tasks=len(set(tasks)),
+                pass_rate=len(passing) / len(runs),
+                precision=share([run.success for run in passing], tasks),
             )
+        )
     return tuple(points)
 
 
