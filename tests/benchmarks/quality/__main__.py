@@ -11,7 +11,7 @@ By default the recorded runs are taken, where they lie beside the checkout: some
 Prints tables in Markdown and writes `quality.json` and `quality.svg` into the folder.
 
 How it is measured
-  Each source stands for itself. Its runs are scored one after the other, in an order shuffled by a
+  Each source stands for itself, as a domain does. Its runs are scored one after the other, in an order shuffled by a
   fixed seed, with the weights, thresholds and embedding model in force, and with the outcome that
   each run looked to have, not the truth.
   AUC is the chance that a good run has a higher number than a bad one; 0.50 is a coin. Intervals
@@ -67,7 +67,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path(".benchmarks"), metavar="FOLDER",
                         help="where to write (default: %(default)s)")  # fmt: skip
     parser.add_argument("--into", type=Path, metavar="FILE",
-                        help="a Markdown file whose tables of the same heads are renewed")  # fmt: skip
+                        help="renew tables of the same heads in a Markdown file")  # fmt: skip
     chosen = parser.parse_args()
     for file in [*chosen.files, *filter(None, [chosen.into])]:
         if not file.is_file():

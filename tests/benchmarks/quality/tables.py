@@ -17,7 +17,7 @@ COLUMNS = {
     "characters": "characters alone",
     "true_outcome": "score, true outcome",
 }
-STAGES = {"before": "as it is", "model": "with the model", "weights": "and weights"}
+STAGES = {"before": "as it is", "model": "with model", "weights": "with model and weights"}
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
@@ -59,14 +59,14 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
     yield _titled(
         f"Confidence models of at most {at_most} verdicts, on tasks that they never saw",
         ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
-         "refused"],
+         "model refused"],
         [*(_model(name, one) for name, one in learned.items()), _model_mean(learned)],
     )  # fmt: skip
     yield _titled(
         "The score on the same runs: its AUC, and the success rate of its top tenth, of all = 1",
-        ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained by the model",
+        ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained by model",
          *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it",
-         "weights", "refused"],
+         "weights", "weights refused"],
         [*(_score(name, one) for name, one in learned.items()), _score_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
