@@ -71,7 +71,7 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
         return Estimate(value, value, value)
     middle, reach = (
         math.log(value / (1 - value)),
-        _reach(successes, tasks) * error / (value * (1 - value)),
+        _reach(successes, tasks, 0.95) * error / (value * (1 - value)),
     )
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
@@ -81,15 +81,26 @@ def auc_gain(
     scores: Sequence[float],
     others: Sequence[float],
     tasks: Sequence[str],
+    *,
+    certainty: float = 0.95,
 ) -> Estimate:
     """Return how much higher the AUC of `scores` is than that of `others`, -1 to 1.
 
-    Both are of the same runs, and what they have in common does not widen the 95 % interval.
+    Both are of the same runs, and what they have in common does not widen the interval.
+
+    Args:
+        successes: Which runs succeeded; both outcomes must occur.
+        scores: Their scores or confidences.
+        others: Those to compare with.
+        tasks: Their tasks.
+        certainty: How sure the interval is to hold the true gain, 0 to 1.
     """
     value, influence = _placements(successes, scores)
     other_value, other_influence = _placements(successes, others)
     gain = value - other_value
-    reach = _reach(successes, tasks) * _clustered_error(influence - other_influence, tasks)
+    reach = _reach(successes, tasks, certainty) * _clustered_error(
+        influence - other_influence, tasks
+    )
     return Estimate(gain, max(-1.0, gain - reach), min(1.0, gain + reach))
 
 
@@ -151,13 +162,13 @@ def _placements(
     return value, (placement - value) / counts
 
 
-def _reach(successes: Sequence[bool], tasks: Sequence[str]) -> float:
-    """Return how many standard errors a two-sided interval of 95 % reaches."""
+def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) -> float:
+    """Return how many standard errors a two-sided interval reaches."""
     counts = [
         len({task for task, good in zip(tasks, successes, strict=True) if good is wanted})
         for wanted in (True, False)
     ]
-    return float(library("scipy.stats").t.ppf(0.975, max(1, min(counts) - 1)))
+    return float(library("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1)))
 
 
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:
