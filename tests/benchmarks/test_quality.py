@@ -264,9 +264,7 @@ def test_what_is_too_little_is_counted_and_no_more(
 
 
 def test_tables_of_the_same_head_are_renewed() -> None:
-    old = (
-        "# Title\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n| 3 | 4 |\n\nEnd.\n| a | c |\n| - | - |\n"
-    )
+    old = "# T\n\n| a | b |\n| --- | ---: |\n| 1 | 2 |\n| 3 | 4 |\n\nEnd.\n| a | c |\n| - | - |\n"
     new = "### What it is\n\n| a | b |\n| --- | ---: |\n| 5 | \\g<0> |\n"
     assert renewed(old, [new]) == (
         "# T\n\n| a | b |\n| --- | ---: |\n| 5 | \\g<0> |\n\nEnd.\n| a | c |\n| - | - |\n"
