@@ -12,8 +12,8 @@ Prints tables in Markdown and writes `quality.json` and `quality.svg` into the f
 
 How it is measured
   Each source stands for itself, as a domain does. Its runs are scored one after the other, in an
-  order shuffled by a fixed seed, with the weights, thresholds and embedding model in force, and with
-  the outcome that each run looked to have, not the truth.
+  order shuffled by a fixed seed, with the weights, thresholds and embedding model in force, and
+  with the outcome that each run looked to have, not the truth.
   AUC is the chance that a good run has a higher number than a bad one; 0.50 is a coin. Intervals
   are of 95 %, with tasks, not runs, as what was sampled. Sources with fewer than 10 good or 10 bad
   runs are only counted.
