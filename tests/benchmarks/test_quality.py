@@ -63,6 +63,14 @@ def test_messages_and_traces_are_read(tmp_path: Path) -> None:
     assert second.trace.outcome.confidence == 0.8
 
 
+def test_a_task_may_be_named_elsewhere(tmp_path: Path) -> None:
+    lines = [row(meta={"id": " A"}), row(meta={}), row(meta=3), row(), row(meta={"id": 7})]
+    told: list[str] = []
+    found = runs.read([written(tmp_path / "runs.jsonl", lines)], told.append, "meta.id")
+    assert [one.task for one in found.labelled] == ["a", *["what is 6 x 7?"] * 3]
+    assert "id is '7'; a text is needed" in told[0]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

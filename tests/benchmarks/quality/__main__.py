@@ -54,8 +54,10 @@ def options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", default=[RECORDED],
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE",
                         help="labelled runs (default: the recorded ones)")  # fmt: skip
+    parser.add_argument("--task", metavar="FIELD",
+                        help="where a line names its task (default: task)")  # fmt: skip
     parser.add_argument("--verdicts", type=int, default=200, metavar="N",
                         help="of a source, at most (default: %(default)s)")  # fmt: skip
     parser.add_argument("--curve", nargs="+", type=int, default=[25, 50, 100, 200, 400],
@@ -69,6 +71,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--into", type=Path, metavar="FILE",
                         help="renew tables of the same heads in a Markdown file")  # fmt: skip
     chosen = parser.parse_args()
+    if not chosen.files:
+        # There, some tasks were reworded between the runs.
+        chosen.files, chosen.task = [RECORDED], chosen.task or "meta.task_id"
     for file in [*chosen.files, *filter(None, [chosen.into])]:
         if not file.is_file():
             parser.error(f"{file}: no such file")
@@ -89,7 +94,7 @@ def main() -> int:
     def tell(line: str) -> None:
         print(f"{time.monotonic() - began_s:6.0f} s  {line}", file=sys.stderr)
 
-    found = runs.read(chosen.files, tell)
+    found = runs.read(chosen.files, tell, chosen.task or "task")
     counts = f"{len(found.labelled)} labelled, {found.unlabelled.total()} not, {found.skipped} bad"
     if not found.labelled:
         print(f"no labelled run to measure with: {counts}", file=sys.stderr)

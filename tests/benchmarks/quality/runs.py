@@ -50,7 +50,7 @@ class Runs:
     skipped: int = 0
 
 
-def read(files: Iterable[Path], tell: Callable[[str], object]) -> Runs:
+def read(files: Iterable[Path], tell: Callable[[str], object], task_field: str = "task") -> Runs:
     """Read files of labelled runs; what is none of them is told as `file:line: reason`.
 
     A line is an object with `messages` (in OpenAI's form or LangChain's) or `trace` (in wire
@@ -59,6 +59,8 @@ def read(files: Iterable[Path], tell: Callable[[str], object]) -> Runs:
     Args:
         files: JSON lines, compressed if the name ends in `.gz`.
         tell: Is told of lines that are skipped.
+        task_field: Where a line names its task; a dot leads into an object (`meta.task_id`). The
+            objective stands for it in lines that have nothing there.
     """
     found = Runs()
     for file in files:
@@ -66,7 +68,7 @@ def read(files: Iterable[Path], tell: Callable[[str], object]) -> Runs:
             try:
                 if isinstance(line, Exception):
                     raise line
-                run = _run(line)
+                run = _run(line, task_field)
             except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
                 found.skipped += 1
                 reason = str(error).partition("\n")[0] or type(error).__name__
@@ -96,7 +98,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes | Exception]]:
         yield number + 1, error
 
 
-def _run(line: bytes) -> Run | str:
+def _run(line: bytes, task_field: str) -> Run | str:
     """The run of a line, or its source if it has no label."""
     row = json.loads(line)
     if not isinstance(row, dict):
@@ -116,7 +118,11 @@ def _run(line: bytes) -> Run | str:
         trace = trace_from_messages(row["messages"], domain=domain or "default")
     else:
         trace = _as_it_looked(row["trace"], domain)
-    task = _text(row, "task") or trace.task.objective
+    *objects, name = task_field.split(".")
+    within: Any = row
+    for one in objects:
+        within = within.get(one) if isinstance(within, dict) else None
+    task = _text(within if isinstance(within, dict) else {}, name) or trace.task.objective
     return Run(source, " ".join(task.casefold().split()), success, trace)
 
 
