@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from kp_langchain.calibration.features import FEATURES_VERSION, VERSION
+
 
 @dataclass(frozen=True, slots=True)
 class LabelledRun:
@@ -30,3 +32,8 @@ class LabelledRun:
     novelty: float
     tool_diversity: float
     created_at: datetime
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its features are of the version that this package computes."""
+        return self.features.get(VERSION, FEATURES_VERSION) == FEATURES_VERSION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -11,14 +11,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from kp_langchain.calibration.features import FEATURES_VERSION
+from kp_langchain.calibration.features import CALLED, FEATURES_VERSION
 from kp_langchain.errors import ConfigError
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
-# Beyond so many standard deviations a value says no more: one freak run must not be certain.
-_FARTHEST = 3.0
+FARTHEST = 3.0
+"""Beyond so many standard deviations a value says no more: a freak must not look certain."""
+
+# Nothing that shows in a trace makes an outcome surer than 1 in some 3,000.
+_SUREST = 8.0
 
 
 class OutdatedModelError(ConfigError):
@@ -43,12 +46,31 @@ class Term:
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     weight: _Number
 
-    def log_odds(self, value: float | None) -> float:
-        """Return what the feature's value adds."""
-        if value is None or not math.isfinite(value):
+    def position(self, features: Mapping[str, float]) -> float:
+        """Return how far a run is from the mean, in standard deviations, at most 3."""
+        value = measured(features, self.feature)
+        if value is None:
             return 0.0
-        distance = (math.log1p(max(0.0, value)) - self.mean) / self.scale
-        return self.weight * min(_FARTHEST, max(-_FARTHEST, distance))
+        return min(FARTHEST, max(-FARTHEST, (value - self.mean) / self.scale))
+
+
+def measured(features: Mapping[str, float], name: str) -> float | None:
+    """Return log(1 + feature), or None where a run's features do not say it."""
+    # A tool of which nothing is said was not called.
+    value = features.get(name, 0.0 if name.startswith(CALLED) else math.nan)
+    return math.log1p(max(0.0, value)) if math.isfinite(value) else None
+
+
+def probability(intercept: float, terms: Sequence[Term], features: Mapping[str, float]) -> float:
+    """Return the probability of success, strictly between 0 and 1: a logistic model's.
+
+    Args:
+        intercept: Log-odds of a run that is average in every feature.
+        terms: What the features add to them.
+        features: A run's features; what is missing or not finite adds nothing.
+    """
+    log_odds = intercept + math.fsum(term.weight * term.position(features) for term in terms)
+    return 1.0 / (1.0 + math.exp(-min(_SUREST, max(-_SUREST, log_odds))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +134,7 @@ class ConfidenceModel:
                 f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
                 f"fit it again with: kp-langchain calibrate --domain {self.domain}"
             )
-        log_odds = self.intercept + math.fsum(
-            term.log_odds(features.get(term.feature)) for term in self.terms
-        )
-        return 1.0 / (1.0 + math.exp(-min(35.0, max(-35.0, log_odds))))
+        return probability(self.intercept, self.terms, features)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""

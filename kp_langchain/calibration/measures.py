@@ -1,0 +1,189 @@
+"""How well confidences and scores tell good runs from bad, and how sure one can be of that.
+
+Runs of one task are alike, so each interval is drawn as if tasks, not runs, had been sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from kp_langchain.calibration.folds import library
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_Z_90 = 1.644854  # normal quantile of a two-sided interval of 90 %
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure and its confidence interval.
+
+    Args:
+        value: The figure.
+        low: Lower end.
+        high: Upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """A row of a reliability table: runs of about equal confidence, and how many succeeded.
+
+    Args:
+        runs: How many runs.
+        confidence: Their mean confidence, 0 to 1.
+        success_rate: The share of them that succeeded, with a 90 % interval.
+    """
+
+    runs: int
+    confidence: float
+    success_rate: Estimate
+
+
+def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]) -> Estimate:
+    """Return the area under the ROC curve with its 95 % confidence interval.
+
+    The variance is that of Obuchowski (1997, Biometrics 53:567) for clustered data: each run's
+    placement value among the runs of the other outcome, summed by task. The interval is symmetric
+    in log-odds, and as wide as Student's t wants it for as many tasks as the rarer outcome has.
+
+    Args:
+        successes: Which runs succeeded; both outcomes must occur.
+        scores: Their scores or confidences.
+        tasks: Their tasks.
+    """
+    value, influence = _placements(successes, scores)
+    error = _clustered_error(influence, tasks)
+    if not 0.0 < value < 1.0:
+        return Estimate(value, value, value)
+    middle, reach = (
+        math.log(value / (1 - value)),
+        _reach(successes, tasks, 0.95) * error / (value * (1 - value)),
+    )
+    return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
+
+
+def auc_gain(
+    successes: Sequence[bool],
+    scores: Sequence[float],
+    others: Sequence[float],
+    tasks: Sequence[str],
+    *,
+    certainty: float = 0.95,
+) -> Estimate:
+    """Return how much higher the AUC of `scores` is than that of `others`, -1 to 1.
+
+    Both are of the same runs, and what they have in common does not widen the interval.
+
+    Args:
+        successes: Which runs succeeded; both outcomes must occur.
+        scores: Their scores or confidences.
+        others: Those to compare with.
+        tasks: Their tasks.
+        certainty: How sure the interval is to hold the true gain, 0 to 1.
+    """
+    value, influence = _placements(successes, scores)
+    other_value, other_influence = _placements(successes, others)
+    gain = value - other_value
+    reach = _reach(successes, tasks, certainty) * _clustered_error(
+        influence - other_influence, tasks
+    )
+    return Estimate(gain, max(-1.0, gain - reach), min(1.0, gain + reach))
+
+
+def brier(successes: Sequence[bool], confidences: Sequence[float]) -> float:
+    """Return the mean squared distance of confidence and outcome (Brier 1950); lower is better."""
+    return _mean([(p - y) ** 2 for y, p in zip(successes, confidences, strict=True)])
+
+
+def reliability(
+    successes: Sequence[bool], confidences: Sequence[float], tasks: Sequence[str], bins: int = 5
+) -> tuple[ReliabilityBin, ...]:
+    """Return how often runs of about equal confidence succeeded, in bins of equally many runs."""
+    order = sorted(range(len(successes)), key=lambda at: confidences[at])
+    edges = [round(len(order) * at / bins) for at in range(bins + 1)]
+    rows = (order[low:high] for low, high in pairwise(edges))
+    return tuple(
+        ReliabilityBin(
+            len(row),
+            _mean([confidences[at] for at in row]),
+            share([successes[at] for at in row], [tasks[at] for at in row]),
+        )
+        for row in rows
+        if row
+    )
+
+
+def share(successes: Sequence[bool], tasks: Sequence[str]) -> Estimate:
+    """Return the share of successes with its 90 % interval (Wilson 1927).
+
+    Its lower end is the one that holds with 95 %. Repeats of a task count as one run for the width
+    of the interval, which errs on the side of caution.
+
+    Args:
+        successes: Which runs succeeded; at least one run.
+        tasks: Their tasks.
+    """
+    value, n, z = _mean([float(one) for one in successes]), len(set(tasks)), _Z_90
+    middle = (value + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z / (1 + z * z / n) * math.sqrt(value * (1 - value) / n + z * z / (4 * n * n))
+    return Estimate(value, max(0.0, middle - reach), min(1.0, middle + reach))
+
+
+def _placements(
+    successes: Sequence[bool], scores: Sequence[float]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return the AUC, and by how much each run moves it."""
+    import numpy as np
+
+    good = np.asarray(successes, dtype=bool)
+    given = np.asarray(scores, dtype=np.float64)
+    placement = np.empty(len(given))
+    for these, sign in ((good, 1), (~good, -1)):
+        others = np.sort(sign * given[~these])
+        below = np.searchsorted(others, sign * given[these], side="left")
+        not_above = np.searchsorted(others, sign * given[these], side="right")
+        placement[these] = (below + not_above) / (2 * len(others))
+    value = float(placement[good].mean())
+    counts = np.where(good, good.sum(), (~good).sum())
+    return value, (placement - value) / counts
+
+
+def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) -> float:
+    """Return how many standard errors a two-sided interval reaches."""
+    counts = [
+        len({task for task, good in zip(tasks, successes, strict=True) if good is wanted})
+        for wanted in (True, False)
+    ]
+    return float(library("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1)))
+
+
+def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:
+    import numpy as np
+
+    _, cluster = np.unique(np.asarray(tasks, dtype=object).astype(str), return_inverse=True)
+    sums = np.bincount(cluster, weights=influence)
+    if len(sums) < 2:
+        return math.inf
+    return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1))
+
+
+def _logistic(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-min(700.0, max(-700.0, log_odds))))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
