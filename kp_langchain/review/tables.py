@@ -70,7 +70,7 @@ def runs_table(
     for name, run in rows:
         passed = run.decision == "contributed"
         style = "green" if passed else "bright_black"
-        cells: list[RenderableType] = [Text(visible(name)), Text(visible(run.domain))]
+        cells: list[RenderableType] = [Text(visible(_short(name))), Text(visible(run.domain))]
         if with_dimensions:
             cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
         cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
