@@ -266,7 +266,7 @@ def _sources() -> object:
 
 
 def config_file() -> Path:
-    """Return the configuration file's path as it was given; it may not exist, or begin with `~`."""
+    """Return the path of the file that settings are read from. It need not exist, may begin with ~."""
     return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
 
 

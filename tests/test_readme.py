@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import Settings
+from kp_langchain import Settings, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.redaction import redact
 from tests.agents import search
@@ -26,12 +26,16 @@ def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
     answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
     session: dict[str, Any] = {"model": ScriptedChatModel(answers), "tools": [search]}
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 6
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)  # noqa: S102 - our own text
     printed = capsys.readouterr().out
     assert "outcome confidence" in printed
     assert session["handler"].domain == "finance"
+    assert session["handler"].flush()
+    with TraceStore() as store:
+        (verdict,) = store.verdicts(session["scored"].trace.id)
+    assert (verdict.success, verdict.note) == (False, "ACME has no euros")
 
 
 def test_toml() -> None:

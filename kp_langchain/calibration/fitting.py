@@ -96,7 +96,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     standard deviations, cut off at three. A normal prior holds the weights near 0; for want of
     evidence a probability so stays near the share of successes. This is also what calibrates the
     probabilities: a second, Platt's, calibration of them made the Brier scores of recorded runs
-    worse or the same.
+    worse for three of four sources, and better by 0.004 for one.
 
     The model is refused when there is too little to learn from; when the 99 % interval of how much
     higher its AUC is than that of the default confidences reaches down to 0; and when its Brier

@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
+    HumanMessage,
     MessageLikeRepresentation,
     ToolMessage,
     convert_to_messages,
@@ -60,7 +61,7 @@ def trace_from_messages(
         raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
     try:
         listed = convert_to_messages(list(messages))
-    except (KeyError, TypeError, NotImplementedError) as error:
+    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
         raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
     record = _record(listed, objective)
     record.write_out()
@@ -93,17 +94,17 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     recorder = Recorder(
         Bounds(), ended.append, objective_of=None if objective is None else lambda _: objective
     )
-    first = next((at for at, one in enumerate(messages) if isinstance(one, AIMessage)), 0)
+    first, end = _extent(messages)
     root = uuid.uuid4()
     recorder.chain_started(Start(root), {"messages": messages[:first]})
     results = [one for one in messages if isinstance(one, ToolMessage)]
-    for message in messages:
+    for message in messages[first:end]:
         if not isinstance(message, AIMessage):
             continue
         answered = uuid.uuid4()
         recorder.model_started(Start(answered, root), ())
         recorder.model_answered(answered, message, "", message.response_metadata.get("logprobs"))
-        for asked in [*message.tool_calls, *message.invalid_tool_calls]:
+        for asked in _calls(message):
             result = next((one for one in results if one.tool_call_id == asked["id"]), None)
             if result is None:
                 continue  # asked for, but never run
@@ -113,10 +114,30 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
                 Start(ran, root, asked["name"] or "tool"), _arguments(asked["args"]), asked["id"]
             )
             recorder.tool_answered(ran, result)
-    recorder.chain_ended(root, {"messages": messages})
+    recorder.chain_ended(root, {"messages": messages[:end]})
     if not ended:  # nothing but human messages: the caller is told
         return RunRecord(recorder, Start(root))
     return ended[0]
+
+
+def _extent(messages: list[BaseMessage]) -> tuple[int, int]:
+    """Where the run's own messages begin and end.
+
+    Before them stands what it was given, a scripted greeting included, unless the agent went to
+    work unasked; after them what nobody answered.
+    """
+    answers = [at for at, one in enumerate(messages) if isinstance(one, AIMessage)]
+    asked = next((at for at, one in enumerate(messages) if isinstance(one, HumanMessage)), 0)
+    unasked = any(isinstance(one, ToolMessage) or _calls(one) for one in messages[:asked])
+    first = next((at for at in answers if at > asked and not unasked), min(answers, default=0))
+    last = [at for at, one in enumerate(messages) if isinstance(one, (AIMessage, ToolMessage))]
+    return first, max(last, default=-1) + 1
+
+
+def _calls(message: BaseMessage) -> list[Any]:
+    if not isinstance(message, AIMessage):
+        return []
+    return [*message.tool_calls, *message.invalid_tool_calls]
 
 
 def _arguments(args: Any) -> Any:
@@ -124,5 +145,5 @@ def _arguments(args: Any) -> Any:
         return args
     try:
         return json.loads(args)
-    except ValueError:
+    except (ValueError, RecursionError):
         return args

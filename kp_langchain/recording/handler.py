@@ -270,6 +270,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             `waiting_to_store` now (with verdicts on runs), and `not_stored`, given up; `rescored`
             after a verdict, `verdict_errors`; `callback_errors`,
             `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
+            `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
             many late ones hang; and `over_budget`: runs whose scoring took longer than
             `latency_budget_ms`.
@@ -279,7 +280,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
             "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped", "rescored", "verdict_errors",
+            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -298,6 +299,9 @@ class KPCallbackHandler(BaseCallbackHandler):
     # ---------------------------------------------------------------- inside
 
     def _deliver(self, record: RunRecord) -> None:
+        if self._pipeline.verifiers is not None and self._pipeline.verifiers.asking:
+            self._tally.add("by_verifiers")  # a judge's own run: judging it would have no end
+            return
         if record.dropped_steps:
             self._tally.add("dropped_steps", record.dropped_steps)
         if worker.waiting >= self._max_queue:

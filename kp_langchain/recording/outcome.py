@@ -165,6 +165,28 @@ def read_report(report: object) -> Report:
     )
 
 
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "1", "success", "correct", "pass"), True),
+    **dict.fromkeys(("false", "no", "0", "failure", "incorrect", "fail"), False),
+}
+
+
+def read_success(value: object) -> bool:
+    """Read a success that a file or another system tells: a bool, 1 or 0, or a word for it.
+
+    Raises:
+        ReportError: It is something else.
+    """
+    if isinstance(value, (bool, int, float)) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, str) and (word := value.strip().casefold()) in _WORDS:
+        return _WORDS[word]
+    raise ReportError(
+        "success is none of true, yes, 1, success, correct, pass, or their opposites false, no, 0, "
+        "failure, incorrect, fail"
+    )
+
+
 def plain_number(value: object) -> object:
     """Python's own bool or float for a number of NumPy's."""
     item = getattr(value, "item", None)

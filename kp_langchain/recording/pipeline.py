@@ -145,7 +145,7 @@ class Pipeline:
         # Of a text that could not be redacted nothing is left to be judged.
         if not redaction.failed and all(report.success is None for _, report in reports):
             reports += self._verified(trace, record)
-        features = features_of(trace)
+        features = features_of(trace, looked_successful=success)
         verdict = judge(
             success,
             reports=reports,
@@ -183,7 +183,6 @@ class Pipeline:
             or decision == "contributed"
             or (policy.keep_days > 0 and not redaction.failed),
             keep_days=None if policy.keep == "all" else policy.keep_days,
-            looked_successful=success,
             features=features,
             verdict=_verdict(reports, lambda note: redaction.text(note, policy.privacy_level)),
             withheld="redaction failed" if redaction.failed else None,
@@ -376,6 +375,7 @@ def log_scored(scored: ScoredTrace) -> None:
         "profile": breakdown.profile,
         "rules": [rule.name for rule in breakdown.rules],
         "novelty_source": breakdown.novelty_source,
+        "unreadable_share": breakdown.unreadable_share,
         "nearest_id": breakdown.nearest.trace_id if breakdown.nearest else None,
         "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
         "steps": len(trace.steps),

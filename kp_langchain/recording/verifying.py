@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from inspect import isawaitable
 from itertools import islice
@@ -62,6 +63,11 @@ class Verifiers:
     timeout_s: float
     tally: Tally
 
+    @property
+    def asking(self) -> bool:
+        """Whether this code runs inside a verifier."""
+        return _inside.get()
+
     def ask(self, trace: ReasoningTrace, *, run_id: UUID, failed: bool) -> list[Opinion]:
         """Ask one after the other, until one says whether the run succeeded.
 
@@ -92,7 +98,13 @@ class Verifiers:
             )
             return None
         call = _Call(function, run, self.timeout_s)
-        thread = threading.Thread(target=call.make, name="kp_langchain verifier", daemon=True)
+        thread = threading.Thread(
+            # In a context of its own: `capture` is to record the agent's runs, not its judge's.
+            target=Context().run,
+            args=(call.make,),
+            name="kp_langchain verifier",
+            daemon=True,
+        )
         try:
             thread.start()
         except RuntimeError:  # no memory for one, or the interpreter is shutting down
@@ -129,6 +141,7 @@ class _Call:
         self.trouble: str | None = None
 
     def make(self) -> None:
+        _inside.set(True)
         try:
             answer: object = self._function(self._run)
             if isawaitable(answer):
@@ -185,6 +198,7 @@ def name_of(function: object) -> str:
     return clean(name)[:_NAME_CHARS]
 
 
+_inside: ContextVar[bool] = ContextVar("kp_langchain_inside_verifier", default=False)
 _hanging: list[threading.Thread] = []  # only the worker, of which there is one, touches it
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of the parent's threads

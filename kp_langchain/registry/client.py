@@ -26,6 +26,9 @@ from kp_langchain.registry.unlogged import unlogged
 if TYPE_CHECKING:
     import httpx
 
+ANONYMOUS = "anonymous"
+"""The `Registry.key_id` of one without a key."""
+
 _SCHEMA_VERSION = "v1"
 _MAX_ANSWER_BYTES = 2**20
 _MAX_REDIRECTS = 3
@@ -84,7 +87,7 @@ class Registry:
     def key_id(self) -> str:
         """Which key is used, without telling it: the beginning of its SHA-256, or `anonymous`."""
         if self._key is None:
-            return "anonymous"
+            return ANONYMOUS
         return sha256(self._key.get_secret_value().encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:

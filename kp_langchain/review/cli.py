@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from contextlib import suppress
+from datetime import datetime
 from typing import Annotated, Any, Literal, Optional
 
 import typer
@@ -16,6 +18,8 @@ from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
 from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.doctor import doctor
+from kp_langchain.review.label import label
 from kp_langchain.review.score import score
 
 app = typer.Typer(
@@ -33,6 +37,8 @@ app.add_typer(calibrate, name="calibrate")
 app.command()(contributions.withdraw)
 app.command()(contributions.register)
 app.command()(score)
+app.command()(label)
+app.command()(doctor)
 
 
 def main() -> None:
@@ -113,7 +119,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
-    from kp_langchain.review.tables import make_console, steps_table, visible
+    from kp_langchain.review.tables import make_console, steps_table, verdict_line, visible
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     with open_store(database or context.obj) as store:
@@ -121,9 +127,13 @@ def show(
         if found is None:
             raise KPError(f"no run {run!r} in {store.location}; list them: kp-langchain review")
         trace = found.trace
+        verdicts = store.verdicts(found.trace_id)
         if as_json:
-            body = trace.model_dump(mode="json") if trace else None
-            print(json.dumps(_as_json(found) | {"trace": body}, ensure_ascii=False))  # noqa: T201
+            more = {
+                "verdicts": [_as_json(verdict) for verdict in verdicts],
+                "trace": trace.model_dump(mode="json") if trace else None,
+            }
+            print(json.dumps(_as_json(found) | more, ensure_ascii=False))  # noqa: T201
             return
         console = make_console()
         console.print(Text(visible(found.objective), style="bold"))
@@ -135,18 +145,22 @@ def show(
             )
         )
         console.print(Text("\n" + ScoreBreakdown.from_dict(found.breakdown).text() + "\n"))
+        for verdict in verdicts:
+            console.print(Text(visible(verdict_line(verdict))), soft_wrap=True)
         if trace is None:
-            console.print("The steps were not kept, because the run did not pass.")
+            console.print("The steps are not kept, because the run did not pass.")
             return
         console.print(steps_table(trace))
+        if found.kept_until is not None:
+            console.print(f"The steps are kept until {found.kept_until:%Y-%m-%d %H:%M} UTC.")
         console.print(Text(f"Result: {visible(trace.outcome.result_summary)}"))
 
 
 def _as_json(run: Any) -> dict[str, Any]:
+    fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
     return {
-        name: value.isoformat() if name == "created_at" else value
-        for name, value in vars(run).items()
-        if not name.startswith("_")
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in fields.items()
     }
 
 

@@ -54,15 +54,15 @@ def _list(
             console.print(contributions_table(found, datetime.now(UTC)))
         told = ", ".join(f"{number} {name}" for name, number in counts.items())
         console.print(f"{told} in {store.location}.", soft_wrap=True)
-        for line in _silence(store):
+        for line in silence(store):
             console.print(line, soft_wrap=True)
 
 
-def _silence(store: TraceStore) -> list[str]:
+def silence(store: TraceStore) -> list[str]:
     """Say what keeps pending ones from being sent."""
     from kp_langchain.registry.pace import wait_s
 
-    registry = _configured()
+    registry = configured()
     if registry is None:
         return ["No registry is configured (KP_REGISTRY_URL), so nothing is sent."]
     standing = store.outbox.standing(registry.url, registry.key_id)
@@ -116,7 +116,6 @@ def send(
 ) -> None:
     """Send what is pending, now, also after the registry refused the key."""
     from kp_langchain.config import Settings
-    from kp_langchain.registry.sender import sender_for
     from kp_langchain.review.tables import make_console
 
     if Settings().disabled:
@@ -128,12 +127,8 @@ def send(
             for one in store.outbox.entries(state="pending", limit=None)
             if one.registry != registry.url
         ]
-        with store.outbox.changing():
-            standing = store.outbox.standing(registry.url, registry.key_id)
-            if standing.stopped:
-                store.outbox.save(replace(standing, quiet_until=None, quiet_s=0.0, stopped=False))
         before = store.outbox.counts()
-        done = sender_for(store, registry).drain(timeout)
+        done = send_now(store, registry, timeout)
         counts = store.outbox.counts()
         withdrawn = counts["withdrawn"] - before["withdrawn"]
         console = make_console()
@@ -150,15 +145,35 @@ def send(
                 soft_wrap=True,
             )
         if not done:
-            for line in _silence(store):
+            for line in silence(store):
                 console.print(line, soft_wrap=True)
             raise typer.Exit(1)
+
+
+def send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
+    """Send and withdraw what is to be, also after the registry refused the key.
+
+    Args:
+        store: Where it waits.
+        registry: Where it goes.
+        timeout_s: Seconds to take at most.
+
+    Returns:
+        Whether nothing is left.
+    """
+    from kp_langchain.registry.sender import sender_for
+
+    with store.outbox.changing():
+        standing = store.outbox.standing(registry.url, registry.key_id)
+        if standing.stopped:
+            store.outbox.save(replace(standing, quiet_until=None, quiet_s=0.0, stopped=False))
+    return sender_for(store, registry).drain(timeout_s)
 
 
 @outbox.command()
 def retry(context: typer.Context, contribution: Id, database: Database = None) -> None:
     """Make a dead or waiting contribution due now, for the registry of the settings."""
-    registry = _configured()
+    registry = configured()
     with open_store(database or context.obj) as store, store.outbox.changing():
         one = _found(store, contribution)
         if one.state not in ("dead", "pending"):
@@ -239,7 +254,8 @@ def register(
     print(f"{to.url} gave a key for {agent_id}; it is in {path}")  # noqa: T201
 
 
-def _configured(url: str | None = None) -> Registry | None:
+def configured(url: str | None = None) -> Registry | None:
+    """Return the registry at `url`, or else the one of the settings; None if there is none."""
     from kp_langchain.config import Settings
     from kp_langchain.registry.configured import configured_registry
 
@@ -247,7 +263,7 @@ def _configured(url: str | None = None) -> Registry | None:
 
 
 def _needed(url: str | None = None) -> Registry:
-    registry = _configured(url)
+    registry = configured(url)
     if registry is None:
         raise KPError("no registry is configured; set KP_REGISTRY_URL=https://...")
     return registry

@@ -29,6 +29,11 @@ def open_store(database: str | None) -> TraceStore:
 
     store = TraceStore(database or Settings().database_url)
     # Looking at a database that is not there must not make one.
-    if database and "://" not in store.location and not Path(store.location).exists():
+    if database and is_missing(store):
         raise KPError(f"there is no database at {store.location}; check --database")
     return store
+
+
+def is_missing(store: TraceStore) -> bool:
+    """Tell whether a store is a file that is not there (yet)."""
+    return "://" not in store.location and not Path(store.location).exists()

@@ -52,7 +52,7 @@ def read_lines(file: str, advance: Callable[[int], object]) -> Iterator[Line]:
         KPError: The file cannot be read.
     """
     number = 0
-    with _explained(file, "read"), _opened(file) as lines:
+    with explained(file, "read"), _opened(file) as lines:
         while raw := lines.readline(LONGEST_LINE_BYTES):
             number += 1
             advance(len(raw))
@@ -141,7 +141,7 @@ class Output:
     def __init__(self, path: str | None) -> None:
         self._name = "standard output" if path is None else path
         self.last: Written | None = None
-        with _explained(self._name, "opened"):
+        with explained(self._name, "opened"):
             self._file = FileIO(os.dup(1), "w") if path is None else FileIO(path, "a")
             regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         if path is not None and regular:
@@ -167,7 +167,7 @@ class Output:
             KPError: They cannot be written.
         """
         rest = memoryview(b"".join(lines))
-        with _explained(self._name, "written"):
+        with explained(self._name, "written"):
             while rest:
                 rest = rest[os.write(self._file.fileno(), rest) :]
 
@@ -178,7 +178,7 @@ def newest_first(path: str) -> Iterator[Written]:
     Raises:
         KPError: It cannot be read.
     """
-    with _explained(path, "read"), Path(path).open("rb") as file:
+    with explained(path, "read"), Path(path).open("rb") as file:
         start = end = file.seek(0, os.SEEK_END)
         rest = b""
         while start > 0 and len(rest) <= _LONGEST_WRITTEN_BYTES:
@@ -197,14 +197,15 @@ def written_at(path: str, offsets_bytes: Iterable[int]) -> Iterator[Written]:
     Raises:
         KPError: The file cannot be read.
     """
-    with _explained(path, "read"), Path(path).open("rb") as file:
+    with explained(path, "read"), Path(path).open("rb") as file:
         for offset in offsets_bytes:
             file.seek(offset)
             yield Written(offset, file.readline())
 
 
 @contextmanager
-def _explained(name: str, done: str) -> Iterator[None]:
+def explained(name: str, done: str) -> Iterator[None]:
+    """Tell what the system says of a file as a `KPError`."""
     try:
         yield
     except BrokenPipeError:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store import Contribution, StoredRun
+    from kp_langchain.store import Contribution, StoredRun, Verdict
 
 _DIMENSIONS = (
     ("compl.", "cplx", "complexity"),
@@ -70,7 +70,7 @@ def runs_table(
     for name, run in rows:
         passed = run.decision == "contributed"
         style = "green" if passed else "bright_black"
-        cells: list[RenderableType] = [Text(visible(name)), Text(visible(run.domain))]
+        cells: list[RenderableType] = [Text(visible(_short(name))), Text(visible(run.domain))]
         if with_dimensions:
             cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
         cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
@@ -115,6 +115,14 @@ def steps_table(trace: ReasoningTrace) -> RenderableType:
             "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
         )
     return table
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """What somebody said of a run, in one line."""
+    said = {True: "success", False: "failure", None: "no word on success"}[verdict.success]
+    sure = "" if verdict.confidence is None else f", confidence {verdict.confidence:.2f}"
+    note = f": {_short(verdict.note)}" if verdict.note else ""
+    return f"verdict of {verdict.at:%Y-%m-%d %H:%M} UTC ({verdict.source}): {said}{sure}{note}"
 
 
 def contributions_table(found: Iterable[Contribution], now: datetime) -> RenderableType:

@@ -12,14 +12,12 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import Undisturbed
+from kp_langchain.scoring.embedding import Embedding, embeddings
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from kp_langchain.scoring.embedders import Embedder
 
-Embedded: TypeAlias = "Future[NDArray[np.float32]]"
+Embedded: TypeAlias = Future[Embedding]
 
 _MOST_WAITING = 1000  # as many as a cache remembers by default
 _EXIT_PATIENCE_S = 10.0
@@ -104,7 +102,7 @@ class Background:
                 continue  # nobody wants it any more
             with self._undisturbed:
                 try:
-                    result = embedder.embed([text])[0]
+                    (result,) = embeddings(embedder, [text])
                 except BaseException as error:  # noqa: BLE001 - whoever asked has to know
                     # A model half loaded at exit fails because of that, which is nobody's news.
                     if not self._ended:

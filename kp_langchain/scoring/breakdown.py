@@ -17,6 +17,7 @@ EMPTY_CACHE = "empty cache"
 NO_EMBEDDER = "no embedder"
 NOT_INSTALLED = "embeddings extra not installed"
 STILL_LOADING = "embedding model still loading"
+UNREADABLE = "unreadable"
 EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -69,13 +70,16 @@ class ScoreBreakdown:
         profile: Name of the weight profile used, or `custom` for weights given with the call.
         rules: The rules that applied, in order.
         novelty_source: Where novelty came from: `nearest remembered trace`, `empty cache`,
-            `no embedder`, `embeddings extra not installed`, `embedding model still loading`, or
+            `no embedder`, `embeddings extra not installed`, `embedding model still loading`,
+            `unreadable` (the model does not know the text's language), or
             `embedder failed: <error type>`; in all cases but the first novelty is 0.5.
         nearest: The most similar remembered trace, if any was compared.
         confidence_source: Where the outcome's confidence came from; `trace` unless whoever knows
             better replaces it.
         elapsed_ms: Milliseconds that scoring took.
         latency_budget_ms: Milliseconds that it was allowed to take; None for no limit.
+        unreadable_share: Share of the text's tokens that the embedding model cannot read, 0 to 1;
+            None if nobody knows.
     """
 
     total: _Number
@@ -91,6 +95,7 @@ class ScoreBreakdown:
     confidence_source: str = UNKNOWN_SOURCE
     elapsed_ms: _Number = 0.0
     latency_budget_ms: _Number | None = None
+    unreadable_share: _Number | None = None
 
     @property
     def over_budget(self) -> bool:
@@ -152,7 +157,9 @@ class ScoreBreakdown:
             took += f", over the budget of {self.latency_budget_ms:g} ms"
         lines.append(f"  {'score':<35}{self.total:.3f}   {took}")
         if self.nearest is None:
-            lines.append(f"  novelty from        {self.novelty_source}")
+            share = self.unreadable_share if self.novelty_source == UNREADABLE else None
+            why = "" if share is None else f", {share:.0%} of the tokens are unknown to the model"
+            lines.append(f"  novelty from        {self.novelty_source}{why}")
         else:
             name = self.nearest.trace_id or "a vector without a key"
             lines.append(f"  novelty from        {self.novelty_source}, {name}")

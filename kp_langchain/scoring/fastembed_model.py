@@ -10,7 +10,7 @@ from kp_langchain.scoring.hub import announce_download, without_progress_bars
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     INSTALL_HINT,
-    Encode,
+    Loaded,
     LocalModel,
     cannot_load,
     installed,
@@ -40,7 +40,7 @@ class FastembedEmbedder(LocalModel):
     logger `kp_langchain` says so before a download starts.
     """
 
-    def _open(self, wanted: str | None) -> Encode:
+    def _open(self, wanted: str | None) -> Loaded:
         return load(wanted)
 
 
@@ -55,7 +55,7 @@ def downloaded() -> bool:
     return _cached(_known()[DEFAULT_MODEL]) is not None
 
 
-def load(wanted: str | None) -> Encode:
+def load(wanted: str | None) -> Loaded:
     """Load the model `wanted`, or the default one; see `FastembedEmbedder`.
 
     Raises:
@@ -73,7 +73,7 @@ def load(wanted: str | None) -> Encode:
         raise cannot_load(name, error) from error
 
 
-def _open(model: str, folder: Path) -> Encode:
+def _open(model: str, folder: Path) -> Loaded:
     import json
 
     import numpy as np
@@ -86,8 +86,8 @@ def _open(model: str, folder: Path) -> Encode:
     with_limit = folder / "sentence_bert_config.json"
     if with_limit.is_file():
         window = json.loads(with_limit.read_text()).get("max_seq_length", window)
+    tokeniser: Any = embedding.model.tokenizer  # type: ignore[attr-defined]
     if window:
-        tokeniser: Any = embedding.model.tokenizer  # type: ignore[attr-defined]
         tokeniser.enable_truncation(max_length=window)
 
     def encode(texts: list[str]) -> object:
@@ -96,7 +96,7 @@ def _open(model: str, folder: Path) -> Encode:
         return vectors / np.where(lengths == 0, 1, lengths)
 
     encode([""])  # the first run prepares buffers
-    return encode
+    return Loaded(encode, tokeniser, model, "fastembed")
 
 
 def _from_path(path: Path) -> tuple[str, Path]:

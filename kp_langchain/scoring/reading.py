@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.weights import ScoringWeights
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing a trace with the remembered ones.
+
+    Args:
+        nearest: The most similar remembered trace; None if it could not be compared.
+        source: Where novelty comes from, as `ScoreBreakdown.novelty_source` says it.
+        unreadable_share: As in `ScoreBreakdown`.
+    """
+
+    nearest: Nearest | None
+    source: str
+    unreadable_share: float | None = None
+
+
 @dataclass(slots=True)
 class Reading:
     """All that the score of one trace needs but novelty.
@@ -57,8 +72,7 @@ class Reading:
 
     def explained(
         self,
-        nearest: Nearest | None,
-        source: str,
+        comparison: Comparison,
         *,
         step_cap: int | None,
         started: float,
@@ -67,13 +81,12 @@ class Reading:
         """Return the breakdown.
 
         Args:
-            nearest: The most similar remembered trace, if any was compared.
-            source: Where novelty comes from.
+            comparison: What came of comparing the trace with the remembered ones.
             step_cap: As for `dimensions.complexity`.
             started: When scoring began, in seconds of `time.perf_counter`.
             budget_ms: Milliseconds that scoring may take; None for no limit.
         """
-        shape, weights = self.shape, self.weights
+        shape, weights, nearest = self.shape, self.weights, comparison.nearest
         steps = _count(shape.steps, "step")
         complexity = _dimension(
             dimensions.complexity(shape, step_cap=step_cap),
@@ -86,7 +99,7 @@ class Reading:
             weights.novelty,
             "neutral, nothing to compare with"
             if nearest is None
-            else f"similarity {nearest.similarity:.3f} to the {source}",
+            else f"similarity {nearest.similarity:.3f} to the {comparison.source}",
         )
         tool_diversity = _dimension(
             dimensions.tool_diversity(shape),
@@ -115,10 +128,11 @@ class Reading:
             weighted_sum=weighted_sum,
             profile=self.profile,
             rules=rules,
-            novelty_source=source,
+            novelty_source=comparison.source,
             nearest=nearest,
             elapsed_ms=(time.perf_counter() - started) * 1000,
             latency_budget_ms=budget_ms,
+            unreadable_share=comparison.unreadable_share,
         )
 
 

@@ -9,25 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._notices import warn_once
-from kp_langchain.errors import ConfigError, KPError, MissingExtraError, WeightsError
+from kp_langchain.errors import ConfigError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.background import background
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
 from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
-from kp_langchain.scoring.models import INSTALL_HINT
-from kp_langchain.scoring.reading import Reading
+from kp_langchain.scoring.embedding import Embedding, embeddings, failed, is_ready, not_installed
+from kp_langchain.scoring.reading import Comparison, Reading
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from kp_langchain.scoring.background import Embedded
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.embedders import Embedder
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
@@ -113,7 +108,7 @@ class Scorer:
             MissingExtraError: What runs the model is not installed.
             EmbedderError: The model cannot be found, downloaded or loaded.
         """
-        if self._embedder is not None and not _is_ready(self._embedder):
+        if self._embedder is not None and not is_ready(self._embedder):
             self._embedder.embed(["ready?"])
 
     def score(
@@ -141,7 +136,8 @@ class Scorer:
     def remember(self, trace: TraceLike) -> None:
         """Add the trace's embedding to the memory, under the trace's id.
 
-        Without a working embedder there is nothing to remember. A model that is still loading is
+        Without a working embedder there is nothing to remember, nor of a text that its model
+        cannot read. A model that is still loading is
         not waited for beyond the latency budget; the embedding is then added later.
 
         Raises:
@@ -149,9 +145,8 @@ class Scorer:
             VectorError: As for `score`.
         """
         trace = ReasoningTrace.model_validate(trace)
-        vector, _ = self._embed(trace, self._until(time.perf_counter()), remember=True)
-        if vector is not None and self._cache is not None:
-            self._cache.add(vector, key=trace.id)
+        embedding = self._embed(trace, self._until(time.perf_counter()), remember=True)
+        self._add(embedding, trace.id)
 
     def evaluate(
         self,
@@ -202,8 +197,8 @@ class Scorer:
             read=lambda given: self._read(given, weighting),
             compare=lambda batch: self._compare_all([one.trace for one in batch], ignore),
             compare_one=lambda one: self._compare(one.trace, ignore, remember=True, until=None),
-            explain=lambda one, found, started: one.explained(
-                *found, step_cap=self._step_cap, started=started, budget_ms=None
+            explain=lambda one, comparison, started: one.explained(
+                comparison, step_cap=self._step_cap, started=started, budget_ms=None
             ),
         )
 
@@ -218,10 +213,9 @@ class Scorer:
         started = time.perf_counter()
         reading = self._read(given, weights)
         until = self._until(started)
-        nearest, source = self._compare(reading.trace, ignore, remember=remember, until=until)
+        comparison = self._compare(reading.trace, ignore, remember=remember, until=until)
         return reading.explained(
-            nearest,
-            source,
+            comparison,
             step_cap=self._step_cap,
             started=started,
             budget_ms=self._latency_budget_ms,
@@ -241,44 +235,50 @@ class Scorer:
 
     def _compare(
         self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, until: float | None
-    ) -> tuple[Nearest | None, str]:
-        """Return the nearest remembered trace and where novelty comes from."""
-        vector, problem = self._embed(trace, until, remember=remember)
-        if vector is None or self._cache is None:
-            return None, problem
-        if remember:  # search and addition are one act
-            (found,) = self._cache.nearest_then_add(vector[None], [trace.id], ignore=ignore)
-        else:
-            found = self._cache.nearest(vector, ignore=ignore)
-        return _novelty(found)
+    ) -> Comparison:
+        embedding = self._embed(trace, until, remember=remember)
+        if remember:
+            return self._compare_and_add([trace], [embedding], ignore)[0]
+        if embedding.vector is None:
+            return _compared(embedding, None)
+        cache = self._prepare_cache(len(embedding.vector))
+        return _compared(embedding, cache.nearest(embedding.vector, ignore=ignore))
 
-    def _compare_all(
-        self, traces: Sequence[ReasoningTrace], ignore: Set[str]
-    ) -> list[tuple[Nearest | None, str]]:
+    def _compare_all(self, traces: Sequence[ReasoningTrace], ignore: Set[str]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
         if self._embedder is None:
             return [self._compare(trace, ignore, remember=True, until=None) for trace in traces]
-        vectors = self._embedder.embed([dimensions.embedded_text(trace) for trace in traces])
-        cache = self._prepare_cache(vectors.shape[1])
-        ids = [trace.id for trace in traces]
-        return [_novelty(found) for found in cache.nearest_then_add(vectors, ids, ignore=ignore)]
+        made = embeddings(self._embedder, [dimensions.embedded_text(trace) for trace in traces])
+        return self._compare_and_add(traces, made, ignore)
 
-    def _embed(
-        self, trace: ReasoningTrace, until: float | None, *, remember: bool
-    ) -> tuple[NDArray[np.float32] | None, str]:
-        """Return the trace's vector, or None and the reason in the breakdown's vocabulary.
+    def _compare_and_add(
+        self, traces: Sequence[ReasoningTrace], made: Sequence[Embedding], ignore: Set[str]
+    ) -> list[Comparison]:
+        """Compare each trace with what is remembered, then remember it; both are one act."""
+        found: Iterator[tuple[str | None, float] | None] = iter(())
+        vectors = [one.vector for one in made if one.vector is not None]
+        if vectors:
+            import numpy as np
+
+            ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
+            cache = self._prepare_cache(len(vectors[0]))
+            found = iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
+        return [_compared(one, None if one.problem else next(found)) for one in made]
+
+    def _embed(self, trace: ReasoningTrace, until: float | None, *, remember: bool) -> Embedding:
+        """Embed a trace.
 
         With `remember`, a vector that a loading model gives only after `until` (None: whenever)
         is added to the memory by itself.
         """
         if self._embedder is None:
             if self._no_embedder_because == parts.NOT_INSTALLED:
-                _warn_not_installed()
-            return None, self._no_embedder_because
+                return not_installed()
+            return Embedding(None, self._no_embedder_because)
         text = dimensions.embedded_text(trace)
         try:
-            if until is None or _is_ready(self._embedder):
-                vector = self._embedder.embed([text])[0]
+            if until is None or is_ready(self._embedder):
+                (embedding,) = embeddings(self._embedder, [text])
             else:
                 coming = background.submit(self._embedder, text)
                 if coming is None or not background.comes_in_time(coming, until):
@@ -286,22 +286,23 @@ class Scorer:
                         coming.add_done_callback(partial(self._add_late, trace.id))
                     elif coming is not None:
                         coming.cancel()
-                    return None, parts.STILL_LOADING
-                vector = coming.result()
-            self._prepare_cache(len(vector))
-        except MissingExtraError:
-            _warn_not_installed()
-            return None, parts.NOT_INSTALLED
+                    return Embedding(None, parts.STILL_LOADING)
+                embedding = coming.result()
+            if embedding.vector is not None:
+                self._prepare_cache(len(embedding.vector))
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
-            return None, _failed(error)
-        return vector, ""
+            return failed(error)
+        return embedding
 
     def _add_late(self, key: str, coming: Embedded) -> None:
         try:
-            vector = coming.result()
-            self._prepare_cache(len(vector)).add(vector, key=key)
+            self._add(coming.result(), key)
         except BaseException as error:  # noqa: BLE001 - on the background's thread nobody listens
-            _failed(error)
+            failed(error)
+
+    def _add(self, embedding: Embedding, key: str) -> None:
+        if embedding.vector is not None:
+            self._prepare_cache(len(embedding.vector)).add(embedding.vector, key=key)
 
     def _prepare_cache(self, length: int) -> VectorCache:
         with self._lock:
@@ -353,26 +354,12 @@ def default_scorer() -> Scorer:
         return _default_scorer
 
 
-def _is_ready(embedder: Embedder) -> bool:
-    return bool(getattr(embedder, "ready", True))
-
-
-def _failed(error: BaseException) -> str:
-    """Warn once that the embedder fails like this, and return the breakdown's words for it."""
-    name = type(error).__name__
-    # Only our own messages are known to hold none of the trace's text.
-    detail = error if isinstance(error, KPError) else "message withheld"
-    warn_once(
-        f"{parts.EMBEDDER_FAILED}: {name}",
-        "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
-        name,
-        detail,
-    )
-    return f"{parts.EMBEDDER_FAILED}: {name}"
-
-
-def _novelty(found: tuple[str | None, float] | None) -> tuple[Nearest | None, str]:
-    return (None, parts.EMPTY_CACHE) if found is None else (Nearest(*found), parts.NEAREST)
+def _compared(embedding: Embedding, found: tuple[str | None, float] | None) -> Comparison:
+    if embedding.problem:
+        return Comparison(None, embedding.problem, embedding.unreadable_share)
+    if found is None:
+        return Comparison(None, parts.EMPTY_CACHE, embedding.unreadable_share)
+    return Comparison(Nearest(*found), parts.NEAREST, embedding.unreadable_share)
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:
@@ -409,12 +396,3 @@ def _check_cache(cache: object) -> None:
 
     if not isinstance(cache, VectorCache):
         raise ConfigError(f"cache is a {type(cache).__name__}; expected a VectorCache or None")
-
-
-def _warn_not_installed() -> None:
-    warn_once(
-        "embeddings extra",
-        "novelty is 0.5 for every trace, because nothing that runs an embedding model is "
-        "installed: %s (or pass embedder=None to say that this is meant)",
-        INSTALL_HINT,
-    )

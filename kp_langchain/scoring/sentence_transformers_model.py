@@ -14,7 +14,7 @@ from kp_langchain.scoring.hub import announce_download, without_progress_bars
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     PACKAGED_WEIGHTS,
-    Encode,
+    Loaded,
     LocalModel,
     cannot_load,
     installed,
@@ -31,11 +31,11 @@ class SentenceTransformerEmbedder(LocalModel):
     downloaded, and one warning on the logger `kp_langchain` says so before it starts.
     """
 
-    def _open(self, wanted: str | None) -> Encode:
+    def _open(self, wanted: str | None) -> Loaded:
         return load(wanted)
 
 
-def load(wanted: str | None) -> Encode:
+def load(wanted: str | None) -> Loaded:
     """Load the model `wanted`, or the default one; see `SentenceTransformerEmbedder`.
 
     Raises:
@@ -63,7 +63,9 @@ def load(wanted: str | None) -> Encode:
             )
 
     encode([""])  # the first run prepares buffers
-    return encode
+    # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
+    tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    return Loaded(encode, tokeniser, name, "sentence-transformers")
 
 
 def _model(name: str) -> Any:

@@ -46,12 +46,17 @@ class Models:
         return f"Models({self._store.location!r})"
 
     def labelled(self, domain: str) -> list[LabelledRun]:
-        """Return the runs of a domain whose success somebody told, the oldest first."""
+        """Return the runs of a domain whose success somebody told, the oldest first.
+
+        Left out are those that an earlier version of this package recorded, if it computed other
+        features.
+        """
         from kp_langchain.store import verdict_queries
 
         with self._store._reading() as connection:  # noqa: SLF001 - one room
             rows = verdict_queries.labelled(connection, domain)
-        return [_labelled(row) for row in rows]
+        runs = [_labelled(row) for row in rows]
+        return [run for run in runs if run.is_current]
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
         """Return, by domain, how many runs were said to have succeeded, and to have failed."""
@@ -105,15 +110,15 @@ class Models:
 
 
 def _labelled(row: dict[str, Any]) -> LabelledRun:
+    from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
     from kp_langchain.calibration.labelled import LabelledRun
 
-    values = row["breakdown"]
-    looked = row["looked_successful"]
+    values, features = row["breakdown"], row["features"]
     return LabelledRun(
         task=" ".join(row["objective"].casefold().split())[:_LONGEST_TASK_CHARS],
         success=row["success"],
-        features=row["features"],
-        looked_successful=True if looked is None else looked,
+        features=features,
+        looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
         complexity=values["complexity"]["value"],
         novelty=values["novelty"]["value"],
         tool_diversity=values["tool_diversity"]["value"],

@@ -8,7 +8,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.errors import StoreError
 
 if TYPE_CHECKING:
@@ -116,9 +115,7 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "body": body,
         "body_expires_at": expires_at,
         "keep_days": scored.keep_days,
-        "looked_successful": scored.looked_successful,
         "features": None if features is None else json_text(dict(features)),
-        "features_version": None if features is None else FEATURES_VERSION,
     }
 
 

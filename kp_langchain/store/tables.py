@@ -65,9 +65,7 @@ runs = sa.Table(
     # When the body of a run that did not pass is to go, and how many days that is; null for never.
     sa.Column("body_expires_at", UtcTime()),
     sa.Column("keep_days", sa.Double()),
-    sa.Column("looked_successful", sa.Boolean()),
     sa.Column("features", sa.JSON(none_as_null=True)),
-    sa.Column("features_version", sa.Integer()),
     sa.Column("withheld", sa.String()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),

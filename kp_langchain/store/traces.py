@@ -108,9 +108,6 @@ class TraceStore:
             verdict_queries.add(connection, verdicts)
             if leaving:
                 outbox_queries.enter(connection, leaving)
-            if time.monotonic() >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
-                queries.drop_expired_bodies(connection)
-                self._expired_dropped_at = time.monotonic()
 
     @property
     def outbox(self) -> Outbox:
@@ -154,8 +151,8 @@ class TraceStore:
 
         The run is scored again: outcome and rules anew, novelty and weights as they were when it
         happened. A trace that passes now is contributed, if it is still kept; one that does not is
-        withdrawn, from the registry too, which the next process that sends does. Each run that
-        was scored again gives a log record `kp.trace_rescored`.
+        withdrawn, from the registry too, which the next process that sends does. Each run of which
+        that changes anything gives a log record `kp.trace_rescored`.
 
         Args:
             id: A trace id, a run id, or the first characters of either's UUID. The id of a run that
@@ -318,13 +315,16 @@ class TraceStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        from kp_langchain.store import database, faults
+        from kp_langchain.store import database, faults, queries
 
         engine = self._open()
         with (
             faults.told_as_store_errors(self._location, "write"),
             database.writing(engine) as connection,
         ):
+            if time.monotonic() >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
+                queries.drop_expired_bodies(connection)
+                self._expired_dropped_at = time.monotonic()
             yield connection
 
     @contextmanager

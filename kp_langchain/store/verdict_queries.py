@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.store.rows import clean_text, json_text
 from kp_langchain.store.tables import models, runs, verdicts
 
@@ -72,13 +71,12 @@ def labelled(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
         sa.select(
             runs.c.objective,
             runs.c.features,
-            runs.c.looked_successful,
             runs.c.breakdown,
             runs.c.created_at,
             said.c.success,
         )
         .join(said, sa.and_(said.c.trace_id == runs.c.trace_id, said.c.rank == 1))
-        .where(runs.c.domain == clean_text(domain), runs.c.features_version == FEATURES_VERSION)
+        .where(runs.c.domain == clean_text(domain), runs.c.features.is_not(None))
         .order_by(runs.c.created_at, runs.c.trace_id)
     )
     return [dict(row._mapping) for row in connection.execute(select)]  # noqa: SLF001
@@ -90,7 +88,7 @@ def counts(connection: sa.Connection) -> dict[str, tuple[int, int]]:
     select = (
         sa.select(runs.c.domain, said.c.success, sa.func.count())
         .join(said, sa.and_(said.c.trace_id == runs.c.trace_id, said.c.rank == 1))
-        .where(runs.c.features_version == FEATURES_VERSION)
+        .where(runs.c.features.is_not(None))
         .group_by(runs.c.domain, said.c.success)
         .order_by(runs.c.domain)
     )

@@ -111,6 +111,14 @@ class Rescored:
     decision_before: Decision
     decision: Decision
 
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than before."""
+        return any(
+            getattr(self, name) != getattr(self, f"{name}_before")
+            for name in ("success", "confidence", "score", "decision")
+        )
+
 
 def rescore(
     connection: sa.Connection, row: dict[str, Any], verdict: Verdict, registry: str | None
@@ -237,10 +245,12 @@ def _settle(
 
 
 def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
-    """Write one INFO record for each run that was scored again."""
+    """Write one INFO record for each run of which a verdict changed anything."""
     if not log.isEnabledFor(logging.INFO):
         return
     for change in changes:
+        if not change.changed:
+            continue
         fields = asdict(change) | {"event": "kp.trace_rescored", "source": verdict.source}
         line = "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s"
         said = (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_INK = "#6e7781"  # at least 4 : 1 against GitHub's white and against its dark grey
-_FAINT = "#6e778140"
+INK = "#6e7781"  # at least 4 : 1 against GitHub's white and against its dark grey
+FAINT = "#6e778140"
 _OURS = "#2da44e"
 _OTHERS = "#8c7ae6"
-_CASE_COLOURS = ("#0b84d8", "#d9730d", "#2da44e", "#c74ea0", "#b59500")
-_MARKERS = "osD^v"
+COLOURS = ("#0b84d8", "#d9730d", "#2da44e", "#c74ea0", "#b59500")
+MARKERS = "osD^v"
 _ROW_INCHES = 0.36
 
 
@@ -27,27 +28,7 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
     parts = [part for part in _PARTS if part in report]
     if not parts:
         return None
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    style = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "kp-langchain",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": 9,
-        **dict.fromkeys(
-            ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK
-        ),
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-        "ytick.left": False,
-        "grid.color": _FAINT,
-    }
-    with mpl.rc_context(style):
+    with styled() as plt:
         handlers = [name for name, about in report["handlers"].items() if about["installed"]]
         figure, axes = plt.subplots(
             1,
@@ -72,9 +53,40 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
     return path
 
 
+@contextmanager
+def styled() -> Iterator[Any]:
+    """Matplotlib's pyplot, set up for figures that read well on light and dark pages.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "kp-langchain",
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 9,
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+        ),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "ytick.left": False,
+        "grid.color": FAINT,
+    }
+    with mpl.rc_context(style):
+        yield plt
+
+
 def _overhead(axis: Any, cases: dict[str, Any], handlers: list[str]) -> None:
-    axis.axvline(1, color=_INK, linewidth=1)
-    looks = zip(cases.items(), _CASE_COLOURS, _MARKERS, strict=False)
+    axis.axvline(1, color=INK, linewidth=1)
+    looks = zip(cases.items(), COLOURS, MARKERS, strict=False)
     for number, ((name_of_case, case), colour, marker) in enumerate(looks):
         for row, name in enumerate(handlers):
             if name not in case["handlers"]:

@@ -175,7 +175,7 @@ def test_recorded_runs_can_be_learned_from() -> None:
     for one in itertools.islice(recorded.load(), 0, None, 3):
         if one["source"] != "agentdojo":
             continue
-        trace = trace_from_messages(recorded.as_played(one))
+        trace = trace_from_messages(one["messages"])
         breakdown = scorer.score(trace)
         runs.append(
             LabelledRun(

@@ -76,7 +76,7 @@ def test_run_id_is_langchains() -> None:
 @pytest.mark.parametrize(
     ("policy", "decision"), [(ALWAYS, "contributed"), (NEVER, "below_threshold")]
 )
-def test_the_gate_decides_and_the_store_keeps_bodies_of_what_passed(
+def test_the_gate_decides_and_the_store_keeps_for_good_what_passed(
     policy: DomainPolicy, decision: str, tmp_path: Path
 ) -> None:
     with TraceStore(tmp_path / "t.db") as store:
@@ -90,9 +90,8 @@ def test_the_gate_decides_and_the_store_keeps_bodies_of_what_passed(
         assert stored is not None
         assert stored.decision == decision
         assert stored.breakdown == scored.breakdown.to_dict()
-        assert (stored.trace is not None) == (decision == "contributed")
-        if stored.trace:
-            assert stored.trace == scored.trace
+        assert stored.trace == scored.trace
+        assert (stored.kept_until is None) == (decision == "contributed")
 
 
 def test_keep_all_keeps_the_body_of_a_run_that_did_not_pass(tmp_path: Path) -> None:

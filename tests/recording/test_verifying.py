@@ -17,10 +17,10 @@ import pytest
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.tools import tool
 
-from kp_langchain import ConfigError, FinishedRun, Scorer, TraceStore
+from kp_langchain import ConfigError, FinishedRun, Scorer, TraceStore, capture
 from kp_langchain.recording import verifying
 from kp_langchain.recording.worker import worker
-from tests.agents import ASK, agent, call, handler, run, say, searching
+from tests.agents import ASK, ScriptedChatModel, agent, call, handler, run, say, searching
 
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,6 +308,28 @@ def test_several_handlers_ask_each_their_own() -> None:
     assert first is not None
     assert second is not None
     assert (first.trace.metadata.success, second.trace.metadata.success) == (True, False)
+
+
+def test_what_a_verifier_itself_runs_is_not_recorded() -> None:
+    judge = ScriptedChatModel([say("good")] * 9)
+
+    def with_a_model(_: FinishedRun) -> bool:
+        return judge.invoke("?").content == "good"
+
+    with capture(store=None, scorer=Scorer(embedder=None), verifiers=[with_a_model]) as watching:
+        searching().invoke(ASK)
+        assert watching.flush()
+    assert watching.stats()["runs"] == watching.stats()["scored"] == 1
+
+    # Not even where the model brings the handler itself, which would have no end.
+    def with_the_handler(_: FinishedRun) -> bool:
+        return judge.invoke("?", {"callbacks": [watching]}).content == "good"
+
+    watching = handler(verifiers=[with_the_handler])
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.flush()
+    stats = watching.stats()
+    assert (stats["runs"], stats["scored"], stats["by_verifiers"]) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,29 @@ def test_show_explains_a_run_and_its_steps(runs: list[str]) -> None:
         assert word in done.stdout
 
 
-def test_show_of_a_run_that_was_not_kept_says_so(runs: list[str]) -> None:
+def test_show_says_how_long_the_steps_are_kept(runs: list[str]) -> None:
     done = cli("review", "show", runs[1].removeprefix("kp:trace:")[:13], "--database", "runs.db")
-    assert "were not kept" in done.stdout
     assert "complexity" in done.stdout
+    assert "The steps are kept until" in done.stdout
+    with TraceStore("never.db") as store:
+        watching = handler(store=store, policy=DomainPolicy(threshold=1.0, keep_days=0))
+        searching().invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+    assert scored is not None
+    done = cli("review", "show", scored.trace.id, "--database", "never.db")
+    assert "are not kept, because the run did not pass" in done.stdout
+
+
+def test_show_tells_what_was_said_of_a_run(runs: list[str]) -> None:
+    with TraceStore("runs.db") as store:
+        store.report_outcome(runs[0], success=False, confidence=0.1, note="wrong\x1b[2J sum")
+    done = cli("review", "show", runs[0], "--database", "runs.db")
+    assert re.search(
+        r"verdict of .* \(reported\): failure, confidence 0\.10: wrong.*sum", done.stdout
+    )
+    assert "\x1b" not in done.stdout
+    told = json.loads(cli("review", "show", runs[0], "--database", "runs.db", "--json").stdout)
+    assert [verdict["success"] for verdict in told["verdicts"]] == [False]
 
 
 def test_show_as_json_holds_the_trace(runs: list[str]) -> None:

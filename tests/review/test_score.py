@@ -22,6 +22,7 @@ from kp_langchain import ReasoningTrace, Scorer, Settings, VectorCache
 from kp_langchain.gate import default_threshold
 from kp_langchain.review.jsonl import LONGEST_LINE_BYTES, Line, read_lines
 from kp_langchain.review.score import Scoring, profiles
+from kp_langchain.scoring import FastembedEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 # An installation without the embedding model: the command starts at once.
@@ -517,3 +518,35 @@ def test_help_tells_the_exit_statuses():
     told = " ".join(cli("--help").stdout.split())
     for words in ("0, every line was scored", "1, some were skipped", "2, wrong usage"):
         assert words in told
+
+
+def test_goes_on_among_texts_that_cannot_be_read(folder, onnx_folder):
+    model = FastembedEmbedder(onnx_folder)
+    texts = [
+        "pay the invoice",
+        "查明为什么这张发票付了两次款",
+        "pay an invoice",
+        "청구서를 알아보세요",
+    ]
+    wires = [wire(number, objective=texts[number % 4]) for number in range(12)]
+    for each in wires:
+        del each["steps"][0]["content"]
+    (folder / "in.jsonl").write_text(jsonl(*wires))
+
+    def scored(name: str) -> list[dict[str, Any]]:
+        scorer = Scorer(embedder=model, cache=VectorCache(3))
+        scoring = Scoring(scorer, Settings(), tell=print, advance=lambda _: None)
+        scoring.run([str(folder / "in.jsonl")], str(folder / name))
+        lines = (folder / name).read_text().splitlines()
+        return [json.loads(line)["breakdown"] for line in lines]
+
+    whole = scored("whole.jsonl")
+    assert {one["novelty_source"] for one in whole[2:]} == {
+        "unreadable",
+        "nearest remembered trace",
+    }
+    kept = (folder / "whole.jsonl").read_bytes().splitlines(keepends=True)[:7]
+    (folder / "part.jsonl").write_bytes(b"".join(kept))
+    for one, other in zip(whole, scored("part.jsonl"), strict=True):
+        assert one["nearest"] == other["nearest"]
+        assert one["unreadable_share"] == other["unreadable_share"]

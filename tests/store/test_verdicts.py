@@ -59,8 +59,7 @@ def run(
         decision=decision,
         threshold=threshold,
         run_id=uuid.uuid4(),
-        features=features_of(trace),
-        looked_successful=success,
+        features=features_of(trace, looked_successful=success),
         **{"keep_body": True, "keep_days": 7.0, **more},
     )
 

@@ -17,9 +17,7 @@ def upgrade() -> None:
     for column in (
         sa.Column("body_expires_at", time),
         sa.Column("keep_days", sa.Double()),
-        sa.Column("looked_successful", sa.Boolean()),
         sa.Column("features", sa.JSON()),
-        sa.Column("features_version", sa.Integer()),
         sa.Column("withheld", sa.String()),
     ):
         op.add_column("runs", column)

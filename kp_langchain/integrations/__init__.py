@@ -1,0 +1,1 @@
+"""Outside systems, one file each; what they need is imported where it is used."""

@@ -1,0 +1,193 @@
+"""The command `doctor`: what is in force, and what of it is broken."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import typer
+
+from kp_langchain import __version__
+from kp_langchain.errors import KPError
+from kp_langchain.review.database import Database, is_missing
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+    from kp_langchain.scoring.models import LocalModel
+
+EXTRAS = {
+    "embeddings": ("fastembed",),
+    "torch": ("sentence_transformers", "threadpoolctl"),
+    "calibrate": ("sklearn", "tomlkit"),
+    "postgres": ("psycopg",),
+    "demo": ("langchain", "langgraph"),
+}
+"""What can be installed besides, and the modules that it brings."""
+
+_SAMPLES = {
+    "English": "Find out why the invoice was paid twice, and ask the bank for one refund.",
+    "Spanish": "Averigua por qué la factura se pagó dos veces y pide al banco un reembolso.",
+    "Chinese": "查明为什么这张发票付了两次款,并要求银行退回一笔。",
+    "Japanese": "請求書が二回支払われた理由を調べ、銀行に一回分の返金を求めてください。",
+    "Korean": "청구서가 왜 두 번 지불되었는지 알아보고 은행에 한 건의 환불을 요청하세요.",
+}
+_TOPIC_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is in force.
+
+    Args:
+        topic: What it is about, in a word.
+        said: What there is to say about it; never a secret.
+        broken: Whether it does not work.
+    """
+
+    topic: str
+    said: str
+    broken: bool = False
+
+
+def doctor(database: Database = None) -> None:
+    """Show what is in force: settings, store, registry, embedding model, extras.
+
+    Loads the embedding model, so it takes as long as that. Creates no database.
+
+    Exit status: 0, all of it works; 1, something is broken.
+    """
+    from rich.text import Text
+
+    from kp_langchain.review.tables import make_console, visible
+
+    console = make_console()
+    broken = 0
+    for finding in findings(database):
+        broken += finding.broken
+        text = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
+        text.append("BROKEN: " if finding.broken else "", style="red")
+        margin = "\n" + " " * _TOPIC_WIDTH
+        text.append(visible(finding.said).replace("\n", margin))
+        console.print(text, soft_wrap=True)
+    if broken:
+        raise typer.Exit(1)
+
+
+def findings(database: str | None = None) -> Iterator[Finding]:
+    """Look at everything, one thing after the other.
+
+    Args:
+        database: URL or file of the store; None for the one of the settings.
+    """
+    from kp_langchain.config import Settings
+
+    yield Finding("kp-langchain", __version__)
+    yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
+    yield Finding("langchain-core", version("langchain-core"))
+    yield Finding("settings", _sources())
+    try:
+        settings = Settings()
+    except KPError as error:
+        yield Finding("settings", str(error), broken=True)
+    else:
+        on = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
+        yield Finding("recording", on)
+        yield _store(database)
+        yield _registry(settings)
+        yield from _embedding(settings)
+    yield from _extras()
+
+
+def _sources() -> str:
+    from kp_langchain.config import config_file
+
+    file = config_file().expanduser().absolute()
+    variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
+    return "\n".join(
+        [
+            str(file) if file.exists() else f"no file {file}",
+            f"environment: {', '.join(variables) or 'nothing that begins with KP_'}",
+        ]
+    )
+
+
+def _store(database: str | None) -> Finding:
+    from kp_langchain.store import TraceStore
+
+    try:
+        with TraceStore(database) as store:
+            if is_missing(store):
+                return Finding("store", f"{store.location}, not there yet; the first run makes it")
+            return Finding("store", f"{store.location}, {store.count():,} runs")
+    except KPError as error:
+        return Finding("store", str(error), broken=True)
+
+
+def _registry(settings: Settings) -> Finding:
+    from kp_langchain.registry.client import ANONYMOUS
+    from kp_langchain.registry.configured import configured_registry
+
+    try:
+        registry = configured_registry(settings)
+    except KPError as error:
+        return Finding("registry", str(error), broken=True)
+    if registry is None:
+        return Finding("registry", "none configured; nothing is sent anywhere")
+    key = "with a key"
+    if registry.key_id == ANONYMOUS:
+        key = "without a key; get one: kp-langchain register"
+    return Finding("registry", f"{registry.url}, {key}")
+
+
+def _embedding(settings: Settings) -> Iterator[Finding]:
+    from kp_langchain.scoring.models import INSTALL_HINT, AutoEmbedder, anything_installed
+
+    if settings.embedding_model is None and not anything_installed():
+        yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
+        return
+    model = AutoEmbedder()
+    started = time.perf_counter()
+    try:
+        dimensions = model.embed([""]).shape[1]
+    except KPError as error:
+        yield Finding("embedding", str(error), broken=True)
+        return
+    took_s = time.perf_counter() - started
+    yield Finding(
+        "embedding", f"{model.description}\n{dimensions} dimensions, loaded in {took_s:.1f} s"
+    )
+    yield _languages(model)
+
+
+def _languages(model: LocalModel) -> Finding:
+    """Tell which languages the model can read."""
+    from kp_langchain.scoring.legibility import UNREADABLE_ABOVE
+    from kp_langchain.scoring.models import MODEL_VARIABLE, MULTILINGUAL_MODEL
+
+    shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
+    known = {name: share for name, share in shares.items() if share is not None}
+    unread = {name: share for name, share in known.items() if share > UNREADABLE_ABOVE}
+    lines = [f"reads {', '.join(name for name in known if name not in unread) or 'none of these'}"]
+    if len(known) < len(shares):
+        lines = ["not known: the model's tokeniser does not tell what it cannot read"]
+    if unread:
+        told = ", ".join(f"{name} ({share:.0%} unknown)" for name, share in unread.items())
+        lines += [
+            f"cannot read {told}; novelty is 0.5 there",
+            f"to read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}",
+        ]
+    return Finding("languages", "\n".join(lines))
+
+
+def _extras() -> Iterator[Finding]:
+    from kp_langchain.scoring.models import installed
+
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if not installed(module)]
+        hint = f"missing; pip install 'kp-langchain[{extra}]'"
+        yield Finding(f"[{extra}]", hint if missing else "installed")

@@ -1,0 +1,146 @@
+"""What a confidence model makes of the score, held out, by the number of verdicts it had."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.proposals import propose_weights
+from kp_langchain.calibration.rescoring import total
+from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
+from tests.benchmarks.quality.ranking import Ranking
+from tests.benchmarks.quality.scores import Scored, Source
+
+FEATURES_TOLD = 8
+_MORE = 1.25  # times as many verdicts are worth another look
+
+
+def by_verdicts(
+    source: Source, verdicts: Sequence[int], draws: int, tell: Callable[[str], object]
+) -> dict[str, Any]:
+    """What is learned from so many verdicts of a source, by their number.
+
+    Args:
+        source: The source.
+        verdicts: How many are drawn, in turn. Where the source has fewer, all are taken, unless
+            the number before was nearly as many.
+        draws: How often they are drawn, each time by another seed.
+        tell: Called with a line for whoever waits.
+    """
+    found: dict[str, Any] = {}
+    before, available = 0, len(source.runs)
+    for wanted in sorted(verdicts):
+        number = min(wanted, available)
+        if number < wanted and number < _MORE * before:
+            break
+        tell(f"{source.name}: {number} verdicts")
+        seeds = range(1 if number == available else draws)
+        samples = [learned(source.name, _drawn(source.runs, number, seed)) for seed in seeds]
+        found[str(wanted)] = {"verdicts": number, **_summary(samples)}
+        before = number
+    return found
+
+
+def _drawn(runs: Sequence[Scored], number: int, seed: int) -> list[Scored]:
+    return random.Random(seed).sample(list(runs), number)
+
+
+def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
+    """Fit a model to runs, propose weights, and hold held-out scores against the truth.
+
+    What is refused is not used: the score is then what it would be without it.
+
+    Args:
+        name: What stands for the domain.
+        runs: The runs.
+
+    Returns:
+        The figures; only the refusal if there was too little to learn from.
+    """
+    labelled = [one.labelled for one in runs]
+    in_force = Counter(one.weights for one in runs).most_common(1)[0][0]
+    fitted = fit(name, labelled, weights=in_force)
+    if fitted.model is None or fitted.auc is None:
+        return {"refusal": fitted.refusal}
+    ranking = Ranking([one.success for one in labelled], [one.task for one in labelled])
+    default = [DEFAULT_CONFIDENCE[one.looked_successful] for one in labelled]
+    chances = default if fitted.refusal else fitted.held_out
+    before = [one.breakdown.total for one in runs]
+    after = [
+        total(one.labelled, one.weights, confidence=chance)
+        for one, chance in zip(runs, chances, strict=True)
+    ]
+    with_model = _stage(ranking, after)
+    proposal = propose_weights(labelled, chances, in_force)
+    proposed = proposal.proposed
+    strongest = sorted(fitted.model.terms, key=lambda term: -abs(term.weight))[:FEATURES_TOLD]
+    return {
+        "refusal": fitted.refusal,
+        "weights_refusal": proposal.refusal,
+        "base_rate": ranking.base_rate,
+        "model_auc": asdict(fitted.auc),
+        "brier": fitted.brier,
+        "base_brier": fitted.base_brier,
+        "default_brier": fitted.default_brier,
+        "score": {
+            "before": _stage(ranking, before),
+            "model": {**with_model, "gain": ranking.gain(before, after)},
+            "weights": with_model
+            if proposal.refusal
+            else {
+                "auc": asdict(proposed.auc),
+                "top_lift": proposed.top_success.value / ranking.base_rate,
+                "tasks_in_top": proposed.top_tasks,
+            },
+        },
+        "weights": asdict(in_force if proposal.refusal else proposed.weights),
+        "features": {term.feature: term.weight for term in strongest},
+    }
+
+
+def _stage(ranking: Ranking, scores: Sequence[float]) -> dict[str, Any]:
+    return {
+        "auc": ranking.auc(scores),
+        "top_lift": ranking.top(scores) / ranking.base_rate,
+        "tasks_in_top": ranking.tasks_in_top(scores),
+    }
+
+
+def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over samples that could be fitted, and how many were refused and why."""
+    fitted = [one for one in samples if "model_auc" in one]
+    refusals = Counter(one["refusal"] for one in samples if one["refusal"] is not None)
+    kept = Counter(one["weights_refusal"] for one in fitted if one["weights_refusal"] is not None)
+    figures: dict[str, Any] = {
+        "samples": len(samples),
+        "fitted": len(fitted),
+        "refused": refusals.total(),
+        "refusals": dict(refusals),
+        "weights_refused": kept.total(),
+        "weights_refusals": dict(kept),
+    }
+    if not fitted:
+        return figures
+    aucs = [one["model_auc"]["value"] for one in fitted]
+    return {
+        **figures,
+        **mean_of([{**one, "features": None} for one in fitted]),
+        "features": fitted[0]["features"],
+        "model_auc_of_samples": {"lowest": min(aucs), "highest": max(aucs)},
+    }
+
+
+def mean_of(figures: Sequence[Any]) -> Any:
+    """The mean of figures of the same shape, number by number; what is no number is left out."""
+    first = figures[0]
+    if isinstance(first, dict):
+        means = {key: mean_of([one[key] for one in figures]) for key in first}
+        return {key: mean for key, mean in means.items() if mean is not None}
+    if isinstance(first, int | float):
+        return statistics.fmean(figures)
+    return None

@@ -1,0 +1,245 @@
+"""Feedback read from a LangSmith that is really spoken to over HTTP, by LangSmith's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langsmith import Client
+from urllib3.util import Retry
+
+from kp_langchain import ConfigError, DomainPolicy, TraceStore
+from kp_langchain.errors import KPError
+from kp_langchain.integrations.langsmith import Feedback, feedback
+from tests.agents import ASK, handler, searching
+from tests.loopback_langsmith import BEGAN, LoopbackLangSmith
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = str(uuid.uuid4())
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackLangSmith]:
+    with LoopbackLangSmith() as server:
+        yield server
+
+
+def client(url: str, key: str = "ls-key") -> Client:
+    return Client(
+        url, api_key=key, auto_batch_tracing=False, retry_config=Retry(0), timeout_ms=60_000
+    )
+
+
+def read(server: LoopbackLangSmith, *run_ids: str, **options: Any) -> list[Feedback]:
+    return list(feedback(run_ids or [RUN], client=client(server.url), **options))
+
+
+@pytest.mark.parametrize(
+    ("given", "success", "confidence"),
+    [
+        ({"score": 1}, True, None),
+        ({"score": 0}, False, None),
+        ({"score": True}, True, None),
+        ({"score": 1.0}, True, None),
+        ({"score": 0.75}, True, 0.75),
+        ({"score": 0.5}, True, 0.5),
+        ({"score": 0.25}, False, 0.25),
+        ({"value": "correct"}, True, None),
+        ({"value": " Incorrect "}, False, None),
+        ({"value": False}, False, None),
+        ({"score": 1, "value": "incorrect"}, True, None),
+    ],
+)
+def test_what_a_feedback_says(
+    server: LoopbackLangSmith, given: dict[str, Any], success: bool, confidence: float | None
+) -> None:
+    server.give(RUN, comment="as I see it", **given)
+    (one,) = read(server)
+    assert one.verdict is not None
+    assert (one.verdict.success, one.verdict.confidence) == (success, confidence)
+    assert (one.run_id, one.key, one.at) == (RUN, "correctness", BEGAN)
+    assert (one.verdict.source, one.verdict.note) == ("langsmith", "as I see it")
+    assert one.verdict.at == BEGAN
+    assert server.methods == {"GET"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"score": 4}, {"score": -1}, {"score": 1.5}, {"value": "so so"}, {"value": {"a": 1}}],
+)
+def test_what_cannot_be_read_is_told(server: LoopbackLangSmith, given: dict[str, Any]) -> None:
+    server.give(RUN, **given)
+    (one,) = read(server)
+    assert one.verdict is None
+    assert "'correctness'" in one.why
+
+
+def test_a_mere_comment_is_passed_over(server: LoopbackLangSmith) -> None:
+    server.give(RUN, comment="hm")
+    assert read(server) == []
+
+
+def test_a_changed_feedback_counts_from_its_change(server: LoopbackLangSmith) -> None:
+    later = BEGAN + timedelta(days=1)
+    server.give(RUN, 1, modified_at=later.replace(tzinfo=None).isoformat())
+    (one,) = read(server)
+    assert one.at == later
+
+
+def test_pass_at(server: LoopbackLangSmith) -> None:
+    server.give(RUN, 0.75)
+    (one,) = read(server, pass_at=0.8)
+    assert one.verdict is not None
+    assert one.verdict.success is False
+    with pytest.raises(ConfigError, match="pass_at is 7"):
+        read(server, pass_at=7)
+
+
+def test_many_runs_with_many_feedbacks_each_once(server: LoopbackLangSmith) -> None:
+    ids = [str(uuid.uuid4()) for _ in range(120)]
+    for id_ in ids:
+        for score in (0, 1, 1):
+            server.give(id_, score)
+    server.give(str(uuid.uuid4()), 1)
+    found = read(server, *ids, *ids)
+    assert len(found) == 360
+    assert {one.run_id for one in found} == set(ids)
+    assert max(len(query["run"]) for query in server.asked) <= 50
+
+
+def test_only_the_wanted_keys(server: LoopbackLangSmith) -> None:
+    server.give(RUN, 1, key="toxicity")
+    server.give(RUN, 0)
+    assert [one.key for one in read(server, keys=["correctness"])] == ["correctness"]
+    assert len(read(server)) == 2
+
+
+def test_no_runs_ask_for_nothing(server: LoopbackLangSmith) -> None:
+    assert list(feedback([], client=client(server.url))) == []
+    assert server.asked == []
+
+
+def test_a_server_that_heeds_no_page_and_no_run() -> None:
+    with LoopbackLangSmith(deaf=True) as server:
+        for _ in range(100):
+            server.give(RUN, 1)
+        server.give(str(uuid.uuid4()), 1)
+        assert len(read(server)) == 100
+
+
+@pytest.mark.parametrize(
+    ("faults", "key", "told"),
+    [
+        ({}, "wrong", "refuses the key; set LANGSMITH_API_KEY"),
+        ({"status": 401}, "ls-key", "refuses the key"),
+        ({"status": 403}, "ls-key", "refuses the key"),
+        ({"status": 404}, "ls-key", "status 404"),
+        ({"status": 429}, "ls-key", "status 429"),
+        ({"status": 500}, "ls-key", "status 500"),
+        ({"body": b"<html>"}, "ls-key", "without readable feedback"),
+        ({"body": b'{"a": 1}'}, "ls-key", "without readable feedback"),
+        ({"body": b"[1]"}, "ls-key", "without readable feedback"),
+        ({"body": b'[{"id": 1}]'}, "ls-key", "without readable feedback"),
+    ],
+)
+def test_what_goes_wrong_is_one_clear_error(faults: dict[str, Any], key: str, told: str) -> None:
+    with LoopbackLangSmith(**faults) as server:
+        with pytest.raises(KPError) as caught:
+            list(feedback([RUN], client=client(server.url, key)))
+        assert told in str(caught.value)
+        assert server.url in str(caught.value)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with LoopbackLangSmith() as server:
+        url = server.url
+    with pytest.raises(KPError, match="cannot be reached at http"):
+        list(feedback([RUN], client=client(url)))
+
+
+# ------------------------------------------------------------------ the command
+
+
+def label(server: LoopbackLangSmith, *words: str) -> subprocess.CompletedProcess[str]:
+    settings = {"LANGSMITH_ENDPOINT": server.url, "LANGSMITH_API_KEY": "ls-key"}
+    return subprocess.run(
+        [
+            sys.executable, "-W", "ignore", "-c",
+            "from kp_langchain.review.cli import main; main()",
+            "label", "--langsmith", "--database", "runs.db", *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run_ids() -> list[str]:
+    with TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.48))
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush()
+        return [run.run_id for run in store.runs(newest_first=False)]
+
+
+def test_the_command_labels_what_the_store_has(
+    server: LoopbackLangSmith, run_ids: list[str]
+) -> None:
+    secret = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
+    server.give(run_ids[0], 1)
+    server.give(run_ids[0], 0, comment=f"no, see {secret}")
+    server.give(run_ids[1], 4)
+    server.give(str(uuid.uuid4()), 1)
+    done = label(server, "--json")
+    assert done.returncode == 1
+    assert f"LangSmith, run {run_ids[1]}: feedback 'correctness': its score is 4" in done.stderr
+    assert "LangSmith has 3 feedbacks under 'correctness' on 3 runs." in done.stderr
+    assert "Labelled 1, of which now contributed 0, withdrawn 1; unknown 0, skipped 1." in (
+        done.stderr
+    )
+    changes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [change["success"] for change in changes] == [True, False]
+    with TraceStore("runs.db") as store:
+        run = store.runs(newest_first=False)[0]
+        assert (run.success, run.confidence_source) == (False, "langsmith")
+        said = [v for v in store.verdicts(run.trace_id) if v.source == "langsmith"]
+        assert [v.success for v in said] == [True, False]
+        assert secret not in str(said)
+
+    again = label(server)  # what is known already changes nothing
+    assert "Labelled 0" in again.stdout
+    with TraceStore("runs.db") as store:
+        assert len([v for v in store.verdicts(run.trace_id) if v.source == "langsmith"]) == 2
+
+
+def test_the_command_asks_which_key_is_meant(server: LoopbackLangSmith, run_ids: list[str]) -> None:
+    server.give(run_ids[0], 0)
+    server.give(run_ids[0], 1, key="toxicity")
+    done = label(server)
+    assert done.returncode == 1
+    assert "correctness (1), toxicity (1)" in " ".join(done.stderr.split())
+    done = label(server, "--key", "correctness")
+    assert done.returncode == 0, done.stderr
+    assert "withdrawn 1" in done.stdout
+
+
+def test_the_command_tells_that_the_key_is_refused(
+    server: LoopbackLangSmith, run_ids: list[str]
+) -> None:
+    server.key = "another"
+    done = label(server)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: LangSmith at http://127.0.0.1")
+    assert "Traceback" not in done.stderr

