@@ -61,7 +61,6 @@ def _run(domain: str, at: int, drawn: random.Random, *, telling: bool) -> Scored
         decision=decide(breakdown.total, _THRESHOLD),
         threshold=_THRESHOLD,
         run_id=uuid.uuid4(),
-        features=features_of(trace),
-        looked_successful=True,
+        features=features_of(trace, looked_successful=True),
         verdict=Verdict(success=success, source="desk"),
     )
