@@ -290,3 +290,16 @@ def test_importing_it_loads_nothing_heavy():
         check=True,
     )
     assert out.stdout.strip() == "[]"
+
+
+def test_a_byte_order_mark_is_no_mistake(folder):
+    (folder / "kp.toml").write_bytes(b"\xef\xbb\xbfmax_steps = 7\r\n")
+    assert Settings().max_steps == 7
+
+
+def test_what_would_hold_is_told_without_writing(folder):
+    (folder / "kp.toml").write_text("max_steps = 7")
+    assert Settings.supposing("max_queue = 8").max_queue == 8
+    with pytest.raises(ConfigError, match=r"kp\.toml: max_queue = 0"):
+        Settings.supposing("max_queue = 0")
+    assert (Settings().max_steps, Settings().max_queue) == (7, 1000)

@@ -223,9 +223,13 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
             Text(mark, style="bold" if mark.startswith("proposed") else ""),
         )
     yield _indented(table)
-    highest = max(found.thresholds_in_force.values())
-    if not one.are_proposed and at_threshold(curve, highest) is None:
-        told = f"None of these runs reaches {highest:g}, which is in force."
+    unreached = [
+        f"{threshold:g}"
+        for threshold in found.thresholds_in_force.values()
+        if not one.are_proposed and at_threshold(curve, threshold) is None
+    ]
+    if unreached:
+        told = f"None of these runs reaches {' or '.join(unreached)}, which is in force."
         yield Text(_INDENT + told, style="yellow")
     if proposal.refusal:
         yield Text(f"{_INDENT}No threshold is proposed: {proposal.refusal}.")
