@@ -21,6 +21,8 @@ from kp_langchain.review.cli import app
 from kp_langchain.scoring.weights import PROFILES
 from tests.review.judged import fill
 
+pytest.importorskip("sklearn")
+
 
 def run(*words: str):
     return CliRunner().invoke(app, ["calibrate", *words], env={"COLUMNS": "120"})

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from kp_langchain import ConfigError, ScoringWeights, Settings
 from kp_langchain.review.policy_file import with_policy, write_policy
 
+pytest.importorskip("tomlkit")
+
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ScoringWeights(0.1, 0.4, 0.2, 0.3)
 VALUES = {"threshold": 0.625, "weights": asdict(WEIGHTS)}
