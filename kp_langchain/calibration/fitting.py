@@ -241,7 +241,7 @@ class _Table:
         if not terms:
             return math.log(truth.mean() / (1 - truth.mean())), ()
         logistic = library("sklearn.linear_model").LogisticRegression(
-            C=_PRIOR_SD**2, max_iter=10_000
+            C=_PRIOR_SD**2, solver="newton-cholesky"
         )
         logistic.fit(np.column_stack(positions), truth)
         return float(logistic.intercept_[0]), tuple(

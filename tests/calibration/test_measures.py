@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,4 +102,4 @@ def test_reliability_counts_every_run_once(pairs: Any) -> None:
     bins = reliability(truth, scores, [str(at) for at in range(len(pairs))])
     assert sum(one.runs for one in bins) == len(pairs)
     assert sum(one.runs * one.success_rate.value for one in bins) == pytest.approx(sum(truth))
-    assert [one.confidence for one in bins] == sorted(one.confidence for one in bins)
+    assert all(one.confidence <= next_.confidence + 1e-9 for one, next_ in pairwise(bins))
