@@ -15,6 +15,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -215,6 +216,19 @@ class Settings(BaseSettings):
         return known[1]
 
     @classmethod
+    def supposing(cls, text: str) -> Settings:
+        """Return what would hold without arguments if the configuration file held `text`.
+
+        Raises:
+            ConfigError: As for the constructor.
+        """
+        token = _supposed_text.set(text)
+        try:
+            return cls()
+        finally:
+            _supposed_text.reset(token)
+
+    @classmethod
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
@@ -237,6 +251,7 @@ class Settings(BaseSettings):
 
 
 _current: tuple[object, Settings] | None = None
+_supposed_text: ContextVar[str | None] = ContextVar("supposed_text", default=None)
 
 
 def _sources() -> object:
@@ -251,16 +266,18 @@ def _sources() -> object:
 
 
 def config_file() -> Path:
-    """Return the path of the file that settings are read from. It need not exist."""
+    """Return the path of the file that settings are read from. It need not exist, may begin with ~."""
     return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
 
 
 def _read_toml() -> dict[str, Any]:
     named = bool(os.environ.get(_FILE_VARIABLE))
     path = config_file()
+    supposed = _supposed_text.get()
     text = ""
     try:
-        text = path.expanduser().read_bytes().decode()
+        # A byte order mark is what some editors put before UTF-8.
+        text = path.expanduser().read_bytes().decode("utf-8-sig") if supposed is None else supposed
         return tomllib.loads(text)
     except FileNotFoundError:
         if not named:

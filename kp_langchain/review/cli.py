@@ -16,6 +16,7 @@ from rich.text import Text
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.review import contributions
+from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
@@ -32,6 +33,7 @@ app = typer.Typer(
 review = typer.Typer(help="List scored runs, newest first; `show` explains one.")
 app.add_typer(review, name="review", invoke_without_command=True)
 app.add_typer(contributions.outbox, name="outbox")
+app.add_typer(calibrate, name="calibrate")
 app.command()(contributions.withdraw)
 app.command()(contributions.register)
 app.command()(score)
