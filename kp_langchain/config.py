@@ -266,7 +266,7 @@ def _sources() -> object:
 
 
 def config_file() -> Path:
-    """Return the path of the file that settings are read from. It may not exist."""
+    """Return the path of the file that settings are read from, which need not exist."""
     return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
 
 

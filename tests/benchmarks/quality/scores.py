@@ -102,7 +102,7 @@ def _scored(run: Run, breakdown: ScoreBreakdown, settings: Settings) -> Scored:
         LabelledRun(
             task=run.task,
             success=run.success,
-            features=features_of(run.trace),
+            features=features_of(run.trace, looked_successful=run.trace.metadata.success),
             looked_successful=run.trace.metadata.success,
             complexity=breakdown.complexity.value,
             novelty=breakdown.novelty.value,

@@ -32,12 +32,16 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
             ["mean", "", "", "", *(_mean(_aucs(ranked, key)) for key in COLUMNS)],
         ],
     )
+    with_firsts = [(name, one) for name, one in ranked.items() if one["auc_of_firsts"]]
     yield _titled(
         "The score's AUC among the first runs of their tasks",
         ["source", "tasks", "score"],
         [
-            [name, str(one["tasks"]), _interval(one["auc_of_firsts"])]
-            for name, one in ranked.items()
+            *(
+                [name, str(one["tasks"]), _interval(one["auc_of_firsts"])]
+                for name, one in with_firsts
+            ),
+            ["mean", "", _mean([one["auc_of_firsts"]["value"] for _, one in with_firsts])],
         ],
     )
     yield _titled(
