@@ -133,10 +133,14 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     error, base_error = brier(truth, held_out), brier(truth, [base_rate] * len(runs))
     gain = auc_gain(truth, held_out, default, tasks, certainty=_CERTAINTY)
     if gain.low <= 0:
+        verdict = (
+            f"the gain of {gain.value:.2f} may be chance (99 % interval from {gain.low:.2f})"
+            if gain.value > 0
+            else "it is no better"
+        )
         refusal = (
             f"on tasks it never saw, the model's AUC is {area}, the default confidence's "
-            f"{default_area.value:.2f}: the gain of {gain.value:.2f} may be chance (99 % interval "
-            f"from {gain.low:.2f}); collect more verdicts"
+            f"{default_area.value:.2f}: {verdict}; collect more verdicts"
         )
     elif error >= base_error:
         refusal = (
@@ -204,7 +208,7 @@ class _Table:
     names: list[str]
     values: NDArray[np.float64]
     truth: NDArray[np.bool_]
-    tasks: NDArray[np.str_]
+    tasks: NDArray[np.int_]  # numbers, of which thousands are compared faster than long texts
 
     @classmethod
     def of(cls, runs: Sequence[LabelledRun]) -> _Table:
@@ -216,7 +220,7 @@ class _Table:
             names,
             np.array(rows, dtype=np.float64).reshape(len(runs), len(names)),
             np.array([run.success for run in runs]),
-            np.array([run.task for run in runs]),
+            np.unique([run.task for run in runs], return_inverse=True)[1],
         )
 
     def learn(self, places: Sequence[int]) -> tuple[float, tuple[Term, ...]]:

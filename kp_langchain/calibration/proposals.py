@@ -112,7 +112,7 @@ def propose_threshold(
 def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[ThresholdPoint, ...]:
     # Rounded to what is written into a file, so that the figures are those of what is written.
     points = []
-    for place in sorted({math.floor(score * 1000) for score in scores}):
+    for place in sorted({_thousandths(score) for score in scores}):
         passing = [run for run, score in zip(runs, scores, strict=True) if score >= place / 1000]
         tasks = [run.task for run in passing]
         points.append(
@@ -125,6 +125,12 @@ def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[Thresh
             )
         )
     return tuple(points)
+
+
+def _thousandths(score: float) -> int:
+    """The most thousandths that the score reaches; the product may be rounded up past them."""
+    place = math.floor(score * 1000)
+    return place if place / 1000 <= score else place - 1
 
 
 def _checked(name: str, value: float | None, *, highest: float) -> float:

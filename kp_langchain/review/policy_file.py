@@ -64,6 +64,8 @@ def write_policy(
         created = not target.exists()
         if created:
             old = ""
+        elif not target.is_file():  # such as /dev/null, which would be a file from then on
+            raise ConfigError(f"{path} is no file that can be written; name one in KP_CONFIG")
         else:
             Settings()  # says what is wrong with a file that cannot be read, better than we could
             old = target.read_bytes().decode()

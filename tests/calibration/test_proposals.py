@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import astuple, replace
 from typing import Any
@@ -38,6 +39,15 @@ def test_no_larger_share_passes_than_wished(labelled: Any, scores: Any, wished: 
         assert found.point.pass_rate <= wished
         lower = [point for point in found.curve if point.threshold < found.point.threshold]
         assert all(point.pass_rate > wished for point in lower)
+
+
+def test_the_best_score_reaches_the_highest_threshold(labelled: Any) -> None:
+    # Times 1000 they are rounded up to whole numbers.
+    just_below = [math.nextafter(at / 1000, 0) for at in range(1, 1001)]
+    runs = labelled(1)
+    for score in just_below:
+        (point,) = propose_threshold(runs, [score], pass_rate=1.0).curve
+        assert score - 0.0011 < point.threshold <= score
 
 
 def test_the_best_tenth(labelled: Any) -> None:

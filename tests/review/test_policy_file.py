@@ -234,6 +234,14 @@ def test_a_file_that_cannot_be_used_is_left_as_it_was(folder, content, complaint
     assert (folder / "kp.toml").read_bytes() == content
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a device, or replace one")
+def test_a_device_stays_a_device(folder):
+    os.mknod(folder / "kp.toml", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # what /dev/null is
+    with pytest.raises(ConfigError, match=r"kp\.toml is no file that can be written"):
+        write_policy("finance", threshold=0.625)
+    assert stat.S_ISCHR((folder / "kp.toml").stat().st_mode)
+
+
 def test_a_change_that_would_not_load_is_not_made(folder, monkeypatch):
     (folder / "kp.toml").write_text("[domains.finance]\nkeep = 'all'\n")
     monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__NOVELTY", "0.9")
