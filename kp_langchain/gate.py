@@ -31,6 +31,7 @@ class ScoredTrace:
         keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
             still contribute it; None for good.
         features: What a confidence model reads of the trace, by name.
+        task: What tells repeats of the run's task, other than its objective; nothing to be read.
         verdict: What somebody said of the run by the time it was scored.
         withheld: Why the trace must never be contributed, if so.
     """
@@ -43,6 +44,7 @@ class ScoredTrace:
     keep_body: bool = True
     keep_days: float | None = None
     features: Mapping[str, float] | None = None
+    task: str | None = None
     verdict: Verdict | None = None
     withheld: str | None = None
 

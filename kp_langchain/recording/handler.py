@@ -67,7 +67,8 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     Args:
         domain: The runs' domain, which chooses weights and threshold; a run's own
-            `metadata={"kp_domain": ...}` comes before it.
+            `metadata={"kp_domain": ...}` comes before it. `{"kp_task": ...}` there tells repeats
+            of one task, for calibration; by default they are those with the same objective.
         policy: What holds for every run of this handler, before environment and `kp.toml`; or a
             mapping from domain to such a policy.
         scorer: The scorer; by default one for the whole process.

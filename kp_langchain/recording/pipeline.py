@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.calibration.features import features_of
@@ -34,8 +36,6 @@ from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.store.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from kp_langchain.config import DomainPolicy
     from kp_langchain.recording.keeping import Keeper
     from kp_langchain.recording.record import RunRecord
@@ -183,6 +183,7 @@ class Pipeline:
             or decision == "contributed"
             or (policy.keep_days > 0 and not redaction.failed),
             keep_days=None if policy.keep == "all" else policy.keep_days,
+            task=_task(record.metadata),
             features=features,
             verdict=_verdict(reports, lambda note: redaction.text(note, policy.privacy_level)),
             withheld="redaction failed" if redaction.failed else None,
@@ -224,6 +225,14 @@ class Pipeline:
             self.keeper.catch_up()  # they may take their time
         opinions = self.verifiers.ask(trace, run_id=record.run_id, failed=bool(record.error))
         return [(opinion.source, opinion.report) for opinion in opinions]
+
+
+def _task(metadata: Mapping[str, Any]) -> str | None:
+    """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
+    task = metadata.get("kp_task")
+    if not isinstance(task, str | int | UUID):
+        return None
+    return sha256(str(task).encode(errors="replace")).hexdigest()
 
 
 def _verdict(reports: list[tuple[str, Report]], redacted: Callable[[str], str]) -> Verdict | None:

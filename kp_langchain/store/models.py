@@ -115,7 +115,7 @@ def _labelled(row: dict[str, Any]) -> LabelledRun:
 
     values, features = row["breakdown"], row["features"]
     return LabelledRun(
-        task=" ".join(row["objective"].casefold().split())[:_LONGEST_TASK_CHARS],
+        task=row["task"] or " ".join(row["objective"].casefold().split())[:_LONGEST_TASK_CHARS],
         success=row["success"],
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),

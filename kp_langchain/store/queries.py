@@ -19,7 +19,7 @@ _UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
 _MATCHES_SHOWN = 10
 _c = runs.c
 # What only verdicts and what learns from them need is not listed.
-_unlisted = {"body", "body_expires_at", "keep_days", "features"}
+_unlisted = {"body", "body_expires_at", "keep_days", "task", "features"}
 _listed = [column for column in runs.columns if column.name not in _unlisted]
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE = 20

@@ -115,6 +115,7 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "body": body,
         "body_expires_at": expires_at,
         "keep_days": scored.keep_days,
+        "task": scored.task,
         "features": None if features is None else json_text(dict(features)),
     }
 

@@ -65,6 +65,7 @@ runs = sa.Table(
     # When the body of a run that did not pass is to go, and how many days that is; null for never.
     sa.Column("body_expires_at", UtcTime()),
     sa.Column("keep_days", sa.Double()),
+    sa.Column("task", sa.String()),
     sa.Column("features", sa.JSON(none_as_null=True)),
     sa.Column("withheld", sa.String()),
     sa.Index("ix_runs_run_id", "run_id"),

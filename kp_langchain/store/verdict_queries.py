@@ -70,6 +70,7 @@ def labelled(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
     select = (
         sa.select(
             runs.c.objective,
+            runs.c.task,
             runs.c.features,
             runs.c.breakdown,
             runs.c.created_at,

@@ -249,3 +249,15 @@ def test_bodies_of_runs_that_did_not_pass_are_kept_for_their_days(folder: Path) 
         "for good": (True, False, True),
         "passed": (True, False, True),
     }
+
+
+def test_repeats_of_a_task_are_told_by_what_the_metadata_call_it(store: TraceStore) -> None:
+    watching = handler(store=store, outcome=lambda _: True)
+    for metadata in ({"kp_task": "desk/1"}, {"kp_task": "desk/1"}, {"kp_task": 2}, {}):
+        config = {"callbacks": [watching], "metadata": metadata}
+        searching().invoke(ASK, config)
+    assert watching.flush(30)
+    first, again, other, untold = [run.task for run in store.models.labelled("default")]
+    assert first == again != other
+    assert "desk" not in first
+    assert untold == "what is the answer?"

@@ -17,6 +17,7 @@ def upgrade() -> None:
     for column in (
         sa.Column("body_expires_at", time),
         sa.Column("keep_days", sa.Double()),
+        sa.Column("task", sa.String()),
         sa.Column("features", sa.JSON()),
         sa.Column("withheld", sa.String()),
     ):
