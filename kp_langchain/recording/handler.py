@@ -211,7 +211,8 @@ class KPCallbackHandler(BaseCallbackHandler):
 
         The run is then scored again, and contributed or withdrawn as the new score asks; see
         `TraceStore.report_outcome`. That happens on the worker; this returns at once. A run that
-        the store does not know is counted as `verdict_errors` in `stats`, with one warning.
+        the store does not know is counted as `verdict_errors` in `stats`, with one warning. Give
+        hundreds at once to `TraceStore.report_outcome`: here they keep finished runs waiting.
 
         Args:
             run: LangChain's id of the root run, the trace's id, or the beginning of either.

@@ -151,6 +151,8 @@ class Keeper:
                 sender.wake()
         while self._verdicts:
             if not self._write_verdict(self._verdicts[0]):
+                # To the back; of those on one run the newest counts, whichever comes first.
+                self._verdicts.rotate(-1)
                 self._rest()
                 return
             self._verdicts.popleft().tally.add("waiting_to_store", -1)

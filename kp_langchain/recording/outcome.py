@@ -203,12 +203,7 @@ def _read_confidence(value: object) -> float:
 
 
 def _is_unit(value: object) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and 0 <= value <= 1
-    )
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def confidence_in(output: object) -> float | None:

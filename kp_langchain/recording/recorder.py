@@ -401,9 +401,11 @@ class Recorder(RunTree):
     def reported(self, run_id: UUID | None, outcome: object) -> bool:
         """Somebody gave a verdict on a run; tell whether that is under way."""
         entry = None if run_id is None else self._open.get(run_id)
-        if entry is not None:
-            entry.root.reported = outcome
-        return entry is not None
+        if entry is None:
+            return False
+        entry.root.reported = outcome
+        # Else it ended meanwhile, and may have been scored without this.
+        return entry.root.run_id in self._open
 
 
 def _as_input(inputs: object, limit: int) -> dict[str, Any]:

@@ -35,6 +35,8 @@ _MAX_REDIRECTS = 3
 # The two that keep the method and the body.
 _REDIRECTS_OF_POST = (307, 308)
 _NOT_THERE = (404, 410)
+# To a deletion: of this unit, whatever the key may do otherwise.
+_MAY_NOT_DELETE = (403, 405)
 # The whole of a request may take this many times what one step of it may.
 _STEPS = 3.0
 _PIECE_BYTES = 2**14
@@ -124,6 +126,8 @@ class Registry:
         answer = self._ask("DELETE", _path_of(registry_id))
         if answer.status in _NOT_THERE:
             return replace(answer, verdict="done", reason=f"{answer.status}: already gone")
+        if answer.status in _MAY_NOT_DELETE:
+            return replace(answer, verdict="refused", reason=f"{answer.status}: may not be deleted")
         return answer
 
     def register(self, agent_id: str) -> SecretStr:

@@ -183,13 +183,15 @@ class Sender:
             )
             if wait_s <= 0.0:
                 standing = pace.before_request(standing, now)
+                read = unit
                 unit = replace(
-                    unit,
-                    attempts=unit.attempts + 1,
-                    first_attempt_at=unit.first_attempt_at or now,
+                    read,
+                    attempts=read.attempts + 1,
+                    first_attempt_at=read.first_attempt_at or now,
                     changed_at=now,
                 )
-                self._outbox.save(unit, standing)
+                if not self._outbox.begin(unit, standing, read=read):
+                    return 0.0
             elif standing is not stored:
                 self._outbox.save(standing)
         if wait_s > 0.0:

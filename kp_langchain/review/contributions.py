@@ -206,14 +206,14 @@ def withdraw(contribution: Id, database: Database = None) -> None:
     """Delete from the registry what was sent to it; a pending one is not sent any more."""
     with open_store(database) as store, store.outbox.changing():
         one = _found(store, contribution)
-        if one.state == "withdrawn":
+        if one.state == "withdrawn" and not one.withdraw_asked:
             raise KPError(f"{one.trace_id} is withdrawn already")
         # One that was tried may have arrived without its answer having come back.
-        if one.state == "sent" or one.attempts:
+        if one.state == "sent" or (one.state != "withdrawn" and one.attempts):
             _delete(store, one)
         now = datetime.now(UTC)
         gone = replace(one, state="withdrawn", changed_at=now, body=None, reason=None, issues=None)
-        store.outbox.save(gone)
+        store.outbox.save(replace(gone, withdraw_asked=False))
         print(f"{one.trace_id} is withdrawn; its run stays in {store.location}")  # noqa: T201
 
 

@@ -61,7 +61,7 @@ class Contribution:
     @property
     def standing_in_words(self) -> str:
         """The state, or that it is still to be withdrawn."""
-        waits = self.withdraw_asked and self.state != "withdrawn"
+        waits = self.withdraw_asked and self.state in ("pending", "sent")
         return "to withdraw" if waits else self.state
 
     @property
@@ -188,6 +188,25 @@ class Outbox:
                     outbox_queries.update(connection, _fields(change))
                 else:
                     outbox_queries.write_standing(connection, _fields(change))
+
+    def begin(self, unit: Contribution, standing: Standing, *, read: Contribution) -> bool:
+        """Write down that a contribution is tried now. Hold `sending` meanwhile.
+
+        Args:
+            unit: The contribution as the attempt leaves it.
+            standing: The standing as the attempt leaves it.
+            read: The contribution as it was read.
+
+        Returns:
+            False, and nothing is written, if a verdict changed it since it was read.
+        """
+        from kp_langchain.store import outbox_queries
+
+        with self._store._writing() as connection:  # noqa: SLF001
+            same = outbox_queries.begin(connection, _fields(unit), read.changed_at)
+            if same:
+                outbox_queries.write_standing(connection, _fields(standing))
+        return same
 
     def remove(self, trace_id: str) -> None:
         """Take a contribution out of the outbox. Hold `sending` meanwhile."""

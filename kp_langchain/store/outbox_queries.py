@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.store.queries import begins, exactly_or_beginning
-from kp_langchain.store.rows import clean_json, clean_text
-from kp_langchain.store.tables import outbox, registries
+from kp_langchain.store.rows import clean_json, clean_text, json_text
+from kp_langchain.store.tables import outbox, registries, runs
 
 _MATCHES_SHOWN = 10
 _c = outbox.c
@@ -70,8 +70,14 @@ def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> N
 def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
     """Let a contribution go after all; what a person withdrew stays withdrawn."""
     this = sa.update(outbox).where(_c.trace_id == trace_id, _c.withdraw_asked)
+    connection.execute(this.where(_c.state == "withdrawn").values(_anew(body)))
+    connection.execute(this.values(withdraw_asked=False))
+
+
+def _anew(body: str) -> dict[str, Any]:
+    """What makes of a withdrawn contribution one that was never tried."""
     now = datetime.now(UTC)
-    again = {
+    return {
         "state": "pending",
         "body": body,
         "attempts": 0,
@@ -81,14 +87,13 @@ def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) ->
         "changed_at": now,
         "withdraw_asked": False,
     }
-    connection.execute(this.where(_c.state == "withdrawn").values(again))
-    connection.execute(this.values(withdraw_asked=False))
 
 
 def renew_body(connection: sa.Connection, trace_id: str, body: str) -> None:
     """Put another body in the place of one that was never tried."""
     untried = sa.and_(_c.state == "pending", _c.attempts == 0)
-    connection.execute(sa.update(outbox).where(_c.trace_id == trace_id, untried).values(body=body))
+    this = sa.update(outbox).where(_c.trace_id == trace_id, untried)
+    connection.execute(this.values(body=body, changed_at=datetime.now(UTC)))
 
 
 def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | None:
@@ -103,14 +108,29 @@ def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | N
     return found[0] if found else None
 
 
+def begin(connection: sa.Connection, row: dict[str, Any], unchanged_since: datetime) -> bool:
+    """Write down an attempt; False if the contribution changed meanwhile."""
+    this = sa.update(outbox).where(_c.trace_id == row["trace_id"], _c.changed_at == unchanged_since)
+    tried = {name: row[name] for name in ("attempts", "first_attempt_at", "changed_at")}
+    return connection.execute(this.values(tried)).rowcount > 0
+
+
 def update(connection: sa.Connection, row: dict[str, Any]) -> None:
     """Write a contribution that is there."""
     if isinstance(row["reason"], str):
         row["reason"] = clean_text(row["reason"])
     if row["issues"] is not None:
         row["issues"] = clean_json(list(row["issues"]))
-    row = {name: value for name, value in row.items() if name != "withdraw_asked"}
-    connection.execute(sa.update(outbox).where(_c.trace_id == row["trace_id"]).values(row))
+    asked = row.pop("withdraw_asked")
+    this = sa.update(outbox).where(_c.trace_id == row["trace_id"])
+    if row["state"] != "withdrawn":
+        connection.execute(this.values(row))
+    elif not asked:  # by a person, whom no verdict overrules
+        connection.execute(this.values(row | {"withdraw_asked": False}))
+    elif not connection.execute(this.where(_c.withdraw_asked).values(row)).rowcount:
+        # While the registry deleted it, a verdict took that back.
+        kept = connection.scalar(sa.select(runs.c.body).where(runs.c.trace_id == row["trace_id"]))
+        connection.execute(this.values(_anew(json_text(kept))))
 
 
 def remove(connection: sa.Connection, trace_id: str) -> None:

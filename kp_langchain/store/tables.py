@@ -114,7 +114,7 @@ outbox = sa.Table(
     sa.Column("registry_id", sa.String()),
     sa.Column("reason", sa.String()),
     sa.Column("issues", sa.JSON(none_as_null=True)),
-    # A verdict asks; the sender, which never writes this column, does it.
+    # A verdict asks or takes it back; the sender, which never writes this column, does it.
     sa.Column("withdraw_asked", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
     sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),

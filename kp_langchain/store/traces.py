@@ -72,6 +72,8 @@ class TraceStore:
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
 
+        What was said of the earlier one stays listed; the new one counts as it was scored.
+
         Args:
             scored: The run.
             registry: URL of the registry to contribute to. A trace that passed and is not

@@ -7,7 +7,6 @@ What passes now is contributed now, and what does not is taken back.
 from __future__ import annotations
 
 import logging
-import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -29,8 +28,11 @@ log = logging.getLogger("kp_langchain")
 CERTAIN = {True: 1.0, False: 0.0}
 """The confidence of a verdict that tells none: whoever gives one has looked."""
 
+_LONGEST_ID_CHARS = 100
 _LONGEST_SOURCE_CHARS = 100
 _LONGEST_NOTE_CHARS = 4000
+# Cut to that only once it is redacted, so that a secret which crosses the cut is seen whole.
+_NOTE_READ_CHARS = 2 * _LONGEST_NOTE_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,13 @@ class Verdict:
             raise ConfigError(f"success is {_shown(self.success)}; give True or False")
         if self.confidence is not None and not _is_unit(self.confidence):
             raise ConfigError(f"confidence is {_shown(self.confidence)}; give a number from 0 to 1")
-        for name, longest in (("note", _LONGEST_NOTE_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
+        for name, longest in (("note", _NOTE_READ_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
             text = getattr(self, name)
-            if not isinstance(text, str | None):
+            if name == "note" and text is None:
+                continue
+            if not isinstance(text, str):
                 raise ConfigError(f"{name} is a {type(text).__name__}; give text")
-            if text is not None:
-                object.__setattr__(self, name, text[:longest])
+            object.__setattr__(self, name, text[:longest])
         if not isinstance(self.at, datetime | None):
             raise ConfigError(f"at is a {type(self.at).__name__}; give a datetime")
         at = self.at or datetime.now(UTC)
@@ -279,19 +282,20 @@ def redacted(verdict: Verdict, privacy_level: str) -> Verdict:
 
     rules = Settings.current().redaction
     note = redact(clean_text(verdict.note), level=privacy_level, rules=rules).value
-    return replace(verdict, note=str(note))
+    return replace(verdict, note=str(note)[:_LONGEST_NOTE_CHARS])
 
 
 def unknown(id_: str, location: str) -> UnknownRunError:
     """Return the error for an id that no run has."""
     return UnknownRunError(
-        f"no run {id_!r} in {location}; list them: kp-langchain review, or flush the handler first"
+        f"no run {id_[:_LONGEST_ID_CHARS]!r} in {location}; "
+        "list them: kp-langchain review, or flush the handler first"
     )
 
 
 def _is_unit(value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value <= 1  # type: ignore[arg-type, operator]
+    return number and 0 <= value <= 1  # type: ignore[operator]
 
 
 def _shown(value: object) -> str:

@@ -113,6 +113,34 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written(store: TraceStore) -
     assert [verdict.success for verdict in store.verdicts(str(store.runs()[0].trace_id))] == [False]
 
 
+def test_a_verdict_that_can_never_be_written_holds_up_no_other(store: TraceStore) -> None:
+    watching = handler(store=store)
+    ids = [uuid4(), uuid4()]
+    for run_id in ids:
+        searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    assert watching.flush(30)
+    with closing(sqlite3.connect(store.location)) as other:
+        other.execute("UPDATE runs SET body = '{}' WHERE run_id = ?", (str(ids[0]),))
+        other.commit()
+    for run_id in ids:
+        watching.report_outcome(run_id, success=False)
+    for _ in range(3):
+        assert not watching.flush(30)
+    assert [store.get(str(run_id)).success for run_id in ids] == [True, False]
+    assert watching.stats()["waiting_to_store"] == 1
+    with closing(sqlite3.connect(store.location)) as other:
+        other.execute("DELETE FROM runs")
+        other.commit()
+    assert watching.flush(30)
+
+
+def test_no_number_that_is_reported_costs_the_run(store: TraceStore) -> None:
+    watching = handler(store=store, outcome=lambda _: {"success": False, "confidence": 10**400})
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.last(30) is not None
+    assert (watching.stats()["failed"], watching.stats()["outcome_errors"]) == (0, 1)
+
+
 def test_a_wrong_value_is_told_to_the_caller() -> None:
     with pytest.raises(ConfigError, match="store=None"):
         handler().report_outcome(uuid4(), success=True)

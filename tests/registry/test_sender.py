@@ -32,7 +32,7 @@ def passed(number: int = 0) -> ScoredTrace:
                 task_domain="finance", success=True, quality_score=0.7, visibility="network"
             ),
             task=Task(objective=f"task {number}"),
-            steps=[TraceStep(step_id=0, type="thought", content="it grew")],
+            steps=[TraceStep(step_id=at, type="thought", content="it grew") for at in (0, 1)],
             outcome=Outcome(result_summary="it grew", confidence=0.8),
         ),
         breakdown=ScoreBreakdown(
@@ -328,3 +328,78 @@ def test_the_body_is_the_wire_form(store):
         assert headers["kp-schema-version"] == "v1"
         assert headers["authorization"] == f"Bearer {KEY}"
         assert headers["accept-encoding"] == "identity"
+
+
+def judged(store: TraceStore, trace_id: str, *, success: bool) -> None:
+    """Give a verdict by which a run passes, or does not."""
+    (change,) = store.report_outcome(trace_id, success=success)
+    assert change.decision == ("contributed" if success else "below_threshold")
+
+
+def test_a_verdict_taken_back_while_the_registry_deletes_is_sent_again(store):
+    """Neither a withdrawal under way nor the verdict that comes meanwhile is lost."""
+
+    def misbehave(number: int, method: str, path: str) -> None:
+        if method == "DELETE" and len(deletions) < 1:
+            deletions.append(path)
+            judged(store, one, success=True)
+
+    deletions: list[str] = []
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        (one,) = fill(store, registry, 1)
+        sender = Sender(store, registry)
+        assert sender.drain(30.0)
+        judged(store, one, success=False)
+        assert sender.drain(30.0)
+        assert list(server.units) == [one]
+        assert json.loads(server.received[-1])["metadata"]["validated_by"] == ["reported"]
+        assert store.outbox.get(one).standing_in_words == "sent"
+        assert [method for method, *_ in server.requests] == ["POST", "DELETE", "POST"]
+
+
+def test_a_verdict_while_a_trace_is_on_its_way_takes_it_back(store):
+    def misbehave(number: int, method: str, path: str) -> None:
+        if method == "POST":
+            judged(store, one, success=False)
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        (one,) = fill(store, registry, 1)
+        assert Sender(store, registry).drain(30.0)
+        assert server.units == {}
+        assert store.outbox.get(one).standing_in_words == "withdrawn"
+
+
+def test_what_the_registry_never_took_is_not_to_be_withdrawn(store):
+    def misbehave(number: int, method: str, path: str) -> str:
+        judged(store, one, success=False)
+        return "400"
+
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        (one,) = fill(store, registry, 1)
+        assert Sender(store, registry).drain(30.0)
+        assert store.outbox.get(one).standing_in_words == "dead"
+
+
+@pytest.mark.parametrize("status", ["403", "405", "400"])
+def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status):
+    fault = f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode()
+    clock = Clock()
+    with LoopbackRegistry(
+        keys={KEY}, misbehave=lambda number, method, path: fault if method == "DELETE" else None
+    ) as server:
+        registry = to(server)
+        one, other = fill(store, registry, 2)
+        sender = Sender(store, registry, clock=clock)
+        drive(sender, clock)
+        judged(store, one, success=False)
+        clock.skip(sender, 1.0)
+        sender._send_due()
+        assert store.outbox.get(one).standing_in_words == "to withdraw"
+        assert not store.outbox.standing(registry.url, registry.key_id).stopped
+        (third,) = fill(store, registry, 1)
+        clock.skip(sender, 10.0)
+        sender._send_due()
+        assert set(server.units) == {one, other, third}

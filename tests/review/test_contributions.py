@@ -79,6 +79,17 @@ def test_what_is_pending_can_be_dropped_or_withdrawn(server, here):
     assert all(method == "POST" for method, *_ in server.requests)
 
 
+def test_what_a_person_withdrew_no_verdict_sends(here):
+    (one,) = fill("https://registry.example", 1)
+    with TraceStore("runs.db") as store:
+        store.report_outcome(one, success=False)
+        assert store.outbox.get(one).state == "withdrawn"
+        assert "is withdrawn" in cli("withdraw", one, **here).stdout
+        assert "withdrawn already" in cli("withdraw", one, **here).stderr
+        store.report_outcome(one, success=True)
+        assert store.outbox.get(one).state == "withdrawn"
+
+
 def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
     server.misbehave = lambda number, method, path: "reset_after" if method == "POST" else None
     (lost,) = fill(server.url, 1)

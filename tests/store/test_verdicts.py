@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -256,6 +257,8 @@ def test_an_id_that_means_nothing_or_too_much_is_an_error(store):
         ({"confidence": 1.5}, "confidence is 1.5; give a number from 0 to 1"),
         ({"confidence": float("nan")}, "confidence is nan"),
         ({"confidence": True}, "confidence is True"),
+        ({"confidence": 10**400}, "confidence is 1000"),
+        ({"success": True, "source": None}, "source is a NoneType"),
         ({"success": True, "note": b"x"}, "note is a bytes"),
         ({"success": True, "at": "today"}, "at is a str"),
     ],
@@ -320,3 +323,44 @@ def test_the_newest_success_that_was_told_is_the_label(store):
     assert first.task == "compare the quarters"
     assert first.novelty == 0.5
     assert first.looked_successful is True
+
+
+def test_a_note_is_redacted_before_it_is_cut(store):
+    one = run()
+    store.add(one)
+    note = "x " * 1993 + "ada.lovelace@example.org"  # 4000 characters end within the address
+    store.report_outcome(one.trace.id, success=True, note=note)
+    (verdict,) = store.verdicts(one.trace.id)
+    assert len(verdict.note) <= 4000
+    assert "lovelace" not in verdict.note
+
+
+def test_an_unknown_id_of_any_length_makes_a_short_message(store):
+    with pytest.raises(UnknownRunError) as error:
+        store.report_outcome("f" * 1_000_000, success=True)
+    assert len(str(error.value)) < 1000
+
+
+def test_what_a_verdict_took_back_is_not_begun(store):
+    one = run(confidence=0.8)
+    store.add(one, registry=REGISTRY)
+    read = store.outbox.next_pending(REGISTRY)
+    standing = store.outbox.standing(REGISTRY, "a key")
+    tried = replace(read, attempts=1, changed_at=datetime.now(UTC))
+    store.report_outcome(one.trace.id, success=False)
+    assert store.outbox.begin(tried, standing, read=read) is False
+    assert states(store) == {"withdrawn": 1}
+
+    store.report_outcome(one.trace.id, success=True)
+    read = store.outbox.next_pending(REGISTRY)
+    assert store.outbox.begin(replace(read, attempts=1), standing, read=read) is True
+    assert store.outbox.get(one.trace.id).attempts == 1
+
+
+def test_a_body_whose_time_is_over_is_gone_from_the_file(tmp_path):
+    one = run(threshold=0.99, keep_days=0.0)
+    one.trace.steps[0].content = "told in confidence " * 1000
+    for each in (one, run()):  # a process that begins looks for what is over
+        with TraceStore(tmp_path / "traces.db") as store:
+            store.add(each)
+    assert all(b"in confidence" not in file.read_bytes() for file in tmp_path.iterdir())
