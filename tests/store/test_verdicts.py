@@ -320,3 +320,15 @@ def test_the_newest_success_that_was_told_is_the_label(store):
     assert first.task == "compare the quarters"
     assert first.novelty == 0.5
     assert first.looked_successful is True
+
+
+def test_tasks_that_begin_alike_are_different_tasks(store):
+    runs = [run(), run(), run()]
+    for one, asked in zip(
+        runs, ("Compare the quarters", "compare the years", "years"), strict=True
+    ):
+        one.trace.task.objective = "You know all about money. " * 100 + asked
+    store.add_many(runs)
+    for one in runs:
+        store.report_outcome(one.trace.id, success=True)
+    assert len({one.task for one in store.models.labelled("finance")}) == 3
