@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import folds, library, tasks_with
+from kp_langchain.calibration.folds import folds, library, numbered, tasks_with
 from kp_langchain.calibration.labelled import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -208,7 +208,7 @@ class _Table:
     names: list[str]
     values: NDArray[np.float64]
     truth: NDArray[np.bool_]
-    tasks: NDArray[np.int_]  # numbers, of which thousands are compared faster than long texts
+    tasks: NDArray[np.int_]
 
     @classmethod
     def of(cls, runs: Sequence[LabelledRun]) -> _Table:
@@ -220,7 +220,7 @@ class _Table:
             names,
             np.array(rows, dtype=np.float64).reshape(len(runs), len(names)),
             np.array([run.success for run in runs]),
-            np.unique([run.task for run in runs], return_inverse=True)[1],
+            np.array(numbered([run.task for run in runs])),
         )
 
     def learn(self, places: Sequence[int]) -> tuple[float, tuple[Term, ...]]:

@@ -25,9 +25,16 @@ def folds(runs: Sequence[LabelledRun]) -> Iterator[tuple[list[int], list[int]]]:
     number = min(_MOST, tasks_with(runs, success=True), tasks_with(runs, success=False))
     splitter = selection.StratifiedGroupKFold(number, shuffle=True, random_state=0)
     places = range(len(runs))
-    split = splitter.split(places, [run.success for run in runs], [run.task for run in runs])
+    tasks = numbered([run.task for run in runs])
+    split = splitter.split(places, [run.success for run in runs], tasks)
     for learned, judged in split:
         yield learned.tolist(), judged.tolist()
+
+
+def numbered(tasks: Sequence[str]) -> list[int]:
+    """Return a number for each task, equal where tasks are; NumPy is slow with long texts."""
+    numbers = {task: number for number, task in enumerate(sorted(set(tasks)))}
+    return [numbers[task] for task in tasks]
 
 
 def tasks_with(runs: Sequence[LabelledRun], *, success: bool) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.folds import library
+from kp_langchain.calibration.folds import library, numbered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,8 +174,7 @@ def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) ->
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:
     import numpy as np
 
-    _, cluster = np.unique(np.asarray(tasks, dtype=object).astype(str), return_inverse=True)
-    sums = np.bincount(cluster, weights=influence)
+    sums = np.bincount(numbered(tasks), weights=influence)
     if len(sums) < 2:
         return math.inf
     return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1))

@@ -65,8 +65,9 @@ class Calibration:
             if that was refused or not to be installed.
         thresholds_in_force: By what they are for, one or two: the domain's policy, or else the
             built-in ones.
-        confidence: Whose confidence the proposals count with.
-        weights: The weights in force and others; None with too few verdicts.
+        confidence: Whose confidence the proposals count with; None if there are none, for want of
+            verdicts, or of a confidence for these runs that is not learned from them.
+        weights: The weights in force and others, if anything is proposed.
         thresholds: For the proposed weights, if any are, and then for those in force.
     """
 
@@ -74,7 +75,7 @@ class Calibration:
     before: InstalledModel | None
     version: int | None
     thresholds_in_force: dict[str, float]
-    confidence: Literal["the model's", "the old model's", "the default"]
+    confidence: Literal["the model's", "the default"] | None
     weights: WeightsProposal | None
     thresholds: tuple[WeighedThreshold, ...]
 
@@ -123,12 +124,12 @@ def calibrate(
     policy = settings.policy_for(domain)
     weights = policy.weights or PROFILES.get(domain, PROFILES["default"])
     fitted = fit(domain, runs, weights=weights)
-    before = next((one for one in store.models.entries(domain) if one.active), None)
+    before = next(iter(store.models.entries(domain, only_active=True)), None)
     version = _installed(store, fitted, before) if install and fitted.refusal is None else None
     proposal: WeightsProposal | None = None
     thresholds = []
     confidence, confidences = _confidences(fitted, before, runs)
-    if fitted.model is not None:
+    if confidence is not None:
         proposal = propose_weights(runs, confidences, weights)
         for these, are_proposed in (*_chosen(proposal), (weights, False)):
             scores = [total(run, these, one) for run, one in zip(runs, confidences, strict=True)]
@@ -162,12 +163,14 @@ def _installed(store: TraceStore, fitted: Fit, before: InstalledModel | None) ->
 
 def _confidences(
     fitted: Fit, before: InstalledModel | None, runs: Sequence[LabelledRun]
-) -> tuple[Literal["the model's", "the old model's", "the default"], list[float]]:
+) -> tuple[Literal["the model's", "the default"] | None, list[float]]:
     """The confidences that runs like these get from now on, and whose they are."""
+    if fitted.model is None:
+        return None, []
     if fitted.refusal is None:
         return "the model's", list(fitted.held_out)
     if before is not None and before.model.is_current:
-        return "the old model's", [before.model.confidence(run.features) for run in runs]
+        return None, []  # it has seen some of these runs, and would look too good on them
     return "the default", [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
 
 

@@ -49,6 +49,11 @@ def calibration_report(found: Calibration, *, trial: bool) -> Iterator[Renderabl
     if found.weights is not None:
         yield Text("")
         yield from _weights(found.weights, proposed=found.proposes_weights)
+    elif fit.model is not None:
+        yield Text(
+            f"{_INDENT}No weights or threshold are proposed: the model in force has learned from "
+            "some of these runs, and would look too good on them."
+        )
     for threshold in reversed(found.thresholds):  # those in force first
         yield Text("")
         yield from _threshold(found, threshold)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from kp_langchain.errors import StoreError
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.labelled import LabelledRun
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.store.traces import TraceStore
 
-_LONGEST_TASK_CHARS = 500
+_AS_SCORED = ("complexity", "novelty", "tool_diversity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +91,61 @@ class Models:
         with self._store._writing() as connection:  # noqa: SLF001
             return verdict_queries.remove_model(connection, domain)
 
-    def entries(self, domain: str | None = None) -> list[InstalledModel]:
-        """Return all models that were ever installed, or those of a domain, oldest first."""
-        return self._select(domain, only_active=False)
+    def entries(
+        self, domain: str | None = None, *, only_active: bool = False
+    ) -> list[InstalledModel]:
+        """Return the models that were ever installed, oldest first.
 
-    def in_force(self, domain: str) -> ConfidenceModel | None:
-        """Return the model in force for a domain, if there is one."""
-        found = self._select(domain, only_active=True)
-        return found[0].model if found else None
+        Args:
+            domain: Only this domain's.
+            only_active: Only those in force, one a domain at most.
 
-    def _select(self, domain: str | None, *, only_active: bool) -> list[InstalledModel]:
-        from kp_langchain.calibration.model import ConfidenceModel
+        Raises:
+            StoreError: A model is not what was installed; the message names it.
+        """
         from kp_langchain.store import verdict_queries
 
         with self._store._reading() as connection:  # noqa: SLF001
             rows = verdict_queries.select_models(connection, domain, only_active=only_active)
-        return [
-            InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
-            for row in rows
-        ]
+        return [_installed(row) for row in rows]
+
+    def in_force(self, domain: str) -> ConfidenceModel | None:
+        """Return the model in force for a domain, if there is one."""
+        found = self.entries(domain, only_active=True)
+        return found[0].model if found else None
+
+
+def _installed(row: dict[str, Any]) -> InstalledModel:
+    from kp_langchain.calibration.model import ConfidenceModel
+
+    try:
+        return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()[:30])
+        raise StoreError(
+            f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
+            "something else than this package changed it; take it out of force, and fit another: "
+            f"kp-langchain calibrate remove ({reason})"
+        ) from error
 
 
 def _labelled(row: dict[str, Any]) -> LabelledRun:
     from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
     from kp_langchain.calibration.labelled import LabelledRun
 
-    values, features = row["breakdown"], row["features"]
+    try:
+        values = {name: row["breakdown"][name]["value"] for name in _AS_SCORED}
+        features = {name: value for name, value in row["features"].items() if math.isfinite(value)}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"the figures of run {row['trace_id']} cannot be read, so something else than this "
+            "package changed them; restore the store, or delete that run"
+        ) from error
     return LabelledRun(
-        task=row["task"] or " ".join(row["objective"].casefold().split())[:_LONGEST_TASK_CHARS],
+        task=row["task"] or " ".join(row["objective"].casefold().split()),
         success=row["success"],
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
-        complexity=values["complexity"]["value"],
-        novelty=values["novelty"]["value"],
-        tool_diversity=values["tool_diversity"]["value"],
         created_at=row["created_at"],
+        **values,
     )

@@ -69,6 +69,7 @@ def labelled(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
     said = _newest_successes()
     select = (
         sa.select(
+            runs.c.trace_id,
             runs.c.objective,
             runs.c.task,
             runs.c.features,

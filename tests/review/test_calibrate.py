@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from kp_langchain import ScoringWeights, Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
 from kp_langchain.calibration.proposals import propose_threshold
 from kp_langchain.calibration.rescoring import total
-from kp_langchain.errors import MissingExtraError
+from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.review.calibration import at_threshold
 from kp_langchain.review.cli import app
@@ -192,7 +193,8 @@ def test_a_refused_model_leaves_the_one_in_force(two_domains):
     done = run("--domain", "code")
     assert done.exit_code == 1
     assert "Not installed, version 1 stays in force: " in done.stdout
-    assert "with the old model's confidence and the weights in force" in done.stdout
+    assert "No weights or threshold are proposed: the model in force has learned" in done.stdout
+    assert told("--domain", "code")["threshold_proposals"] == []
     assert store.models.in_force("code") == old
 
 
@@ -220,6 +222,32 @@ def test_models_are_shown_and_removed(store):
         (1, False),
         (2, True),
     ]
+
+
+def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store):
+    run()
+    with sqlite3.connect("runs.db") as connection:
+        connection.execute("update models set body = '{}'")
+    for words in ((), ("show",)):
+        with pytest.raises(StoreError, match="version 1 of the model of domain 'finance' cannot"):
+            CliRunner().invoke(app, ["calibrate", *words], catch_exceptions=False)
+    assert run("remove", "finance").exit_code == 0
+    assert "Installed as version 2" in run().stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update runs set features = '[]'",
+        "update runs set breakdown = '{}'",
+        """update runs set features = replace(features, '"steps":', '"steps": "many", "was":')""",
+    ],
+)
+def test_figures_that_something_else_changed_are_named(store, change):
+    with sqlite3.connect("runs.db") as connection:
+        assert connection.execute(change).rowcount == 90
+    with pytest.raises(StoreError, match=r"the figures of run .* cannot be read"):
+        CliRunner().invoke(app, ["calibrate"], catch_exceptions=False)
 
 
 def test_an_outdated_model_is_called_so(store):

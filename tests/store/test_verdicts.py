@@ -364,3 +364,15 @@ def test_a_body_whose_time_is_over_is_gone_from_the_file(tmp_path):
         with TraceStore(tmp_path / "traces.db") as store:
             store.add(each)
     assert all(b"in confidence" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_tasks_that_begin_alike_are_different_tasks(store):
+    runs = [run(), run(), run()]
+    for one, asked in zip(
+        runs, ("Compare the quarters", "compare the years", "years"), strict=True
+    ):
+        one.trace.task.objective = "You know all about money. " * 100 + asked
+    store.add_many(runs)
+    for one in runs:
+        store.report_outcome(one.trace.id, success=True)
+    assert len({one.task for one in store.models.labelled("finance")}) == 3
