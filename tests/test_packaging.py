@@ -81,7 +81,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         (
             "import kp_langchain",
             "torch httpx requests sqlalchemy numpy langchain_core pydantic "
-            "sentence_transformers rich typer",
+            "sentence_transformers rich typer sklearn scipy tomlkit",
         ),
         (
             "from kp_langchain import Scorer, ScoringWeights",
@@ -90,7 +90,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         (
             "from kp_langchain import KPCallbackHandler",
             "torch sqlalchemy langgraph langchain sentence_transformers httpx "
-            "kp_langchain.redaction.walk kp_langchain.registry",
+            "kp_langchain.redaction.walk kp_langchain.registry numpy sklearn scipy tomlkit",
         ),
     ],
 )

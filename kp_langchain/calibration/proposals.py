@@ -69,8 +69,10 @@ def propose_threshold(
     For a pass rate it is the lowest threshold that no larger share of the runs reaches. For a
     precision it is the lowest one at which the lower end of the precision's interval reaches what
     is wished. The mere share of successes would promise too much, because the luckiest of many
-    thresholds looks best; so read, one promise in twenty is broken (simulated: 200 runs, slopes
-    from none to steep).
+    thresholds looks best. So read, few promises are broken where scores tell good runs from bad
+    (simulated, 0.8 from 200 runs: 7 of 140). Where they hardly do, few are given, and most of those
+    are broken (17 of 24); and where scores tell nothing, but 0.75 of the runs succeed anyway, 0.8
+    is promised to one sample in nine.
 
     Args:
         runs: The labelled runs.

@@ -228,6 +228,13 @@ def _threshold(found: Calibration, one: WeighedThreshold) -> Iterator[Renderable
             Text(mark, style="bold" if mark.startswith("proposed") else ""),
         )
     yield _indented(table)
+    if one.are_proposed and found.weights is not None:
+        # The table of weights is held out, and must not seem to contradict this one.
+        top = found.weights.proposed
+        yield Text(
+            f"{_INDENT}The weights were chosen on these runs; on tasks that they never saw, "
+            f"{top.top_success.value:.2f} of the best {top.top_runs} runs succeeded."
+        )
     unreached = [
         f"{threshold:g}"
         for threshold in found.thresholds_in_force.values()

@@ -16,6 +16,8 @@ from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring import PROFILES, ScoringWeights
 
+pytest.importorskip("sklearn")
+
 DEFAULT = PROFILES["default"]
 SCORES = st.lists(st.floats(0, 1) | st.sampled_from([0.5, 0.6]), min_size=1, max_size=60)
 

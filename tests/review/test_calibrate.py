@@ -87,6 +87,13 @@ def test_what_is_shown_is_what_was_fitted(store):
         assert f"{row['confidence']:.2f}" in shown
 
 
+def test_what_weights_promise_on_runs_that_they_were_chosen_on_is_said(store):
+    weights = told("--dry-run")["weights_proposal"]
+    assert weights["refusal"] is None
+    held_out = f"{weights['proposed']['top_success']['value']:.2f} of the best 9 runs succeeded."
+    assert f"on tasks that they never saw, {held_out}" in run("--dry-run").stdout
+
+
 def test_a_trial_changes_nothing(store):
     done = run("--dry-run")
     assert done.exit_code == 0
