@@ -380,7 +380,7 @@ def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
 
     def judge(seed: int) -> None:
         draw = random.Random(seed)
-        for _ in range(25):
+        for _ in range(80):
             store.report_outcome(draw.choice(ids), success=draw.random() < 0.5)
 
     clock = Clock()
