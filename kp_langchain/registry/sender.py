@@ -204,16 +204,17 @@ class Sender:
         arrived = True
         if unit.withdraw_asked:
             answer = self._registry.withdraw(unit.registry_id or unit.trace_id)
-        elif timedelta(0) <= began - first <= _KEY_KNOWN:
+        elif unit.registry_id is None and timedelta(0) <= began - first <= _KEY_KNOWN:
             answer = self._registry.contribute((unit.body or "").encode(), unit.idempotency_key)
         else:
-            answer = self._registry.find(unit.trace_id)
+            answer = self._registry.find(unit.registry_id or unit.trace_id)
             arrived = answer.status != _NOT_FOUND
         now = self._clock()
         standing = pace.after_answer(standing, answer, now)
         self._quiet_until_monotonic = time.monotonic() + pace.wait_s(standing, now)
         # What never arrived is sent as if for the first time.
-        unit = settled(unit, answer, now) if arrived else replace(unit, first_attempt_at=None)
+        missing = replace(unit, first_attempt_at=None, registry_id=None)
+        unit = settled(unit, answer, now) if arrived else missing
         with self._undisturbed:
             self._outbox.save(unit, standing)
         if arrived:

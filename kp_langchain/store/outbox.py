@@ -37,7 +37,8 @@ class Contribution:
         due_at: When it is next to be tried, in UTC; only of use while it is pending.
         attempts: How often it was tried.
         first_attempt_at: When it was first tried, in UTC.
-        registry_id: The registry's id for it, once sent.
+        registry_id: The registry's id for it, once sent; while it is pending, the id under which
+            the registry may have it already.
         reason: What came of the last attempt, if it was no success.
         issues: The registry's complaints, each with `path` and `message`.
         body: The JSON text to send; None once it was sent or withdrawn.

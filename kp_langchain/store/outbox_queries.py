@@ -57,8 +57,15 @@ def _to_be_withdrawn() -> sa.ColumnElement[bool]:
     return sa.and_(_c.state == "sent", _c.withdraw_asked)
 
 
+def _hold(connection: sa.Connection, trace_id: str) -> None:
+    """Have nobody else change a contribution between the statements of this transaction."""
+    select = sa.select(_c.trace_id).where(_c.trace_id == trace_id)
+    connection.execute(select.with_for_update())
+
+
 def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
     """Have a contribution withdrawn: at once if the registry has not got it, else by the sender."""
+    _hold(connection, trace_id)
     at_home = sa.or_(sa.and_(_c.state == "pending", _c.attempts == 0), _c.state == "dead")
     this = sa.update(outbox).where(_c.trace_id == trace_id)
     gone = {"state": "withdrawn", "withdraw_asked": True, "body": None, "changed_at": now}
@@ -69,8 +76,13 @@ def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> N
 
 def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
     """Let a contribution go after all; what a person withdrew stays withdrawn."""
+    _hold(connection, trace_id)
     this = sa.update(outbox).where(_c.trace_id == trace_id, _c.withdraw_asked)
-    connection.execute(this.where(_c.state == "withdrawn").values(_anew(body)))
+    anew = _anew(body)
+    connection.execute(this.where(_c.state == "withdrawn").values(anew))
+    # The registry may have deleted it without our knowing, so it is asked before it is sent.
+    there = {"attempts": _c.attempts, "registry_id": sa.func.coalesce(_c.registry_id, _c.trace_id)}
+    connection.execute(this.where(_c.state.in_(("pending", "sent"))).values(anew | there))
     connection.execute(this.values(withdraw_asked=False))
 
 
@@ -121,14 +133,15 @@ def update(connection: sa.Connection, row: dict[str, Any]) -> None:
         row["reason"] = clean_text(row["reason"])
     if row["issues"] is not None:
         row["issues"] = clean_json(list(row["issues"]))
+    _hold(connection, row["trace_id"])
     asked = row.pop("withdraw_asked")
     this = sa.update(outbox).where(_c.trace_id == row["trace_id"])
-    if row["state"] != "withdrawn":
-        connection.execute(this.values(row))
-    elif not asked:  # by a person, whom no verdict overrules
-        connection.execute(this.values(row | {"withdraw_asked": False}))
-    elif not connection.execute(this.where(_c.withdraw_asked).values(row)).rowcount:
-        # While the registry deleted it, a verdict took that back.
+    if not asked:
+        by_hand = row["state"] == "withdrawn"  # no verdict overrules a person
+        connection.execute(this.values(row | {"withdraw_asked": False} if by_hand else row))
+    elif connection.execute(this.where(_c.withdraw_asked).values(row)).rowcount:
+        pass
+    elif row["state"] == "withdrawn":  # a verdict took that back while the registry deleted it
         kept = connection.scalar(sa.select(runs.c.body).where(runs.c.trace_id == row["trace_id"]))
         connection.execute(this.values(_anew(json_text(kept))))
 

@@ -403,3 +403,40 @@ def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status):
         clock.skip(sender, 10.0)
         sender._send_due()
         assert set(server.units) == {one, other, third}
+
+
+@pytest.mark.parametrize(
+    ("fault", "methods"),
+    [
+        ("reset_after", ["POST", "DELETE", "GET", "POST"]),
+        ("reset_before", ["POST", "DELETE", "GET"]),
+    ],
+)
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_one_that_may_have_been_deleted_is_asked_for_before_it_is_sent(
+    store, fault, methods, meanwhile
+):
+    """A deletion's answer was lost, and a verdict took it back."""
+
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        if method == "DELETE" and meanwhile:
+            judged(store, one, success=True)
+        return fault if method == "DELETE" else None
+
+    clock = Clock()
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server)
+        (one,) = fill(store, registry, 1)
+        sender = Sender(store, registry, clock=clock)
+        drive(sender, clock)
+        judged(store, one, success=False)
+        clock.skip(sender, 60.0)
+        assert sender._send_one() == 0.0
+        if not meanwhile:
+            judged(store, one, success=True)
+        clock.skip(sender, 3600.0)
+        drive(sender, clock)
+        assert list(server.units) == [one]
+        assert store.outbox.get(one).standing_in_words == "sent"
+        assert [method for method, *_ in server.requests] == methods
+        assert server.doubled == []

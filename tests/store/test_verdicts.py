@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import random
+import threading
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,8 +19,11 @@ from hypothesis import strategies as st
 from kp_langchain import ConfigError, Scorer, StoreError, UnknownRunError
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import ScoredTrace, decide
+from kp_langchain.registry.sender import Sender
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import TraceStore, Verdict
+from tests.loopback_registry import LoopbackRegistry
+from tests.registry.test_sender import KEY, Clock, drive, to
 
 REGISTRY = "https://registry.example.org"
 EARLIER, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
@@ -376,3 +382,34 @@ def test_tasks_that_begin_alike_are_different_tasks(store):
     for one in runs:
         store.report_outcome(one.trace.id, success=True)
     assert len({one.task for one in store.models.labelled("finance")}) == 3
+
+
+def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
+    """Two threads change their minds, while a sender and a registry that fails are at work."""
+    faults = itertools.cycle([None, "reset_after", None, "stored_500", "500", None, "reset_before"])
+    runs = [run(confidence=0.8) for _ in range(3)]
+    ids = [one.trace.id for one in runs]
+
+    def judge(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(80):
+            store.report_outcome(draw.choice(ids), success=draw.random() < 0.5)
+
+    clock = Clock()
+    with LoopbackRegistry(keys={KEY}, misbehave=lambda *_: next(faults)) as server:
+        registry = to(server)
+        store.add_many(runs, registry=registry.url)
+        sender = Sender(store, registry, clock=clock)
+        threads = [threading.Thread(target=judge, args=(seed,)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            clock.skip(sender, sender._send_due() or 1.0)
+        for thread in threads:
+            thread.join()
+        server.misbehave = lambda *_: None
+        drive(sender, clock)
+        passing = {id_ for id_ in ids if store.get(id_).decision == "contributed"}
+        assert set(server.units) == passing
+        assert {store.outbox.get(id_).standing_in_words for id_ in passing} <= {"sent"}
+        assert all(store.get(id_).success == store.verdicts(id_)[-1].success for id_ in ids)
