@@ -230,7 +230,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
-        if self._disabled or self._recorder.reported(_as_uuid(run), verdict.as_report()):
+        if self._disabled or self._recorder.reported(_as_uuid(run), verdict):
             return
         worker.submit(
             lambda: keeper.judge(

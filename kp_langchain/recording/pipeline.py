@@ -210,8 +210,11 @@ class Pipeline:
                 said = self.outcome(run)
             except BaseException as error:  # noqa: BLE001 - the caller's function
                 self._trouble("outcome_errors", "the outcome function raised", error)
+        told_by = [("outcome function", said), ("kp.outcome event", record.reported)]
+        if isinstance(record.reported, Verdict):  # given through the handler, as it may be later
+            told_by = [(record.reported.source, record.reported.as_report()), told_by[0]]
         reports: list[tuple[str, Report]] = []
-        for source, what in (("outcome function", said), ("kp.outcome event", record.reported)):
+        for source, what in told_by:
             try:
                 reports.append((source, read_report(what)))
             except ReportError as error:

@@ -39,7 +39,7 @@ def test_a_verdict_right_after_the_run_needs_no_flush(store: TraceStore) -> None
 
 
 def test_a_verdict_while_the_run_is_under_way_counts_when_it_is_scored(store: TraceStore) -> None:
-    watching = handler(store=store)
+    watching = handler(store=store, outcome=lambda _: True)
     run_id = uuid4()
 
     @tool
@@ -54,7 +54,7 @@ def test_a_verdict_while_the_run_is_under_way_counts_when_it_is_scored(store: Tr
     assert scored is not None
     assert (scored.trace.metadata.success, scored.trace.outcome.confidence) == (False, 0.0)
     (verdict,) = store.verdicts(scored.trace.id)
-    assert verdict.note == "seen at once"
+    assert (verdict.source, verdict.note) == ("reported", "seen at once")
     assert watching.stats()["rescored"] == 0
 
 
