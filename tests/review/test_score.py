@@ -394,6 +394,8 @@ def test_ctrl_c_leaves_what_can_be_gone_on_with():
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # What runs in the background of a script ignores SIGINT, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     lines = [jsonl(wire(n)) for n in range(200)]
     with process:
