@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,7 +234,7 @@ def test_models_are_shown_and_removed(store):
 
 def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store):
     run()
-    with sqlite3.connect("runs.db") as connection:
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
         connection.execute("update models set body = '{}'")
     for words in ((), ("show",)):
         with pytest.raises(StoreError, match="version 1 of the model of domain 'finance' cannot"):
@@ -251,7 +252,7 @@ def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store)
     ],
 )
 def test_figures_that_something_else_changed_are_named(store, change):
-    with sqlite3.connect("runs.db") as connection:
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
         assert connection.execute(change).rowcount == 90
     with pytest.raises(StoreError, match=r"the figures of run .* cannot be read"):
         CliRunner().invoke(app, ["calibrate"], catch_exceptions=False)
