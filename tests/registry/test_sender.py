@@ -440,3 +440,28 @@ def test_one_that_may_have_been_deleted_is_asked_for_before_it_is_sent(
         assert store.outbox.get(one).standing_in_words == "sent"
         assert [method for method, *_ in server.requests] == methods
         assert server.doubled == []
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("slow", "drip")])
+def test_a_withdrawal_comes_through_whatever_happens_to_the_first_attempts(store, fault):
+    deletions: list[int] = []
+
+    def misbehave(number: int, method: str, path: str) -> str | None:
+        if method == "DELETE":
+            deletions.append(number)
+            return fault if len(deletions) <= 2 else None
+        return None
+
+    clock = Clock()
+    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
+        registry = to(server, timeout_s=2.0)
+        (one,) = fill(store, registry, 1)
+        sender = Sender(store, registry, clock=clock)
+        drive(sender, clock)
+        assert list(server.units) == [one]
+        store.report_outcome(one, success=False)
+        drive(sender, clock)
+        # 404 says that it is gone already, and any 2xx that it is now: then nothing is left to do.
+        assert fault in ("404", "no_id") or server.units == {}
+        assert store.outbox.get(one).state == "withdrawn"
+        assert server.count_429 <= 2
