@@ -18,6 +18,8 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("KP_", "LANGSMITH_", "LANGCHAIN_")):
             monkeypatch.delenv(name)
+    # What one test was warned of, the next may be warned of, too.
+    monkeypatch.setattr("kp_langchain._notices._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
 

@@ -359,9 +359,8 @@ class _RaisingScorer(Scorer):
 
 
 def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
     watching = handler(scorer=_RaisingScorer(embedder=None))
     for _ in range(3):
         assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
@@ -856,10 +855,7 @@ class _Broken(logging.Handler):
         raise RuntimeError("the host's handler")
 
 
-def test_a_logging_handler_that_raises_costs_its_lines_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
+def test_a_logging_handler_that_raises_costs_its_lines_only() -> None:
     broken, logger = _Broken(), logging.getLogger("kp_langchain")
     level = logger.level
     logger.addHandler(broken)
@@ -921,10 +917,7 @@ def test_a_report_that_cannot_be_used_leaves_the_next_one_its_say() -> None:
     assert scored.breakdown.confidence_source == "kp.outcome event"
 
 
-def test_no_warning_quotes_the_run(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
+def test_no_warning_quotes_the_run(caplog: pytest.LogCaptureFixture) -> None:
     private = "the words of jane.doe@example.com"
 
     def work(question: str) -> Any:
@@ -969,7 +962,6 @@ def test_the_texts_of_one_run_have_a_bound_together(monkeypatch: pytest.MonkeyPa
 def test_failed_redaction_is_counted_and_never_contributed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the text of the run")

@@ -223,9 +223,8 @@ HURTFUL = {
 
 @pytest.mark.parametrize("what", HURTFUL)
 def test_whatever_a_verifier_does_costs_its_opinion_only(
-    what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
     watching = handler(verifiers=[HURTFUL[what], no])
     for _ in range(2):
         searching().invoke(ASK, {"callbacks": [watching]})

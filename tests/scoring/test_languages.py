@@ -99,8 +99,7 @@ def test_ascii_is_asked_without_loading_the_model(fresh):
     assert new.description.endswith(("on fastembed", "on sentence-transformers"))
 
 
-def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog, monkeypatch):
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
+def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog):
     scorer = Scorer(embedder=model, cache=(cache := VectorCache()), latency_budget_ms=None)
     scorer.evaluate(trace(ENGLISH))
     with caplog.at_level(logging.WARNING, logger="kp_langchain"):
