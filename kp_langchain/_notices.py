@@ -7,6 +7,7 @@ is lost, and nothing else.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -34,6 +35,21 @@ def warn_once(kind: str, message: str, *args: object) -> None:
     if is_new:
         with suppress(Exception):
             _LOGGER.warning(message, *args)
+
+
+def tell_event(message: str, *args: object, fields: Mapping[str, object]) -> None:
+    """Log an INFO record on the logger `kp_langchain`: a line to read, and figures as fields.
+
+    Args:
+        message: Format string.
+        args: Its arguments.
+        fields: What becomes attributes of the record.
+    """
+    with suppress(Exception):
+        try:
+            _LOGGER.info(message, *args, extra=dict(fields))
+        except KeyError:  # a record factory of the host's owns one of these names
+            _LOGGER.info(message, *args, extra={"kp": fields})
 
 
 def told(error: BaseException) -> str:

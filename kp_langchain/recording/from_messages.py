@@ -21,9 +21,10 @@ from langchain_core.messages import (
 
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.outcome import judge, looks_successful, read_report
-from kp_langchain.recording.pipeline import Redactor, build_trace
+from kp_langchain.recording.pipeline import build_trace
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
+from kp_langchain.recording.redacting import Redactor
 from kp_langchain.recording.steps import tell
 from kp_langchain.schema import ReasoningTrace
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain._notices import told, warn_once
+from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
-from kp_langchain.recording.messages import clean, clip, plain
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -30,8 +28,8 @@ from kp_langchain.recording.outcome import (
     looks_successful,
     read_report,
 )
+from kp_langchain.recording.redacting import Redactor, cleaned
 from kp_langchain.recording.steps import Story, tell
-from kp_langchain.redaction import redact
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.store.verdicts import Verdict
 
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kp_langchain")
 
 DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
-UNREDACTABLE = "[REDACTED:failed]"
 
 # Traces of one run, as several handlers recorded it: they are one experience, so none of them is
 # a precedent for the others. Only the worker touches this.
@@ -288,83 +285,6 @@ def _agent(agent_id: str | None) -> str | None:
     return f"kp:agent:{agent_id}"
 
 
-def cleaned(value: Any) -> Any:
-    """A copy of JSON-like `value` without text that UTF-8 or a database cannot hold."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {clean(key): cleaned(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [cleaned(item) for item in value]
-    return value
-
-
-class Redactor:
-    """Redacts one run and cuts its texts to their bound; what cannot be redacted is dropped.
-
-    The recorder leaves a margin beyond the bound, so that a secret which crosses it is seen whole.
-    """
-
-    def __init__(
-        self,
-        tally: Tally,
-        bound: int,
-        *,
-        rules: Rules | None = None,
-        hook: Callable[[str], str] | None = None,
-    ) -> None:
-        self._tally = tally
-        self._bound = bound
-        self._rules = rules
-        self._hook = hook
-        # What an agent says comes again: names of tools with each call, its last words as answer.
-        self._texts: dict[tuple[str, str], str] = {}
-        self.failed = False
-
-    def _redact(self, value: Any, level: str) -> Any:
-        try:
-            redaction = redact(cleaned(value), level=level, rules=self._rules, redactor=self._hook)
-        except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
-            self._fail(told(error))
-            return UNREDACTABLE
-        if redaction.counts.get("failed"):  # it dropped the parts that it could not redact
-            self._fail("parts dropped")
-        return redaction.value
-
-    def _fail(self, how: str) -> None:
-        self.failed = True
-        self._tally.add("redaction_errors")
-        warn_once(
-            f"redaction:{how}",
-            "redaction failed (%s); what could not be redacted is dropped, and such runs are not "
-            "contributed",
-            how,
-        )
-
-    def text(self, value: str, level: str) -> str:
-        """Redact a text."""
-        known = self._texts.get((value, level))
-        if known is None:
-            known = clip(str(self._redact(value, level)), self._bound)
-            if self._hook is None:
-                self._texts[value, level] = known
-        return known
-
-    def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
-        """Redact a step in wire form."""
-        out = dict(step)
-        if "content" in out:
-            out["content"] = self.text(out["content"], level)
-        if "tool" in out:  # its keys are ours, its values the run's
-            out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
-        if "input" in out:
-            whole = self._redact(out["input"], level)
-            out["input"] = {"input": whole} if whole == UNREDACTABLE else whole
-        if "input" in out:
-            out["input"] = plain(out["input"], self._bound)
-        return out
-
-
 def log_scored(scored: ScoredTrace) -> None:
     """Write the one INFO record of a scored run: a line to read, and every figure as a field."""
     if not log.isEnabledFor(logging.INFO):
@@ -399,16 +319,12 @@ def log_scored(scored: ScoredTrace) -> None:
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight
         fields[f"{name}_contribution"] = dimension.contribution
-    line = "kp.trace_scored %s %s (threshold %.2f) %s | %s"
-    said = (
+    tell_event(
+        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
         trace.metadata.task_domain,
         scored.decision,
         scored.threshold,
         breakdown.line(),
         trace.id,
+        fields=fields,
     )
-    with suppress(Exception):  # a handler or filter of the host's
-        try:
-            log.info(line, *said, extra=fields)
-        except KeyError:  # a record factory of the host's owns one of these names
-            log.info(line, *said, extra={"kp": fields})

@@ -6,12 +6,11 @@ What passes now is contributed now, and what does not is taken back.
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain._notices import tell_event
 from kp_langchain.errors import ConfigError, UnknownRunError
 from kp_langchain.gate import Decision, decide
 from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -22,8 +21,6 @@ from kp_langchain.store.stored_run import trace_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
-
-log = logging.getLogger("kp_langchain")
 
 CERTAIN = {True: 1.0, False: 0.0}
 """The confidence of a verdict that tells none: whoever gives one has looked."""
@@ -249,14 +246,11 @@ def _settle(
 
 def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
     """Write one INFO record for each run of which a verdict changed anything."""
-    if not log.isEnabledFor(logging.INFO):
-        return
     for change in changes:
         if not change.changed:
             continue
-        fields = asdict(change) | {"event": "kp.trace_rescored", "source": verdict.source}
-        line = "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s"
-        said = (
+        tell_event(
+            "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
             change.domain,
             change.decision_before,
             change.decision,
@@ -265,12 +259,8 @@ def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
             change.threshold,
             verdict.source,
             change.trace_id,
+            fields=asdict(change) | {"event": "kp.trace_rescored", "source": verdict.source},
         )
-        with suppress(Exception):  # a handler or filter of the host's
-            try:
-                log.info(line, *said, extra=fields)
-            except KeyError:  # a record factory of the host's owns one of these names
-                log.info(line, *said, extra={"kp": fields})
 
 
 def redacted(verdict: Verdict, privacy_level: str) -> Verdict:

@@ -696,7 +696,7 @@ def test_what_cannot_be_redacted_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError
 
-    monkeypatch.setattr("kp_langchain.recording.pipeline.redact", broken)
+    monkeypatch.setattr("kp_langchain.recording.redacting.redact", broken)
     scored = run(searching())
     text = scored.trace.model_dump_json()
     assert "I search" not in text
@@ -966,7 +966,7 @@ def test_failed_redaction_is_counted_and_never_contributed(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the text of the run")
 
-    monkeypatch.setattr("kp_langchain.recording.pipeline.redact", broken)
+    monkeypatch.setattr("kp_langchain.recording.redacting.redact", broken)
     watching = handler("finance", policy=ALWAYS)
     searching().invoke(ASK, {"callbacks": [watching]})
     scored = watching.last()

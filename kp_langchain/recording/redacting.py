@@ -1,0 +1,93 @@
+"""Redacts what was recorded of a run; what cannot be redacted is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain._notices import told, warn_once
+from kp_langchain.recording.messages import clean, clip, plain
+from kp_langchain.redaction import redact
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.tally import Tally
+    from kp_langchain.redaction.rules import Rules
+
+UNREDACTABLE = "[REDACTED:failed]"
+
+
+def cleaned(value: Any) -> Any:
+    """A copy of JSON-like `value` without text that UTF-8 or a database cannot hold."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(key): cleaned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    return value
+
+
+class Redactor:
+    """Redacts one run and cuts its texts to their bound; what cannot be redacted is dropped.
+
+    The recorder leaves a margin beyond the bound, so that a secret which crosses it is seen whole.
+    """
+
+    def __init__(
+        self,
+        tally: Tally,
+        bound: int,
+        *,
+        rules: Rules | None = None,
+        hook: Callable[[str], str] | None = None,
+    ) -> None:
+        self._tally = tally
+        self._bound = bound
+        self._rules = rules
+        self._hook = hook
+        # What an agent says comes again: names of tools with each call, its last words as answer.
+        self._texts: dict[tuple[str, str], str] = {}
+        self.failed = False
+
+    def _redact(self, value: Any, level: str) -> Any:
+        try:
+            redaction = redact(cleaned(value), level=level, rules=self._rules, redactor=self._hook)
+        except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
+            self._fail(told(error))
+            return UNREDACTABLE
+        if redaction.counts.get("failed"):  # it dropped the parts that it could not redact
+            self._fail("parts dropped")
+        return redaction.value
+
+    def _fail(self, how: str) -> None:
+        self.failed = True
+        self._tally.add("redaction_errors")
+        warn_once(
+            f"redaction:{how}",
+            "redaction failed (%s); what could not be redacted is dropped, and such runs are not "
+            "contributed",
+            how,
+        )
+
+    def text(self, value: str, level: str) -> str:
+        """Redact a text."""
+        known = self._texts.get((value, level))
+        if known is None:
+            known = clip(str(self._redact(value, level)), self._bound)
+            if self._hook is None:
+                self._texts[value, level] = known
+        return known
+
+    def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
+        """Redact a step in wire form."""
+        out = dict(step)
+        if "content" in out:
+            out["content"] = self.text(out["content"], level)
+        if "tool" in out:  # its keys are ours, its values the run's
+            out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
+        if "input" in out:
+            whole = self._redact(out["input"], level)
+            out["input"] = {"input": whole} if whole == UNREDACTABLE else whole
+        if "input" in out:
+            out["input"] = plain(out["input"], self._bound)
+        return out
