@@ -124,9 +124,7 @@ def _calls(calls: Sequence[TraceStep]) -> dict[str, float]:
 def _failures(steps: Sequence[TraceStep], seen: Sequence[Text]) -> dict[str, float]:
     recoveries = [at for at, step in enumerate(steps) if step.type == "error_recovery"]
     # Many tools return their errors as plain text, and their failures as nothing.
-    failing = [
-        not text.raw.strip() or FAILED.count(Text(text.raw, _FAILURE_CHARS)) > 0 for text in seen
-    ]
+    failing = [not text.raw.strip() or FAILED.count(_beginning(text)) > 0 for text in seen]
     return {
         "error_share": _ratio(len(recoveries), len(steps)),
         "after_last_error": _ratio(len(steps) - 1 - recoveries[-1], len(steps))
@@ -160,8 +158,8 @@ def _wording(answer: Text) -> dict[str, float]:
     return {
         "answer_lines": float(len(lines)),
         "answer_last_line_words": float(len(Text(lines[-1], _TEXT_CHARS).words)) if lines else 0.0,
-        "answer_numbers": float(len(answer.numbers)),
-        "answer_names": float(len(answer.names)),
+        "answer_numbers": float(len(answer.numbers())),
+        "answer_names": float(len(answer.names())),
         "answer_capitals": _ratio(sum(map(str.isupper, answer.raw)), len(answer.raw)),
         "answer_unsure": float(UNSURE.count(answer)),
         "answer_unable": float(UNABLE.count(answer)),
@@ -181,11 +179,11 @@ def _overlaps(
     last = seen[-1].vocabulary if seen else frozenset[str]()
     inputs = " ".join(str(value) for step in steps for value in (step.input or {}).values())
     given = Text(inputs, 4 * _TEXT_CHARS).vocabulary
-    named = frozenset(name.lower() for name in answer.names)
-    figures = frozenset(answer.numbers)
+    named = frozenset(name.lower() for name in answer.names())
+    figures = frozenset(answer.numbers())
     return {
-        "objective_numbers": float(len(objective.numbers)),
-        "objective_names": float(len(objective.names)),
+        "objective_numbers": float(len(objective.numbers())),
+        "objective_names": float(len(objective.names())),
         "objective_sentences": float(SENTENCE_END.count(objective)),
         "objective_in_answer": _ratio(len(asked & said), len(asked)),
         "objective_in_inputs": _ratio(len(asked & given), len(asked)),
@@ -202,6 +200,10 @@ def _overlaps(
 
 def _text(step: TraceStep) -> Text:
     return Text(step.content, _TEXT_CHARS)
+
+
+def _beginning(text: Text) -> Text:
+    return text if len(text.raw) <= _FAILURE_CHARS else Text(text.raw, _FAILURE_CHARS)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 # Scripts written without spaces are read sign by sign.
 _WORD = re.compile(r"[぀-ヿ㐀-鿿가-힣]|[^\W_]+(?:['’][^\W_]+)?")
@@ -18,39 +17,35 @@ _NAME = re.compile(r"\b[A-Z][a-z]+")
 
 
 class Text:
-    """A text cut to a bound, read in the ways that features need, each once.
+    """A text cut to a bound, read in the ways that features need.
 
     Args:
         raw: The text.
         most_chars: How many characters of it are read.
+
+    Attributes:
+        raw: The text, cut.
+        is_ascii: Whether it holds ASCII characters only.
+        lower: The text in lower case.
+        words: Its words in lower case, in order.
+        vocabulary: Its different words.
     """
+
+    __slots__ = ("is_ascii", "lower", "raw", "vocabulary", "words")
 
     def __init__(self, raw: str | None, most_chars: int) -> None:
         self.raw = (raw or "")[:most_chars]
+        self.is_ascii = self.raw.isascii()
+        self.lower = self.raw.lower()
+        self.words: list[str] = (_ASCII_WORD if self.is_ascii else _WORD).findall(self.lower)
+        self.vocabulary = frozenset(self.words)
 
-    @cached_property
-    def lower(self) -> str:
-        """The text in lower case."""
-        return self.raw.lower()
-
-    @cached_property
-    def words(self) -> list[str]:
-        """Its words in lower case, in order."""
-        return (_ASCII_WORD if self.raw.isascii() else _WORD).findall(self.lower)
-
-    @cached_property
-    def vocabulary(self) -> frozenset[str]:
-        """Its different words."""
-        return frozenset(self.words)
-
-    @cached_property
     def numbers(self) -> list[str]:
-        """The numbers in it."""
+        """Return the numbers in it."""
         return _NUMBER.findall(self.raw)
 
-    @cached_property
     def names(self) -> list[str]:
-        """Its capitalised words."""
+        """Return its capitalised words."""
         return _NAME.findall(self.raw)
 
 
@@ -60,20 +55,23 @@ class Signal:
 
     Args:
         words: Single words.
-        phrases: What is not a word by itself, or stands in a script without spaces.
+        phrases: What is not a word by itself, in ASCII.
+        foreign: The same with other characters, which no ASCII text needs to be searched for.
     """
 
     words: frozenset[str]
     phrases: tuple[str, ...]
+    foreign: tuple[str, ...]
 
     def count(self, text: Text) -> int:
         """Return in how many ways `text` says it, by words, and how often, by phrases."""
-        known = len(self.words & text.vocabulary) if self.words else 0
-        return known + sum(map(text.lower.count, self.phrases))
+        found = len(self.words & text.vocabulary) + sum(map(text.lower.count, self.phrases))
+        return found if text.is_ascii else found + sum(map(text.lower.count, self.foreign))
 
 
 def _signal(words: str, *phrases: str) -> Signal:
-    return Signal(frozenset(words.split()), phrases)
+    plain = tuple(phrase for phrase in phrases if phrase.isascii())
+    return Signal(frozenset(words.split()), plain, tuple(set(phrases) - set(plain)))
 
 
 FAILED = _signal(
