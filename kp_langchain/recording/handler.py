@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kp_langchain.registry.sender import Sender
 
 Event = TypeVar("Event", bound=Callable[..., None])
+_STORE_AGAIN_S = 0.1
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -252,8 +253,12 @@ class KPCallbackHandler(BaseCallbackHandler):
         """
         until = time.monotonic() + timeout
         flushed = self.flush(timeout)
-        if self._sender is None:
+        if self._sender is None or self._keeper is None:
             return flushed
+        # A store that another process holds for a moment would leave these runs behind.
+        while not flushed and self._keeper.behind and (left_s := until - time.monotonic()) > 0.0:
+            time.sleep(min(_STORE_AGAIN_S, left_s))
+            flushed = self.flush(max(0.0, until - time.monotonic()))
         return self._sender.drain(max(0.0, until - time.monotonic())) and flushed
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
