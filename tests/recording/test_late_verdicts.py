@@ -289,3 +289,25 @@ def test_repeats_of_a_task_are_told_by_what_the_metadata_call_it(store: TraceSto
     assert first == again != other
     assert "desk" not in first
     assert untold == "what is the answer?"
+
+
+def test_send_waits_for_a_store_that_another_process_holds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.store.database._BUSY_TIMEOUT_S", 0.01)
+    policy = DomainPolicy(threshold=0.0, visibility="network")
+    path = folder / "traces.db"
+    TraceStore(path).count()
+    with LoopbackRegistry() as registry, closing(sqlite3.connect(path)) as other:
+        to = Registry(registry.url, api_key="kp_key")
+        watching = handler(store=path, policy=policy, registry=to)
+        other.execute("BEGIN IMMEDIATE")
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert not watching.flush(30)  # the store is held
+        # Whoever waits finds it let go.
+        here = threading.current_thread()
+        monkeypatch.setattr(
+            "time.sleep", lambda _: threading.current_thread() is here and other.rollback()
+        )
+        assert watching.send(60)
+        assert len(registry.units) == 1
