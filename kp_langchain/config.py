@@ -139,6 +139,8 @@ class Settings(BaseSettings):
         max_queue: Most finished runs waiting to be scored.
         run_timeout_s: Seconds without an event after which an open run counts as abandoned.
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
+        function_timeout_s: Longest wait, in seconds, for one call of a function of yours:
+            `outcome`, `on_scored`, a scorer, and all that `redactor` does for one run.
 
     Raises:
         ConfigError: Something cannot be read or used. The message names, for each fault, the file,
@@ -178,6 +180,7 @@ class Settings(BaseSettings):
     max_queue: _Count = Field(default=1000, description=_COUNT)
     run_timeout_s: _Seconds = Field(default=3600.0, description=_SECONDS)
     exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
+    function_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
 
     def __init__(self, **arguments: Any) -> None:
         arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -95,6 +95,14 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
         return said.strip() if isinstance(said, str) else ""
 
     return ask
+
+
+def kind_of(function: object) -> Hashable:
+    """What a function of the caller's has in common with others that behave alike.
+
+    Handlers made per request often bring a function made per request: its code is the same.
+    """
+    return getattr(function, "__code__", None) or (None if function is None else id(function))
 
 
 def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> Verifiers | None:

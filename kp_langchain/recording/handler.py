@@ -22,19 +22,20 @@ from kp_langchain._notices import told, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import arguments, paused
+from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events
-from kp_langchain.recording.keeping import keeper_of
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
-from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.pipeline import Judge, Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording.store_writer import writer_of
+from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore, Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.verifying import Verifier
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
@@ -156,19 +157,24 @@ class KPCallbackHandler(BaseCallbackHandler):
         )
         self._tally = self._recorder.tally
         kept_in = arguments.store_of(store, settings)
-        self._keeper = None if kept_in is None else keeper_of(kept_in, settings.max_queue)
+        self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
         goes_to = arguments.registry_of(registry, kept_in, settings)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
             from kp_langchain.registry.sender import drain_all, sender_for
 
             self._sender = sender_for(kept_in, goes_to)
-            worker.last_at_exit["sending"] = drain_all
+            worker.at_finish["sending"] = drain_all
+        foreign = (scorer, outcome, on_scored, redactor, *verifiers)
+        self._has_foreign_functions = any(one is not None for one in foreign)
         self._pipeline = Pipeline(
             domain=domain,
             policy_for=arguments.policies(policy, settings),
             scorer=scorer or default_scorer(),
-            keeper=self._keeper,
+            foreign_scorer=scorer is not None,
+            lane=worker.lane_for((kept_in, *map(arguments.kind_of, foreign))),
+            time_limit_s=settings.function_timeout_s,
+            writer=self._writer,
             sender=self._sender,
             outcome=outcome,
             verifiers=arguments.verifiers_of(verifiers, verifier_timeout_s, self._tally),
@@ -194,11 +200,21 @@ class KPCallbackHandler(BaseCallbackHandler):
             at once when called from `on_scored`.
         """
         self._recorder.sweep()
-        if self._keeper is None:
-            return worker.wait(timeout)
-        if self._keeper.waiting:
-            worker.submit(self._keeper.write_waiting)
-        return worker.wait(timeout) and not self._keeper.behind
+        if is_own_thread():
+            return False
+        until = None if timeout is None else time.monotonic() + timeout
+
+        def left_s() -> float | None:
+            return None if until is None else max(0.0, until - time.monotonic())
+
+        if self._writer is not None:
+            self._writer.start(self._adopt)
+            self._writer.answers(left_s())  # what an earlier process left is in the lane then
+        return (
+            worker.intake.wait(left_s())
+            and self._pipeline.lane.wait(left_s())
+            and (self._writer is None or self._writer.wait(left_s()))
+        )
 
     def report_outcome(
         self,
@@ -226,18 +242,19 @@ class KPCallbackHandler(BaseCallbackHandler):
             ConfigError: Nothing is said, a value cannot be used, or this handler has no store.
         """
         verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
-        keeper = self._keeper
-        if keeper is None:
+        writer, pipeline = self._writer, self._pipeline
+        if writer is None:
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if self._disabled or self._recorder.reported(_as_uuid(run), verdict):
             return
-        worker.submit(
-            lambda: keeper.judge(
-                str(run), self._pipeline.redacted(verdict), self._sender, self._tally
-            )
-        )
+
+        def judge() -> None:
+            writer.write_verdict(str(run), pipeline.redacted(verdict), self._sender, self._tally)
+
+        # Behind the run itself, whether that still waits for intake or for its score.
+        worker.intake.submit(lambda: pipeline.lane.submit(judge))
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
@@ -253,10 +270,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         """
         until = time.monotonic() + timeout
         flushed = self.flush(timeout)
-        if self._sender is None or self._keeper is None:
+        if self._sender is None or self._writer is None:
             return flushed
         # A store that another process holds for a moment would leave these runs behind.
-        while not flushed and self._keeper.behind and (left_s := until - time.monotonic()) > 0.0:
+        while (
+            not flushed
+            and self._writer.has_failed_writes
+            and (left_s := until - time.monotonic()) > 0.0
+        ):
             time.sleep(min(_STORE_AGAIN_S, left_s))
             flushed = self.flush(max(0.0, until - time.monotonic()))
         return self._sender.drain(max(0.0, until - time.monotonic())) and flushed
@@ -275,7 +296,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
             record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
             `waiting_to_store` now (with verdicts on runs), and `not_stored`, given up; `rescored`
-            after a verdict, `verdict_errors`; `callback_errors`,
+            after a verdict, `verdict_errors`; `adopted`: runs of a process that is gone, scored
+            here and counted nowhere else; `callback_errors`, `scorer_errors`,
             `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
             `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
@@ -287,7 +309,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
             "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors", "scorer_errors",
+            "adopted",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -311,7 +334,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             return
         if record.dropped_steps:
             self._tally.add("dropped_steps", record.dropped_steps)
-        if worker.waiting >= self._max_queue:
+        lane = self._pipeline.lane
+        if worker.intake.waiting + lane.waiting >= self._max_queue:
             self._tally.add("dropped")
             warn_once(
                 "queue full",
@@ -321,16 +345,38 @@ class KPCallbackHandler(BaseCallbackHandler):
             )
             return
         self._tally.add("queued")
-        worker.submit(lambda: self._process(record))
+        # Now, because an interpreter that is ending starts no threads.
+        lane.start(calls=self._has_foreign_functions)
+        if self._writer is not None:
+            self._writer.start(self._adopt)
+        worker.intake.submit(lambda: self._take_in(record))
 
-    def _process(self, record: RunRecord) -> None:
-        self._tally.add("queued", -1)
+    def _take_in(self, record: RunRecord) -> None:
         if self._sender is not None and not self._has_looked:
             self._has_looked = True
             self._sender.wake()  # an earlier process may have left something to send
-        scored = self._pipeline.process(record)
-        if scored is not None:
-            self._last = scored
+        lane = self._pipeline.lane
+        if self._pipeline.redactor is None:
+            made = self._pipeline.draft(record)
+            lane.submit(lambda: self._score(made))
+        else:  # the caller's function may take its time, or all of it
+            lane.submit(lambda: self._score(self._pipeline.draft(record)))
+
+    def _score(self, made: tuple[Draft, Judge | None] | None) -> None:
+        try:
+            scored = None if made is None else self._pipeline.score(*made)
+        finally:
+            self._tally.add("queued", -1)
+        self._last = scored or self._last
+
+    def _adopt(self, draft: Draft) -> None:
+        """Have a run scored that a process which is gone has left."""
+
+        def score() -> None:
+            self._pipeline.score(draft, is_adopted=True)
+
+        self._tally.add("adopted")
+        self._pipeline.lane.submit(score)
 
     def _callback_failed(self, event: str, error: BaseException) -> None:
         self._tally.add("callback_errors")

@@ -101,7 +101,7 @@ def judge(
     *,
     reports: Iterable[tuple[str, Report]] = (),
     structured: float | None = None,
-    logprobs: object = None,
+    token_probability: float | None = None,
     calibrated: tuple[str, float] | None = None,
 ) -> Judgement:
     """Settle success and confidence, each from the first source that says something of it.
@@ -110,7 +110,7 @@ def judge(
         success: Whether the run looks successful by itself.
         reports: What the caller reported, by the name of the source, best first.
         structured: The `confidence` of the structured output, 0 to 1.
-        logprobs: Log-probabilities of the last model answer, in the model's own form.
+        token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
         calibrated: How likely the domain's model finds a success, 0 to 1, under the source to
             name. Of no use where a success or failure was reported.
     """
@@ -120,7 +120,7 @@ def judge(
     sources = [
         *((name, one.confidence) for name, one in told),
         ("structured output", structured),
-        ("token probabilities", mean_probability(logprobs)),
+        ("token probabilities", token_probability),
         *([calibrated] if calibrated is not None and reported is None else []),
         ("default", DEFAULT_CONFIDENCE[success]),
     ]

@@ -19,6 +19,7 @@ from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.rows import contribution_of, row_of
 from kp_langchain.store.stored_run import StoredRun, trace_of
+from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import Rescored, Verdict, log_rescored, redacted, rescore, unknown
 
 if TYPE_CHECKING:
@@ -103,10 +104,11 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
-        from kp_langchain.store import outbox_queries, queries, verdict_queries
+        from kp_langchain.store import outbox_queries, queries, unscored_queries, verdict_queries
 
         with self._writing() as connection:
             queries.write(connection, rows)
+            unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             verdict_queries.add(connection, verdicts)
             if leaving:
                 outbox_queries.enter(connection, leaving)
@@ -115,6 +117,11 @@ class TraceStore:
     def outbox(self) -> Outbox:
         """The contributions of this store."""
         return Outbox(self)
+
+    @property
+    def unscored(self) -> Unscored:
+        """The finished runs of this store that wait for their score."""
+        return Unscored(self)
 
     @property
     def models(self) -> Models:

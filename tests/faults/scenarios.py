@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kp_langchain import Registry, TraceStore
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording import worker
 from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 
@@ -126,7 +126,7 @@ def disk_full(runs: int, folder: Path) -> Account:
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
         try:
             players.play(runs // 3)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -144,7 +144,7 @@ def locked_file(runs: int, folder: Path) -> Account:
         holder = sqlite3.connect(folder / "traces.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         players.play(runs - 1)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         holder.execute("ROLLBACK")
         holder.close()
@@ -168,7 +168,7 @@ def broken_file(content: bytes | None, mode: int = 0o600) -> Scenario:
                 path.write_bytes(content)
             players = Players(TraceStore(path), registry_at(server))
             players.play(runs)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
             for one in folder.glob("traces.db*"):
                 one.unlink()
@@ -190,7 +190,7 @@ def read_only(runs: int, folder: Path) -> Account:
     with LoopbackRegistry(keys={KEY}) as server:
         players = Players(TraceStore(path), registry_at(server))
         players.play(runs)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         path.rmdir()
         settle(players)
@@ -203,7 +203,7 @@ def dying_jobs(runs: int, folder: Path) -> Account:
         players = Players(TraceStore(folder / "traces.db"), registry_at(server))
         for number in range(runs):
             if number % 5 == 0:
-                worker.submit(lambda: sys.exit("a job that ends its thread"))
+                worker.intake.submit(lambda: sys.exit("a job that ends its thread"))
             players.play(1)
         settle(players)
         return players.account(server)
@@ -290,8 +290,7 @@ def in_child(
         if wait:
             settle(players)
         else:
-            worker.exit_timeout_s = 0.3
-            worker._at_exit()
+            worker.finish(0.3)
         code = 1 if players.errors else 0
     finally:
         os._exit(code)

@@ -138,7 +138,9 @@ def test_a_newer_database_is_left_alone(url, scored):
     set_version(url, "9042")
     with (
         TraceStore(url) as store,
-        pytest.raises(StoreError, match=r"version 9042, .* up to 0003; upgrade it: pip install"),
+        pytest.raises(
+            StoreError, match=rf"version 9042, .* up to {SCHEMA_VERSION}; upgrade it: pip install"
+        ),
     ):
         store.count()
     set_version(url, SCHEMA_VERSION)
