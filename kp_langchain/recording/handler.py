@@ -172,7 +172,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             policy_for=arguments.policies(policy, settings),
             scorer=scorer or default_scorer(),
             foreign_scorer=scorer is not None,
-            lane=worker.lane_for((kept_in, *map(arguments.kind_of, foreign))),
+            lane=worker.lane_for((id(kept_in), *map(arguments.kind_of, foreign))),
             time_limit_s=settings.function_timeout_s,
             writer=self._writer,
             sender=self._sender,

@@ -21,6 +21,7 @@ from uuid import UUID
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
+from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.outcome import (
@@ -39,6 +40,7 @@ from kp_langchain.recording.redacting import Redactor, cleaned
 from kp_langchain.recording.steps import Story, tell
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.schema import ReasoningTrace, TraceStep
+from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store.verdicts import Verdict
 
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     from kp_langchain.recording.worker import Worker
     from kp_langchain.redaction.rules import Rules
     from kp_langchain.registry.sender import Sender
-    from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 log = logging.getLogger("kp_langchain")
 
@@ -69,6 +70,10 @@ _LONGEST_WAIT_FOR_MODEL_S = 30.0
 _siblings: OrderedDict[UUID, frozenset[str]] = OrderedDict()
 _siblings_lock = ForkSafeLock()
 _SIBLINGS_KEPT = 256
+
+
+class ScorerError(KPError, TypeError):
+    """The caller's scorer returned something other than a breakdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +337,13 @@ class Pipeline:
 
     def _foreign_score(self, assess: Callable[[], ScoreBreakdown]) -> ScoreBreakdown:
         self._await_model()
-        return assess()
+        breakdown: object = assess()
+        if not isinstance(breakdown, ScoreBreakdown):
+            raise ScorerError(
+                f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
+                "Scorer.evaluate does"
+            )
+        return breakdown
 
     def _await_model(self) -> None:
         """Give a model that is loading its time: the run is on disk, and nobody waits for it."""
