@@ -46,7 +46,7 @@ class Database:
 
     def abandon(self) -> None:
         """Close what `what_is_gone` tells of, and save what only its log holds."""
-        if self.files and self.files.has_orphaned_log:
+        if self.files and self.files.log_is_lost_otherwise:
             # Its file may only have been moved. Closing does not do this for such a file.
             with suppress(sa.exc.SQLAlchemyError, sqlite3.Error), _driver(self.engine) as driver:
                 driver.execute("PRAGMA wal_checkpoint(PASSIVE)")

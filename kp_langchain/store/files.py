@@ -78,35 +78,49 @@ class OpenFiles:
         path: The database's path; its log and index lie beside it.
     """
 
-    __slots__ = ("_log_and_index", "_path", "database")
+    __slots__ = ("_log_and_index", "_may_be_new", "_path", "database")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.database = identity(path)
         self._log_and_index = {beside: identity(beside) for beside in _log_and_index(path)}
+        self._may_be_new = False
 
     def expect_new_log(self) -> None:
         """Take the next log and index for granted: SQLite deletes them with its last connection."""
-        self._log_and_index = dict.fromkeys(self._log_and_index)
+        self._may_be_new = True
 
     def what_is_gone(self) -> str | None:
         """Return what happened to the files, as part of a sentence; None if all are the same."""
-        database = identity(self._path)
-        if database != self.database:
-            return "was replaced by another file" if database else "was deleted or moved"
+        gone = self._what_befell_database()
+        if gone is not None:
+            return gone
+        if self._may_be_new:
+            self._may_be_new = False
+            self._log_and_index = {beside: identity(beside) for beside in self._log_and_index}
+            return None
         for beside, before in self._log_and_index.items():
-            if before is None:
-                self._log_and_index[beside] = identity(beside)
-            elif identity(beside) != before:
+            if identity(beside) != before:
                 return f"lost its file {beside.name}, which was deleted or replaced"
         return None
 
+    def _what_befell_database(self) -> str | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return "was deleted or moved"
+        if (status.st_dev, status.st_ino) != self.database:
+            return "was replaced by another file"
+        if status.st_size == 0:  # which a database never is
+            return "was emptied"
+        return None
+
     @property
-    def has_orphaned_log(self) -> bool:
-        """Whether the open log is that of the open database alone."""
-        log = next(iter(self._log_and_index))
+    def log_is_lost_otherwise(self) -> bool:
+        """Whether what the open log holds is to be copied from it, because nobody else will."""
         # Where somebody has begun another log for the same database, ours is out of date.
-        return identity(self._path) != self.database or not log.exists()
+        log = next(iter(self._log_and_index))
+        return self._what_befell_database() is not None or not log.exists()
 
     def remove_orphans(self) -> None:
         """Delete log and index if they lie beside another database now, which they would damage."""
