@@ -34,7 +34,9 @@ _STATEMENT_SILENCE_S = 35.0
 _GREETING_SILENCE_S = 10.0
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_OWN_LIMIT = re.compile(r"\b(\w+_timeout)\s*=\s*'?(\d+)\s*(us|ms|s|min|h|d|)\b", re.IGNORECASE)
+_OWN_LIMIT = re.compile(
+    r"(?:^|\s)(?:-c\s*|--)([\w-]+[_-]timeout)=(\d+)(us|ms|s|min|h|d|)(?=\s|$)", re.IGNORECASE
+)
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -131,7 +133,7 @@ def time_for_migration(connection: sa.Connection) -> Iterator[None]:
 def _limits_in(options: str) -> dict[str, float]:
     """Return the timeouts that a connection's options set, in seconds."""
     return {
-        name.lower(): int(number) * _UNITS_S[unit.lower()]
+        name.lower().replace("-", "_"): int(number) * _UNITS_S[unit.lower()]
         for name, number, unit in _OWN_LIMIT.findall(options)
     }
 
