@@ -422,7 +422,7 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
 def hold_worker() -> threading.Event:
     """Have the worker wait until the event is set, so that finished runs queue up behind it."""
     go = threading.Event()
-    worker.submit(lambda: go.wait(30) or None)
+    worker.submit(lambda: go.wait(300) or None)
     return go
 
 
@@ -760,11 +760,11 @@ def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monke
 
     def hold(_: ScoredTrace) -> None:
         begun.set()
-        go.wait(30)
+        go.wait(300)
 
     watching = handler(on_scored=hold)
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert begun.wait(30)
+    assert begun.wait(300)
     for _ in range(5):
         searching().invoke(ASK, {"callbacks": [watching]})
     assert watching.stats()["dropped"] == 3
@@ -1090,7 +1090,7 @@ def test_a_flush_does_not_answer_for_runs_that_end_after_it_began(
 
     def until_the_next_run_is_kept(timeout_s: float | None = None) -> bool:
         done = real(timeout_s)
-        assert kept.wait(30)
+        assert kept.wait(300)
         return done
 
     with TraceStore(tmp_path / "runs.db") as store:
@@ -1107,7 +1107,7 @@ def test_a_flush_does_not_answer_for_runs_that_end_after_it_began(
             worker.submit(kept.set)
             go_on = hold_worker()
             go.set()
-            flushing.join(60)
+            flushing.join(300)
             assert (answers, watching.stats()["waiting_to_store"]) == ([True], 1)
             go_on.set()
         assert watching.flush()
