@@ -11,11 +11,13 @@ import os
 import random
 import resource
 import signal
+import socket
 import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from kp_langchain import Registry, TraceStore
@@ -103,15 +105,17 @@ def key_revoked(runs: int, folder: Path) -> Account:
 
 @scenario("registry dead at first")
 def dead_server(runs: int, folder: Path) -> Account:
-    with LoopbackRegistry(keys={KEY}) as probe:
-        port = int(probe.url.rsplit(":", 1)[1])
-    registry = Registry(f"http://127.0.0.1:{port}", api_key=KEY, timeout_s=TIMEOUT_S)
-    players = Players(TraceStore(folder / "traces.db"), registry)
-    players.play(runs)
-    players.handler.send(0.1)
-    with LoopbackRegistry(keys={KEY}, port=port) as server:
-        players.handler.send(ENOUGH_S)
-        return players.account(server)
+    with socket.socket() as unheard:  # bound, so that nobody else gets the port meanwhile
+        unheard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
+        registry = Registry(f"http://127.0.0.1:{port}", api_key=KEY, timeout_s=TIMEOUT_S)
+        players = Players(TraceStore(folder / "traces.db"), registry)
+        players.play(runs)
+        players.handler.send(0.1)
+        with LoopbackRegistry(keys={KEY}, port=port) as server:
+            players.handler.send(ENOUGH_S)
+            return players.account(server)
 
 
 @scenario("disk full for a while")
@@ -257,8 +261,17 @@ def exits(runs: int, folder: Path) -> Account:
 
 @scenario("kill -9 at random moments")
 def kills(runs: int, folder: Path) -> Account:
-    """As many kills as a tenth of the runs, each in the middle of an endless loop of them."""
+    """As many kills as a tenth of the runs, each in the middle of an endless loop of them.
+
+    A third comes a moment after a number of requests, and a third after a number of stored runs,
+    so that there are some on a slow machine, too; the rest hits wherever the time finds a child.
+    """
     path = folder / "traces.db"
+
+    def stored() -> int:
+        with closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+
     drawn = random.Random(16)
     moments = max(2, runs // 10)
     with TraceStore(path) as store:  # also loads what every child would spend its life loading
@@ -267,9 +280,16 @@ def kills(runs: int, folder: Path) -> Account:
         keys={KEY}, misbehave=at_random(17, 0.1, "reset_after", "stored_500")
     ) as server:
         for number in range(moments):
+            count = (lambda: len(server.requests), stored, None)[number % 3]
+            enough = drawn.randint(1, 12) + (count() if count else 0)
             child = in_child(folder, server, 10**9, f"kill {number}")
-            time.sleep(drawn.uniform(0.02, 0.3))
-            os.kill(child, signal.SIGKILL)
+            try:
+                while count and count() < enough:
+                    assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended by itself"
+                    time.sleep(0.001)
+                time.sleep(drawn.uniform(0.0, 0.02) if count else drawn.uniform(0.02, 0.3))
+            finally:
+                os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         account = whole_account(path, server, 0, 0)
         account.note = f"{moments} kills"
@@ -290,6 +310,7 @@ def in_child(
         if wait:
             settle(players)
         else:
+            players.handler.flush(ENOUGH_S)  # what is left to send stays, what is to store does not
             worker.finish(0.3)
         code = 1 if players.errors else 0
     finally:

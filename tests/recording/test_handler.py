@@ -425,7 +425,7 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
 def hold_intake() -> threading.Event:
     """Have the intake wait until the event is set, so that finished runs queue up behind it."""
     go = threading.Event()
-    intake.submit(lambda: go.wait(60) or None)
+    intake.submit(lambda: go.wait(300) or None)
     return go
 
 
@@ -776,11 +776,11 @@ def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monke
 
     def hold(_: ScoredTrace) -> None:
         begun.set()
-        go.wait(30)
+        go.wait(300)
 
     watching = handler(on_scored=hold)
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert begun.wait(30)
+    assert begun.wait(300)
     for _ in range(5):
         searching().invoke(ASK, {"callbacks": [watching]})
     assert watching.stats()["dropped"] == 3

@@ -360,8 +360,8 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "ignore", "-c", HEAD + textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KP_EXIT_TIMEOUT_S": "300"},
         check=True,
     )
 

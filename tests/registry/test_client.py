@@ -576,7 +576,7 @@ def in_new_process(code: str, *arguments: str) -> str:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr

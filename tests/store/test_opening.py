@@ -71,7 +71,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> str:
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # with the children it forked
@@ -386,7 +386,7 @@ class TestSqlite:
                 os.kill(os.getpid(), 9)
         """
         process = start(program, tmp_path / "x.db")
-        process.communicate(timeout=120)
+        process.communicate(timeout=600)
         assert process.returncode != 0
         with TraceStore(tmp_path / "x.db") as store:
             assert store.count() == 1

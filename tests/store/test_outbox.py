@@ -145,7 +145,7 @@ def test_a_waiting_sender_gets_its_turn(url):
     got = []
 
     def wait_for_it() -> None:
-        with TraceStore(url) as other, other.outbox.sending(30.0) as held:
+        with TraceStore(url) as other, other.outbox.sending(300.0) as held:
             got.append(held)
 
     with TraceStore(url) as store:
@@ -154,7 +154,7 @@ def test_a_waiting_sender_gets_its_turn(url):
             waiting.start()
             turn.set()
             assert held
-        waiting.join(30)
+        waiting.join(300)
     assert got == [True]
 
 
@@ -184,7 +184,7 @@ def test_a_killed_sender_leaves_the_way_free(url):
                 assert not held
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-        with store.outbox.sending(30.0) as held:
+        with store.outbox.sending(300.0) as held:
             assert held
 
 
