@@ -20,7 +20,9 @@ from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
+from kp_langchain.review.output import say_json, visible
 from kp_langchain.review.score import score
+from kp_langchain.review.trust import trust
 
 app = typer.Typer(
     name="kp-langchain",
@@ -39,6 +41,7 @@ app.command()(contributions.register)
 app.command()(score)
 app.command()(label)
 app.command()(doctor)
+app.command()(trust)
 
 
 def main() -> None:
@@ -91,7 +94,7 @@ def _list(
         total = store.count(domain=domain, decision=decision, min_score=min_score or None)
         if as_json:
             for run in runs:
-                print(json.dumps(_as_json(run), ensure_ascii=False))  # noqa: T201
+                say_json(_as_json(run))
             return
         console = make_console()
         if not runs:
@@ -119,7 +122,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
-    from kp_langchain.review.tables import make_console, steps_table, verdict_line, visible
+    from kp_langchain.review.tables import make_console, steps_table, verdict_line
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     with open_store(database or context.obj) as store:
@@ -133,7 +136,7 @@ def show(
                 "verdicts": [_as_json(verdict) for verdict in verdicts],
                 "trace": trace.model_dump(mode="json") if trace else None,
             }
-            print(json.dumps(_as_json(found) | more, ensure_ascii=False))  # noqa: T201
+            say_json(_as_json(found) | more)
             return
         console = make_console()
         console.print(Text(visible(found.objective), style="bold"))

@@ -12,6 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kp_langchain.review.output import visible
+
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import Contribution, StoredRun, Verdict
@@ -29,16 +31,15 @@ _WIDTH_FOR_BAR = 112
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
 
 
-def visible(text: str) -> str:
-    """Text of a run without what a terminal would obey: escapes and other control characters."""
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
-
-
 def make_console(**options: Any) -> Console:
-    """A console as wide as the terminal; what is piped elsewhere is not cut to 80 columns."""
-    console = Console(highlight=False, **options)
+    """A console as wide as the terminal; what is piped elsewhere is not cut to 80 columns.
+
+    It takes texts as they are: no markup, of which theirs may look like some.
+    """
+    plain = {"highlight": False, "markup": False, "emoji": False, **options}
+    console = Console(**plain)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=_PIPED_WIDTH, **options)
+        console = Console(width=_PIPED_WIDTH, **plain)
     return console
 
 
