@@ -65,6 +65,13 @@ class ConfigFile:
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     refused: tuple[str, ...] = ()
 
+    @property
+    def remedy(self) -> str:
+        """What to do so that all of it counts."""
+        if self.standing is Standing.FOREIGN:
+            return f"make it yours alone: chmod go-w {self.path}"
+        return f"if you have read it and want that: kp-langchain trust {self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -305,14 +312,11 @@ def _warn(file: ConfigFile) -> None:
     keys = ", ".join(file.refused[:_SHOWN_KEYS])
     if len(file.refused) > _SHOWN_KEYS:
         keys += f" and {len(file.refused) - _SHOWN_KEYS} more"
-    remedy = f"if you have read it and want that: kp-langchain trust {file.path}"
-    if file.standing is Standing.FOREIGN:
-        remedy = f"make it yours alone: chmod go-w {file.path}"
     warn_once(
         f"refused:{file.path}:{keys}",
         "%s is %s, so this in it does not count: %s; %s",
         file.path,
         file.standing.value,
         keys,
-        remedy,
+        file.remedy,
     )

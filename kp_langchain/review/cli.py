@@ -7,10 +7,10 @@ import json
 import sys
 from contextlib import suppress
 from datetime import datetime
+from io import StringIO
 from typing import Annotated, Any, Literal, Optional
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from kp_langchain import __version__
@@ -20,7 +20,7 @@ from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
-from kp_langchain.review.output import say_json, visible
+from kp_langchain.review.output import say, say_json, visible
 from kp_langchain.review.score import score
 from kp_langchain.review.trust import trust
 
@@ -47,10 +47,25 @@ app.command()(trust)
 def main() -> None:
     """Run the command line; an error of this package ends it with its message and status 1."""
     try:
-        app()
+        status = app(standalone_mode=False)
     except KPError as error:
-        Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        from kp_langchain.review.tables import make_console
+
+        make_console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
         sys.exit(1)
+    except typer.Abort:
+        say("Aborted!", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        # Wrong usage: typer would print the arguments, such as names of files, as they are.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        told = StringIO()
+        show(file=told)
+        say(told.getvalue().rstrip("\n"), file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _version(wanted: bool) -> None:
