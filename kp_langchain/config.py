@@ -312,7 +312,7 @@ class Settings(BaseSettings):
         if isinstance(self._trusting, str):
             raise ConfigError(f"without what a file says that is not trusted, {self._trusting}")
         # What a folder says must not decide what of another's runs is sent.
-        trusting = self._trusting._merged(domain, over)
+        trusting = self._trusting.policy_for(domain, over)
         if trusting != policy:
             warn_once(
                 f"policy of {domain}",
@@ -360,7 +360,8 @@ class Settings(BaseSettings):
                 )
 
     def _origin(self, domain: str, field: str) -> str:
-        origins = (self._trusting if isinstance(self._trusting, Settings) else self)._origins
+        trusting = self._trusting if isinstance(self._trusting, Settings) else self
+        origins = trusting._origins  # noqa: SLF001 - of this class
         default = origins.get(("", field), "the default")
         return origins.get((domain, field), default) if domain else default
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BufferedReader
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from kp_langchain import trusted
@@ -21,6 +22,7 @@ from kp_langchain._notices import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
+from kp_langchain.redaction.rules import KEY_CHARS_MIN
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
@@ -69,8 +71,8 @@ class ConfigFile:
     def remedy(self) -> str:
         """What to do so that all of it counts."""
         if self.standing is Standing.FOREIGN:
-            return f"make it yours alone: chmod go-w {self.path}"
-        return f"if you have read it and want that: kp-langchain trust {self.path}"
+            return f"make it yours alone: chmod go-w {quote(str(self.path))}"
+        return f"if you have read it and want that: kp-langchain trust {quote(str(self.path))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +178,12 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     if isinstance(redaction, dict):
         if isinstance(redaction.get("allow"), list):
             yield ("redaction", "allow")
-        if isinstance(redaction.get("pseudonym_key"), str):  # whoever knows it knows the people
+        pseudonym_key = redaction.get("pseudonym_key")
+        # Whoever has the key knows the people.
+        if isinstance(pseudonym_key, str) and len(pseudonym_key) >= KEY_CHARS_MIN:
             yield ("redaction", "pseudonym_key")
     domains = values.get("domains")
-    policies = [(("defaults",), values.get("defaults"))]
+    policies: list[tuple[tuple[str, ...], Any]] = [(("defaults",), values.get("defaults"))]
     if isinstance(domains, dict):
         policies += [(("domains", name), policy) for name, policy in domains.items()]
     for path, policy in policies:
@@ -228,9 +232,7 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
     # Does not wait for the other end of a pipe that somebody left there.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) if regular else 0
-    with open(  # noqa: PTH123 - Path.open takes no flags
-        path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)
-    ) as file:
+    with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             if regular:

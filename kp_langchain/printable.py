@@ -19,8 +19,9 @@ _IN_JSON = re.compile(r"[^\x20-\x7e]")
 def printable(text: str, *, keep: str = "") -> str:
     """Return `text` with every character replaced that is not to be seen as itself.
 
-    Blanks of other kinds become ordinary ones, line ends and tabs too, and U+FFFD stands for control,
-    format (bidirectional ones among them), private and unassigned characters and lone surrogates.
+    Blanks of other kinds become ordinary ones, line ends and tabs too. U+FFFD stands for control
+    and format characters (bidirectional ones among them), private and unassigned ones, and lone
+    surrogates.
 
     Args:
         text: Anybody's text.

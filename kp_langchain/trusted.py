@@ -84,11 +84,11 @@ def distrust(path: Path) -> bool:
         ConfigError: It cannot be written down.
     """
     entries = list(_entries_of(path))
-    try:
-        for entry in entries:
+    for entry in entries:
+        try:
             entry.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{entry} cannot be removed: {error.strerror or error}") from None
+        except OSError as error:
+            raise ConfigError(f"{entry} cannot be removed: {error.strerror or error}") from None
     return bool(entries)
 
 

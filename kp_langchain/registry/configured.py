@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def configured_registry(settings: Settings, url: str | None = None) -> Registry | None:
     """Return the registry at `url`, or else the one of the settings; None if there is none.
 
-    Its key is the one of the settings if that belongs to it (the registry that came with the key,
-    from the same source, or else the one of the settings), else the one that `kp-langchain register`
-    stored for it.
+    Its key is the one of the settings if that belongs to it: to the registry that came with the key
+    from the same source, or else the one of the settings. Otherwise it is the one that
+    `kp-langchain register` stored for it.
 
     Raises:
         ConfigError: The URL or the key cannot be used, or the file of keys cannot be read.

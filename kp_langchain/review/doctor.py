@@ -106,11 +106,10 @@ def findings(database: str | None = None) -> Iterator[Finding]:
 
 
 def _sources() -> Iterator[Finding]:
-    """Say which sources there are, the one that comes first in front, and what counts of each."""
+    """Say which sources there are, and what counts of each; the environment comes first."""
     from kp_langchain.config_files import places, read_files
 
-    variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
-    lines = [f"environment: {', '.join(variables) or 'nothing that begins with KP_'}"]
+    lines = []
     fault = None
     try:
         files = {file.path: file for file in read_files()}
@@ -126,6 +125,8 @@ def _sources() -> Iterator[Finding]:
         if file.refused:
             lines.append(f"  does not count: {', '.join(file.refused)}")
             lines.append(f"  {file.remedy}")
+    variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
+    lines.append(f"environment: {', '.join(variables) or 'nothing that begins with KP_'}")
     yield Finding("settings", "\n".join(lines))
     if fault is not None:
         yield Finding("settings", fault, broken=True)

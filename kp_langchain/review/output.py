@@ -16,7 +16,7 @@ def visible(text: str) -> str:
 
 def say(text: str, *, file: TextIO | None = None) -> None:
     """Print text on standard output, or to another file, as a terminal can be shown it."""
-    print(visible(text), file=file or sys.stdout)  # noqa: T201
+    print(visible(text), file=file or sys.stdout)
 
 
 def say_json(value: object) -> None:

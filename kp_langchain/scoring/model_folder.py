@@ -96,17 +96,19 @@ def _check_config(file: Path, config: Any) -> None:
         options = config.get(key) or {}
         if not isinstance(options, dict) or not _HARMLESS_OPTIONS.issuperset(options):
             raise _refusal(file, f"its {key} hold more than is known here to be harmless")
-    activation = config.get("activation_function")
-    if activation is not None and "in_features" in config:
-        if not isinstance(activation, str) or not _ACTIVATION.fullmatch(activation):
-            raise _refusal(
-                file, f"its activation_function {activation!r:.200} is none of torch's activations"
-            )
+    activation = config.get("activation_function", "")
+    # A name without a dot is one of transformers' own.
+    if not isinstance(activation, str) or (
+        "." in activation and not _ACTIVATION.fullmatch(activation)
+    ):
+        raise _refusal(
+            file, f"its activation_function {activation!r:.200} is none of torch's activations"
+        )
 
 
 def _is_known(attention: object) -> bool:
     values = attention.values() if isinstance(attention, dict) else [attention]
-    return all(value is None or (isinstance(value, str) and value in _ATTENTION) for value in values)
+    return all(isinstance(value, str | None) and value in _ATTENTION for value in values)
 
 
 def _entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -132,6 +134,6 @@ def _read(file: Path) -> Any:
 
 def _refusal(file: Path, why: str) -> ModelLoadError:
     return ModelLoadError(
-        f"the embedding model in {file.parent} is not loaded, because of {file.name}: {why}. Models "
-        "are loaded from weights and settings alone, and no code is run for them"
+        f"the embedding model in {file.parent} is not loaded, because of {file.name}: {why}. "
+        "Models are loaded from weights and settings alone, and no code is run for them"
     )

@@ -105,11 +105,7 @@ def word_embeddings(folder: Path) -> None:
 def activation(folder: Path) -> None:
     add_code(folder, "custom_st")
     set_module(folder, 2, "sentence_transformers.models.Dense", "2_Dense")
-    config = {
-        "in_features": 384, "out_features": 384, "bias": True,
-        "activation_function": "custom_st.Thing",
-    }  # fmt: skip
-    write_json(folder / "2_Dense" / "config.json", config)
+    write_json(folder / "2_Dense" / "config.json", {"activation_function": "custom_st.Thing"})
 
 
 def automatic_model(folder: Path) -> None:
@@ -231,8 +227,8 @@ def main() -> None:
         sys.path.insert(0, sys.argv[1])  # as it is for programs in the folder
         load(sys.argv[1])
         return
-    versions = [f"{n} {importlib.metadata.version(n)}" for n in ("sentence-transformers", "transformers")]
-    print(", ".join(versions))
+    for package in ("sentence-transformers", "transformers"):
+        print(package, importlib.metadata.version(package))
     for change in HOSTILE:
         with tempfile.TemporaryDirectory() as temporary:
             folder = model_folder(Path(temporary) / "model")

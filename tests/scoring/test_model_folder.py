@@ -1,4 +1,4 @@
-"""A model's folder is weights and settings: none of its code runs, whatever its settings ask for."""
+"""A model's folder is weights and settings: none of its code runs, whatever they ask for."""
 
 from __future__ import annotations
 
