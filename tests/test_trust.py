@@ -196,8 +196,7 @@ class TestTrust:
     ):
         for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
             monkeypatch.setenv(name, "here")
-        for name in ("config", "data"):
-            (folder / "here" / "kp_langchain").mkdir(parents=True, exist_ok=True)
+        (folder / "here" / "kp_langchain").mkdir(parents=True)
         (folder / "here" / "kp_langchain" / "kp.toml").write_text("registry_url = 'https://e.org'")
         (folder / "kp.toml").write_text("registry_url = 'https://e.org'")
         assert Settings().registry_url is None
