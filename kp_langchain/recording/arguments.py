@@ -118,20 +118,22 @@ def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> V
 def policies(
     given: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
 ) -> Callable[[str], DomainPolicy]:
-    """The function that tells a domain's policy: what was given, over what the settings say."""
+    """The function that tells a domain's policy: what was given, over what the settings say.
+
+    Raises:
+        ConfigError: It is no policy, or under one runs would be sent with too little redacted.
+    """
     if given is None:
         return settings.policy_for
+    over: Callable[[str], DomainPolicy | None]
     if isinstance(given, DomainPolicy):
         one = given
-        return lambda domain: one.merged_over(settings.policy_for(domain))
+        settings.refuse_leaks(["", *settings.domains], over := lambda _: one)
+        return lambda domain: settings.policy_for(domain, over(domain))
     if isinstance(given, Mapping) and all(isinstance(p, DomainPolicy) for p in given.values()):
-        several = dict(given)
-
-        def for_domain(domain: str) -> DomainPolicy:
-            base = settings.policy_for(domain)
-            return several[domain].merged_over(base) if domain in several else base
-
-        return for_domain
+        over = dict(given).get
+        settings.refuse_leaks(given, over)
+        return lambda domain: settings.policy_for(domain, over(domain))
     raise ConfigError(
         f"policy is {given!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
     )

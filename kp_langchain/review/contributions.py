@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from kp_langchain.errors import KPError
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.output import say, say_json, visible
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -46,7 +46,7 @@ def _list(
         found = store.outbox.entries(state=state, limit=limit)
         if as_json:
             for one in found:
-                print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+                say_json(_as_json(one))
             return
         counts = store.outbox.counts()
         console = make_console()
@@ -80,12 +80,12 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show one contribution, with what the registry said of it."""
-    from kp_langchain.review.tables import make_console, visible
+    from kp_langchain.review.tables import make_console
 
     with open_store(database or context.obj) as store:
         one = _found(store, contribution)
         if as_json:
-            print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+            say_json(_as_json(one))
             return
         lines = [
             f"{one.trace_id}  {one.standing_in_words}",
@@ -186,7 +186,7 @@ def retry(context: typer.Context, contribution: Id, database: Database = None) -
         if to != one.registry:
             again = replace(again, first_attempt_at=None)
         store.outbox.save(again)
-        print(f"{one.trace_id} is pending for {to}; send it: kp-langchain outbox send")  # noqa: T201
+        say(f"{one.trace_id} is pending for {to}; send it: kp-langchain outbox send")
 
 
 @outbox.command()
@@ -199,7 +199,7 @@ def drop(context: typer.Context, contribution: Id, database: Database = None) ->
                 f"{one.trace_id} was sent; take it back: kp-langchain withdraw {one.trace_id}"
             )
         store.outbox.remove(one.trace_id)
-        print(f"{one.trace_id} is no longer in the outbox")  # noqa: T201
+        say(f"{one.trace_id} is no longer in the outbox")
 
 
 def withdraw(contribution: Id, database: Database = None) -> None:
@@ -214,7 +214,7 @@ def withdraw(contribution: Id, database: Database = None) -> None:
         now = datetime.now(UTC)
         gone = replace(one, state="withdrawn", changed_at=now, body=None, reason=None, issues=None)
         store.outbox.save(replace(gone, withdraw_asked=False))
-        print(f"{one.trace_id} is withdrawn; its run stays in {store.location}")  # noqa: T201
+        say(f"{one.trace_id} is withdrawn; its run stays in {store.location}")
 
 
 def _delete(store: TraceStore, one: Contribution) -> None:
@@ -251,7 +251,7 @@ def register(
     stored_key(to.url)  # the key is shown once, so the file had better be in order before
     key = to.register(agent_id)
     path = save_key(to.url, agent_id, key)
-    print(f"{to.url} gave a key for {agent_id}; it is in {path}")  # noqa: T201
+    say(f"{to.url} gave a key for {agent_id}; it is in {path}")
 
 
 def configured(url: str | None = None) -> Registry | None:

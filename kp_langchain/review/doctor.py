@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -63,7 +63,7 @@ def doctor(database: Database = None) -> None:
     """
     from rich.text import Text
 
-    from kp_langchain.review.tables import make_console, visible
+    from kp_langchain.review.tables import make_console
 
     console = make_console()
     broken = 0
@@ -72,7 +72,7 @@ def doctor(database: Database = None) -> None:
         text = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
         text.append("BROKEN: " if finding.broken else "", style="red")
         margin = "\n" + " " * _TOPIC_WIDTH
-        text.append(visible(finding.said).replace("\n", margin))
+        text.append(finding.said.replace("\n", margin))
         console.print(text, soft_wrap=True)
     if broken:
         raise typer.Exit(1)
@@ -89,11 +89,13 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     yield Finding("kp-langchain", __version__)
     yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
     yield Finding("langchain-core", version("langchain-core"))
-    yield Finding("settings", _sources())
+    sources = list(_sources())
+    yield from sources
     try:
         settings = Settings()
     except KPError as error:
-        yield Finding("settings", str(error), broken=True)
+        if len(sources) == 1:
+            yield Finding("settings", str(error), broken=True)
     else:
         on = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
         yield Finding("recording", on)
@@ -103,17 +105,39 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     yield from _extras()
 
 
-def _sources() -> str:
-    from kp_langchain.config import config_file
+def _sources() -> Iterator[Finding]:
+    """Say which sources there are, and what counts of each; the environment comes first."""
+    from kp_langchain.config_files import places, read_files
 
-    file = config_file().expanduser().absolute()
+    lines = []
+    fault = None
+    try:
+        files = {file.path: file for file in read_files()}
+    except KPError as error:
+        files, fault = {}, str(error)
+    for place in places():
+        file = files.get(place.path)
+        if file is None:
+            lines.append(f"{'no file ' if place.content is None else ''}{place.path}")
+            continue
+        keys = ", ".join(_keys(file.values)) or "nothing"
+        lines.append(f"{file.path} ({file.standing.value}) says {keys}")
+        if file.refused:
+            lines.append(f"  does not count: {', '.join(file.refused)}")
+            lines.append(f"  {file.remedy}")
     variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
-    return "\n".join(
-        [
-            str(file) if file.exists() else f"no file {file}",
-            f"environment: {', '.join(variables) or 'nothing that begins with KP_'}",
-        ]
-    )
+    lines.append(f"environment: {', '.join(variables) or 'nothing that begins with KP_'}")
+    yield Finding("settings", "\n".join(lines))
+    if fault is not None:
+        yield Finding("settings", fault, broken=True)
+
+
+def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _keys(value, f"{prefix}{key}.")
+        elif value != {}:
+            yield f"{prefix}{key}"
 
 
 def _store(database: str | None) -> Finding:

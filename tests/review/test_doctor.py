@@ -14,6 +14,7 @@ from kp_langchain import TraceStore
 from kp_langchain.review.doctor import EXTRAS
 from tests.agents import ASK, handler, searching
 from tests.review.test_cli import ROOT, cli
+from tests.trusting import write_trusted
 
 HIDDEN = "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
 
@@ -67,7 +68,7 @@ def test_the_store_that_is_there_is_opened(onnx: str) -> None:
             watching = handler(store=store)
             searching().invoke(ASK, {"callbacks": [watching]})
             assert watching.flush()
-    Path("kp.toml").write_text('database_url = "runs.db"\n')
+    write_trusted('database_url = "runs.db"\n')
     done = cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200)
     assert done.returncode == 0, done.stdout
     assert row(done.stdout, "store") == f"{Path('runs.db').absolute()}, 3 runs"

@@ -49,6 +49,18 @@ def test_what_must_stay_does_not_enter(url, scored, options, registry):
         assert store.outbox.entries() == []
 
 
+@pytest.mark.parametrize("visibility", ["org", "network"])
+def test_what_only_has_its_secrets_redacted_never_enters(url, scored, visibility):
+    with TraceStore(url) as store:
+        one = scored(visibility=visibility)
+        one.trace.metadata.privacy_level = "private"
+        store.add(one, registry=REGISTRY)
+        assert store.outbox.entries() == []
+        for success in (False, True):
+            store.report_outcome(one.trace.id, success=success, registry=REGISTRY)
+            assert store.outbox.entries() == []
+
+
 def test_a_write_that_fails_leaves_neither(url, scored):
     bad = scored(1, visibility="org", tool_input={"n": 10**5000})
     with TraceStore(url) as store:
