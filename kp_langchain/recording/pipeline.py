@@ -51,6 +51,7 @@ DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 # a precedent for the others. Only the worker touches this.
 _siblings: OrderedDict[UUID, set[str]] = OrderedDict()
 _SIBLINGS_KEPT = 256
+_LARGE_TASK_BITS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,10 @@ def _task(metadata: Mapping[str, Any]) -> str | None:
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None
-    return sha256(str(task).encode(errors="replace")).hexdigest()
+    # Python refuses to write a large integer in decimals.
+    large = isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS
+    text = hex(task) if large else str(task)  # type: ignore[arg-type]
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 def _verdict(reports: list[tuple[str, Report]], redacted: Callable[[str], str]) -> Verdict | None:
