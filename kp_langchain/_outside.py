@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from _signal import getsignal  # type: ignore[import-not-found]  # without an enum for each
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -74,11 +75,11 @@ def _interrupts_its_caller(frame: FrameType) -> bool:
 
 def _signal_handlers() -> set[CodeType]:
     """The code of the handlers that are set: one may have let go of the frame it was given."""
-    codes = {_code(signal.getsignal(signum)) for signum in signal.valid_signals()}
-    return {code for code in codes if code is not None}
+    handlers = filter(callable, map(getsignal, range(1, signal.NSIG)))
+    return {code for code in map(_code, handlers) if code is not None}
 
 
-def _code(handler: Callable[..., Any] | int | None) -> CodeType | None:
+def _code(handler: Callable[..., Any]) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)

@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from functools import wraps
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from kp_langchain._outside import came_from_outside
@@ -34,6 +35,7 @@ MAX_ALL_ITEMS = 1000  # of a value, with what stands in its items
 MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
 _SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
 _STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
+_FIELDS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
 _WRITES_ALL = (BaseException.__str__, KeyError.__str__)  # whatever the exception was given
 _BYTES = (bytes, bytearray, memoryview)
@@ -116,11 +118,7 @@ def _kind(value: object) -> str:
 
 def error_text(error: object, limit: int) -> str:
     """`TypeName: message` of an exception, cut to `limit`."""
-    given = getattr(error, "args", ())
-    if type(error).__str__ in _WRITES_ALL and not all(isinstance(one, _SMALL) for one in given):
-        said = as_text(next(iter(given)) if len(given) == 1 else given, limit)
-    else:
-        said = describe(error, limit)
+    said = as_text(error, limit)
     name = clip(type(error).__name__, _KEY_CHARS)
     return clip(f"{name}: {said}" if said else name, limit)
 
@@ -151,6 +149,15 @@ def text_size(value: object) -> int:
 def _plain(value: object, room: list[int], depth: int) -> Any:
     """See `plain`; `room` is for how many more characters and items there is."""
     room[1] -= 1
+    try:
+        return _readable(value, room, depth)
+    except BaseException as error:  # somebody else's value, which may do anything
+        if came_from_outside(error):
+            raise
+        return _kind(value)
+
+
+def _readable(value: object, room: list[int], depth: int) -> Any:
     if value is None or value is True or value is False:
         room[0] -= _NUMBER_CHARS
         return value
@@ -244,17 +251,23 @@ def _bytes(value: bytes | bytearray | memoryview) -> str:
 
 
 def _fields(value: object) -> Mapping[str, object] | None:
-    """The fields of a pydantic model or dataclass instance, by reference; None for others."""
+    """The fields of an object that would write out all of them, by reference; None for others.
+
+    Those of pydantic, dataclasses and attrs, namespaces, and LangGraph's `Send`.
+    """
     if isinstance(value, type):
         return None
     cls = type(value)
-    if hasattr(cls, "model_fields") or hasattr(cls, "__dataclass_fields__"):
-        found = getattr(value, "__dict__", None)
-        if found is None:  # it keeps them in slots
-            names = islice(getattr(cls, "__dataclass_fields__", ()), MAX_ITEMS)
-            found = {name: getattr(value, name, None) for name in names}
-        return found if isinstance(found, Mapping) else None
-    return None
+    names = next((found for name in _FIELDS if (found := getattr(cls, name, None))), None)
+    if cls.__name__ == "Send" and hasattr(cls, "__slots__"):
+        names = cls.__slots__
+    if names is None and not isinstance(value, SimpleNamespace):
+        return None
+    found = getattr(value, "__dict__", None)
+    if found is None:  # it keeps them in slots
+        listed = (getattr(name, "name", name) for name in islice(names or (), MAX_ITEMS))
+        found = {name: getattr(value, name, None) for name in listed}
+    return found if isinstance(found, Mapping) else None
 
 
 def as_text(value: object, limit: int, depth: int = 0) -> str:
@@ -273,12 +286,10 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
     Messages give their text, documents their page content, commands the messages they carry,
     structures themselves in the form of `plain`, for `written` to write out when there is time.
     """
-    if isinstance(value, str):
-        return clip(value, limit)
     if value is None:
         return ""
     try:
-        return _gist(value, limit, depth)
+        return clip(value, limit) if isinstance(value, str) else _gist(value, limit, depth)
     except BaseException as error:  # somebody else's value, which may do anything
         if came_from_outside(error):
             raise
@@ -288,6 +299,10 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
 def _gist(value: object, limit: int, depth: int) -> Any:
     if isinstance(value, _BYTES):
         return clip(_bytes(value), limit)
+    if isinstance(value, BaseException):
+        if type(value).__str__ not in _WRITES_ALL or all(type(one) in _SMALL for one in value.args):
+            return describe(value, limit)
+        return gist(value.args, limit, depth)
     if is_message(value):
         return message_text(value, limit)
     page = getattr(value, "page_content", None)
@@ -299,8 +314,10 @@ def _gist(value: object, limit: int, depth: int) -> Any:
         return _joined((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
     if isinstance(value, (list, tuple)) and value and all(map(_is_block, value[:MAX_ITEMS])):
         return content_text(value, limit)
-    fields = _fields(value) if depth < MAX_DEPTH else None
+    fields = _fields(value)
     if fields is not None or isinstance(value, _STRUCTURE):
+        if depth >= MAX_DEPTH:
+            return "..."
         shape = _plain(value if fields is None else fields, [limit, MAX_ALL_ITEMS], depth)
         return clip(shape, limit) if isinstance(shape, str) else shape
     return describe(value, limit)
@@ -331,7 +348,8 @@ def is_message(value: object) -> bool:
     )
 
 
-def messages_in(value: object) -> list[Any]:
+@contained(())
+def messages_in(value: object) -> Sequence[Any]:
     """The messages that a node's output carries: plain, in a state, or in a `Command`.
 
     At most `MAX_ALL_ITEMS` of its items are looked at.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text, clip, written
+from kp_langchain.recording.messages import as_text, clip, contained, written
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -126,10 +126,9 @@ class RunRecord:
         self.run_id, _, name, self.metadata = start
         self.name = short_name(name)
         self.last_seen_s = time.monotonic()
-        domain = self.metadata.get("kp_domain")
-        self.domain = clip(domain, 4 * NAME_CHARS).strip()[:100] if isinstance(domain, str) else ""
+        self.domain = clip(text_in(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
-        self.langgraph = self.metadata.get("ls_integration") in _GRAPHS
+        self.langgraph = text_in(self.metadata, "ls_integration") in _GRAPHS
         self.room_chars = self.recorder.bounds.run_chars
         tail = self.recorder.bounds.steps // 2
         self.steps_bound = self.recorder.bounds.steps - tail
@@ -177,6 +176,14 @@ class RunRecord:
             self.mark(mark, call)
 
 
+@contained("")
+def text_in(metadata: Mapping[str, Any], key: str) -> str:
+    """The text that a run's metadata hold under `key`; "" if they hold none."""
+    found = metadata.get(key)
+    return found if isinstance(found, str) else ""
+
+
+@contained(None)
 def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
     """The LangGraph thread that a run's metadata name, as text."""
     found = metadata.get("thread_id")

@@ -41,6 +41,7 @@ from kp_langchain.recording.record import (
     RunRecord,
     Start,
     short_name,
+    text_in,
     thread_id_in,
 )
 from kp_langchain.recording.run_tree import OpenRun, RunTree
@@ -196,7 +197,7 @@ class Recorder(RunTree):
         if entry.interrupted:  # a graph inside this run paused; what starts next says it went on
             root.interrupted = True
             root.thread_id = entry.thread_id or root.thread_id
-        if entry.limit_node and isinstance(outputs, Mapping) and outputs.get("jump_to") == "end":
+        if entry.limit_node and _jumps_to_end(outputs):
             root.limit_reached = True
         if root.pending:
             self._note_unstarted(root, outputs)
@@ -286,9 +287,7 @@ class Recorder(RunTree):
             return
         root, call = made
         # Attempts of one call stand under one parent, or one LangGraph task, with one input.
-        place = start.metadata.get("langgraph_checkpoint_ns")
-        if not isinstance(place, str) or not place:
-            place = call.key[0]  # type: ignore[index]
+        place = text_in(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _shape(messages))
         if not root.fallback_objective:
             root.fallback_objective = objective_in(messages, self._text_chars)
@@ -440,6 +439,11 @@ def _says_error(output: object) -> bool:
     return is_command(output) and any(
         getattr(message, "status", None) == "error" for message in messages_in(output)
     )
+
+
+@contained(False)
+def _jumps_to_end(outputs: object) -> bool:
+    return isinstance(outputs, Mapping) and bool(outputs.get("jump_to") == "end")
 
 
 @contained((0, 0, ""))
