@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 
 class ForkSafeLock:
@@ -16,19 +17,17 @@ class ForkSafeLock:
     ever, because that thread does not exist in the child; such a lock is replaced there. One that
     the forking thread itself held stays its own, so leaving the `with` block works on both sides.
     It is re-entrant because the garbage collector may call back into code that takes it again.
+    `with` calls the methods of the lock itself: in an `__enter__` of our own, a signal handler's
+    exception could come between taking the lock and the block, and nobody would release it.
     """
 
     __slots__ = ("__weakref__", "_lock")
+    __enter__ = property(attrgetter("_lock.__enter__"))
+    __exit__ = property(attrgetter("_lock.__exit__"))
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         _LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
     def _renew_if_orphaned(self) -> None:
         if self._lock.acquire(blocking=False):

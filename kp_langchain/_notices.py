@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._outside import came_from_outside
 from kp_langchain.errors import KPError
 from kp_langchain.printable import one_line, printable_fields
 
@@ -55,8 +56,11 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         if is_new:
             _seen.add(kind)
     if is_new:
-        with suppress(Exception):
+        try:
             _LOGGER.warning(message, *args)
+        except Exception as error:
+            if came_from_outside(error):
+                raise
 
 
 def tell_event(message: str, *args: object, fields: Mapping[str, object]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.store import TraceStore, default_store
@@ -85,14 +86,16 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
     def ask(inputs: Any) -> str:
         try:
             said = objective(inputs)
-        except Exception as error:  # noqa: BLE001 - the caller's function
+        except BaseException as error:
+            if came_from_outside(error):
+                raise
             warn_once(
                 f"objective:{type(error).__name__}",
                 "the objective function raised %s; the usual places are searched instead",
                 told(error),
             )
             return ""
-        return said.strip() if isinstance(said, str) else ""
+        return str.strip(said) if isinstance(said, str) else ""
 
     return ask
 

@@ -7,6 +7,7 @@ a handler that is not inline 40 % CPU in async agents.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
@@ -46,18 +48,29 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _guarded(event: Event) -> Event:
-    """Keep whatever goes wrong in a callback away from the agent; count it."""
+    """Keep whatever goes wrong in a callback away from the agent; count it.
+
+    What a signal handler raises meanwhile is the host's, and passes.
+    """
 
     @wraps(event)
     def call(self: KPCallbackHandler, *args: Any, **kwargs: Any) -> None:
         try:
             event(self, *args, **kwargs)
-        except KeyboardInterrupt:
-            raise  # the user's, not ours
-        except BaseException as error:  # noqa: BLE001 - not even a SystemExit of our making
+        except BaseException as error:  # not even a SystemExit of our making
+            if came_from_outside(error):
+                raise
             self._callback_failed(event.__name__, error)
 
     return cast("Event", call)
+
+
+class _OnlyFromOutside:
+    """LangChain asks a handler, in its `except` block, whether to raise what it caught again."""
+
+    def __get__(self, handler: object, kind: type | None = None) -> bool:
+        error = sys.exc_info()[1]
+        return error is not None and came_from_outside(error)
 
 
 class KPCallbackHandler(BaseCallbackHandler):
@@ -100,7 +113,7 @@ class KPCallbackHandler(BaseCallbackHandler):
     """
 
     run_inline = True
-    raise_error = False
+    raise_error = cast("bool", _OnlyFromOutside())
 
     def __init__(
         self,
@@ -293,12 +306,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         Returns:
             `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
-            (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
-            record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
-            `waiting_to_store` now (with verdicts on runs), and `not_stored`, given up; `rescored`
-            after a verdict, `verdict_errors`; `adopted`: runs of a process that is gone, scored
-            here and counted nowhere else; `callback_errors`, `scorer_errors`,
-            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
+            (never ended), `handed_over` (resumed with another handler, or left to the process that
+            this one was forked from), `empty` (nothing to record), `dropped` (queue full),
+            `failed`. Besides: of the scored ones those that are `waiting_to_store` now (with
+            verdicts on runs), and `not_stored`, given up; `rescored` after a verdict,
+            `verdict_errors`; `adopted`: runs of a process that is gone, scored here and counted
+            nowhere else; `callback_errors`, `scorer_errors`, `outcome_errors`,
+            `redaction_errors`, `on_scored_errors`, `dropped_steps`, and `dropped_texts`: texts of
+            steps that were left out because their run had reached `max_run_chars`;
             `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
             many late ones hang; and `over_budget`: runs whose scoring took longer than
@@ -307,10 +322,10 @@ class KPCallbackHandler(BaseCallbackHandler):
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
-            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
-            "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors", "scorer_errors",
-            "adopted",
+            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
+            "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
+            "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+            "scorer_errors", "adopted",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -334,6 +349,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             return
         if record.dropped_steps:
             self._tally.add("dropped_steps", record.dropped_steps)
+        if record.dropped_texts:
+            self._tally.add("dropped_texts", record.dropped_texts)
         lane = self._pipeline.lane
         if worker.intake.waiting + lane.waiting >= self._max_queue:
             self._tally.add("dropped")

@@ -70,6 +70,7 @@ _LONGEST_WAIT_FOR_MODEL_S = 30.0
 _siblings: OrderedDict[UUID, frozenset[str]] = OrderedDict()
 _siblings_lock = ForkSafeLock()
 _SIBLINGS_KEPT = 256
+_LARGE_TASK_BITS = 2048
 
 
 class ScorerError(KPError, TypeError):
@@ -415,7 +416,10 @@ def _task(metadata: Mapping[str, Any]) -> str | None:
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None
-    return sha256(str(task).encode(errors="replace")).hexdigest()
+    # Python refuses to write a large integer in decimals.
+    large = isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS
+    text = hex(task) if large else str(task)  # type: ignore[arg-type]
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 def build_trace(

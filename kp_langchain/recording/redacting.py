@@ -96,7 +96,7 @@ class Redactor:
             out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
         if "input" in out:
             whole = self._redact(out["input"], level)
-            out["input"] = {"input": whole} if whole == UNREDACTABLE else whole
-        if "input" in out:
-            out["input"] = plain(out["input"], self._bound)
+            out["input"] = plain(
+                whole if isinstance(whole, dict) else {"input": whole}, self._bound
+            )
         return out
