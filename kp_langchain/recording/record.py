@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -97,6 +98,7 @@ class RunRecord:
     room_chars: int = field(init=False)
     head: list[tuple[Mark, Call]] = field(default_factory=list)
     dropped_steps: int = 0
+    process_id: int = field(default_factory=os.getpid)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_seen_s: float = field(init=False)
     objective: str = ""

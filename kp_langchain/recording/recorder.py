@@ -6,6 +6,7 @@ whatever thread the event comes from, and takes no lock.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -82,7 +83,9 @@ class Recorder(RunTree):
             return
         self._forget(root)
         root.ending = ending
-        if ending == "paused":
+        if root.process_id != os.getpid():  # begun before a fork: the parent's to record
+            self.tally.add("handed_over")
+        elif ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
                 self.tally.add("abandoned")
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,9 +66,10 @@ class TraceStore:
     def __repr__(self) -> str:
         return f"TraceStore({self.location!r})"
 
-    def __reduce__(self) -> tuple[type[TraceStore], tuple[str | Path | None]]:
-        # To another process the store travels as its address; connections stay behind.
-        return (TraceStore, (self._location.url or self._location.path,))
+    def __reduce__(self) -> tuple[Callable[..., TraceStore], tuple[str | Path | None]]:
+        # To another process the store travels as its address, password included; connections stay
+        # behind. What arrives there several times is one store.
+        return (default_store, (self._location.url or self._location.path,))
 
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
