@@ -104,6 +104,14 @@ def system_exit() -> None:
 @program("os._exit")
 def os_exit() -> None:
     play(5)
+    handler().flush()
+    play(5)
+    os._exit(0)
+
+
+@program("os._exit before the store was opened")
+def os_exit_at_once() -> None:
+    play(5)
     os._exit(0)
 
 

@@ -8,6 +8,7 @@ then was lost.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import random
@@ -38,8 +39,8 @@ ENDS: dict[str, End] = {}
 # Python is given no chance there, or the program asked for none: what is lost is the time between
 # a run's end and the disk.
 ABRUPT = {
-    "os._exit", "os.fork, child ends by os._exit", "SIGTERM", "kill -9",
-    *(name for name in PROGRAMS if name.startswith("with Pool()")),
+    "os.fork, child ends by os._exit", "SIGTERM", "kill -9",
+    *(name for name in PROGRAMS if name.startswith(("with Pool()", "os._exit"))),
 }  # fmt: skip
 
 
@@ -184,8 +185,8 @@ def interrupted(folder: Path) -> str:
 
 def killed_at_random(folder: Path, name: str, number: int, *expected: int) -> str:
     with program(folder, name) as process:
-        wait_until(lambda: len(finished_in(folder)) >= 5, process, folder, "it plays")
-        time.sleep(random.uniform(0.0, 0.1))
+        wait_until(lambda: durable_in(folder / STORE) > 0, process, folder, "it plays")
+        time.sleep(random.uniform(0.0, 0.5))
         process.send_signal(number)
         ended(process, folder, *expected)
     return "at a random moment of an endless loop of runs"
@@ -217,9 +218,13 @@ def served(
     signals: tuple[int, ...] = (signal.SIGTERM,),
     expected: tuple[int, ...] = (0,),
     load: bool = False,
+    opened: bool = False,
     path: str = "/",
 ) -> str:
-    """Ask a service that listens on the socket `s`, then end it; idle, or while it is asked."""
+    """Ask a service that listens on the socket `s`, then end it; idle, or while it is asked.
+
+    With `opened`, it is asked once more after its first run is on disk, as in a longer life.
+    """
     socket = folder / "s"
     answered = Counter[str]()
 
@@ -241,6 +246,9 @@ def served(
     with started(folder, sys.executable, "-m", *command) as process:
         with new_client() as client:
             wait_until(lambda: socket.exists() and ask(client), process, folder, "it answers")
+            if opened:
+                written = functools.partial(durable_in, folder / STORE)
+                wait_until(lambda: written() > 0, process, folder, "a run is on disk")
             for _ in range(REQUESTS):
                 ask(client)
         stop = threading.Event()
@@ -266,26 +274,44 @@ BY_SIGTERM = (0, -signal.SIGTERM)
 
 def enter_uvicorn() -> None:
     for load in (False, True):
-        when = ", mid-load" if load else ", idle"
-        for name, more in {
-            f"uvicorn{when}": [APP],
-            f"uvicorn, lifespan{when}": [f"{APP}_with_lifespan"],
-            f"uvicorn, 4 workers{when}": [APP, "--workers", "4"],
-            f"uvicorn, 4 workers, lifespan{when}": [f"{APP}_with_lifespan", "--workers", "4"],
-        }.items():
-            end(name, "uvicorn", "starlette")(
-                lambda folder, more=more, load=load: served(
-                    folder, [*UVICORN, *more], load=load, expected=BY_SIGTERM
+        when = "mid-load" if load else "idle"
+        for workers in ([], ["--workers", "4"]):
+            name = f"uvicorn{', 4 workers' if workers else ''}"
+
+            def end_it(
+                folder: Path,
+                *,
+                app: str = APP,
+                load: bool = load,
+                workers: list[str] = workers,
+                opened: bool = True,
+            ) -> str:
+                return served(
+                    folder,
+                    [*UVICORN, app, *workers],
+                    load=load,
+                    opened=opened,
+                    expected=BY_SIGTERM,
                 )
+
+            plain = f"{name}, {when}"
+            ABRUPT.update({plain, f"{plain}, at once"})
+            end(plain, *SERVICE)(end_it)
+            if not load:
+                end(f"{plain}, at once", *SERVICE)(functools.partial(end_it, opened=False))
+            end(f"{name}, lifespan, {when}", *SERVICE)(
+                functools.partial(end_it, app=f"{APP}_with_lifespan", opened=False)
             )
 
 
+SERVICE = ("uvicorn", "starlette")
 enter_uvicorn()
 
 
-@end("uvicorn, run in a thread of its pool, mid-load", "uvicorn", "starlette")
+@end("uvicorn, lifespan, runs in threads, mid-load", *SERVICE)
 def uvicorn_threads(folder: Path) -> str:
-    return served(folder, [*UVICORN, APP], load=True, expected=BY_SIGTERM, path="/thread")
+    app = f"{APP}_with_lifespan"
+    return served(folder, [*UVICORN, app], load=True, expected=BY_SIGTERM, path="/thread")
 
 
 GUNICORN = ["gunicorn", "--bind", "unix:s", "--log-level", "error", "-w", "2"]
@@ -311,13 +337,20 @@ def enter_gunicorn() -> None:
             lambda folder, more=more: served(folder, [*GUNICORN, "--max-requests", "3", *more])
         )
     for kind, needed in {"uvicorn.workers.UvicornWorker": "uvicorn", "asgi": "gunicorn"}.items():
-        for load in (False, True):
-            when = "mid-load" if load else "idle"
-            end(f"gunicorn {kind.rpartition('.')[2]}, TERM, {when}", "gunicorn", needed)(
-                lambda folder, kind=kind, load=load: served(
-                    folder, [*GUNICORN, "-k", kind, f"{APP}()"], load=load
+        for app, lifespan in {APP: "", f"{APP}_with_lifespan": ", lifespan"}.items():
+            for load in (False, True):
+                when = "mid-load" if load else "idle"
+                name = f"gunicorn {kind.rpartition('.')[2]}{lifespan}, TERM, {when}"
+                if needed == "uvicorn" and not lifespan:
+                    ABRUPT.add(name)  # it ends as uvicorn does
+                end(name, "gunicorn", "starlette", needed)(
+                    lambda folder, app=app, kind=kind, load=load: served(
+                        folder,
+                        [*GUNICORN, "-k", kind, f"{app}()"],
+                        load=load,
+                        opened=not app.endswith("lifespan"),
+                    )
                 )
-            )
 
 
 enter_gunicorn()
@@ -382,14 +415,23 @@ def xdist(folder: Path) -> str:
 # ---------------------------------------------------------------- the account
 
 
-def unscored(path: Path) -> int:
-    """Drafts of runs that wait to be scored."""
-    with closing(sqlite3.connect(path)) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if "unscored" not in tables:
-            return 0
-        (count,) = connection.execute("SELECT count(*) FROM unscored").fetchone()
-        return int(count)
+def count_in(path: Path, *tables: str) -> int:
+    """Rows of these tables together; 0 as long as the store is not made."""
+    if not path.exists():
+        return 0
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as connection:
+        known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        counts = [
+            connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+            for table in tables
+            if table in known
+        ]
+        return sum(counts)
+
+
+def durable_in(path: Path) -> int:
+    """Runs on disk, scored or not."""
+    return count_in(path, "runs", "unscored")
 
 
 def stored_in(folder: Path) -> Counter[str]:
@@ -400,7 +442,9 @@ def stored_in(folder: Path) -> Counter[str]:
     with handler("next", store=path) as watching:
         searching().invoke(ASK, {"callbacks": [watching]})
         until = time.monotonic() + ENOUGH_S
-        while not watching.flush(ENOUGH_S) or (unscored(path) and time.monotonic() < until):
+        while not watching.flush(ENOUGH_S) or (
+            count_in(path, "unscored") and time.monotonic() < until
+        ):
             time.sleep(0.01)
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT run_id FROM runs WHERE domain != 'next'").fetchall()
