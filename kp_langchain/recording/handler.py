@@ -7,6 +7,7 @@ a handler that is not inline 40 % CPU in async agents.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -143,6 +144,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._last: ScoredTrace | None = None
         self._has_looked = False
         self._hears_graphs = False
+        self._opened_in = 0  # the process in which its store was opened
         self._max_queue = settings.max_queue
         agent_id = agent_id or settings.agent_id
         worker.exit_timeout_s = settings.exit_timeout_s
@@ -471,6 +473,11 @@ class KPCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if not self._hears_graphs:
             self._hears_graphs = hear_graph_events(self)
+        if self._writer is not None and self._opened_in != os.getpid():
+            self._opened_in = os.getpid()
+            # Opening a store takes half a second: as a rule less than a run, which waits for it
+            # in memory otherwise, and is lost if the process is killed.
+            self._writer.start(self._adopt)
         self._recorder.chain_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.tools import tool
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -120,3 +123,22 @@ def test_fastapi_takes_it() -> None:
         with TestClient(app) as client:
             assert client.get("/").json() == "42"
         assert store.count() == 1
+
+
+def test_the_store_opens_while_the_first_run_is_under_way() -> None:
+    opened = []
+
+    @tool
+    def wait(q: str) -> str:
+        """Wait for the store."""
+        for _ in range(6000):
+            if Path("runs.db").exists():
+                opened.append(q)
+                break
+            time.sleep(0.01)
+        return q
+
+    with handler(store="runs.db") as watching:
+        made = agent(say("", call("wait", q="a")), say("42"), tools=(wait,))
+        made.invoke(ASK, {"callbacks": [watching]})
+    assert opened == ["a"]
