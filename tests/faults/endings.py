@@ -13,6 +13,7 @@ import importlib.util
 import os
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +25,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from tests.agents import ASK, handler, searching
 from tests.faults.ending_programs import FINISHED, IN_A_TOOL, PROGRAMS, STORE
@@ -211,6 +210,19 @@ def exits_on_sigterm(folder: Path) -> str:
 # ---------------------------------------------------------------- web services
 
 
+def is_answered(address: Path, path: str) -> bool:
+    """Ask a service on a Unix socket, on a connection for this request alone."""
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.settimeout(ENOUGH_S)
+        connection.connect(str(address))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+        return answer.startswith(b"HTTP/1.1 200") and b"42" in answer
+    return False
+
+
 def served(
     folder: Path,
     command: list[str],
@@ -225,32 +237,25 @@ def served(
 
     With `opened`, it is asked once more after its first run is on disk, as in a longer life.
     """
-    socket = folder / "s"
+    address = folder / "s"
     answered = Counter[str]()
 
-    def ask(client: httpx.Client) -> bool:
-        with suppress(httpx.HTTPError):
-            good = client.get(f"http://service{path}").text == "42"
-            answered["runs"] += good
-            return good
-        return False
+    def ask() -> bool:
+        good = is_answered(address, path)
+        answered["runs"] += good
+        return good
 
     def ask_again_and_again(stop: threading.Event) -> None:
-        with new_client() as client:
-            while not stop.is_set() and ask(client):
-                pass
-
-    def new_client() -> httpx.Client:
-        return httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=ENOUGH_S)
+        while not stop.is_set() and ask():
+            pass
 
     with started(folder, sys.executable, "-m", *command) as process:
-        with new_client() as client:
-            wait_until(lambda: socket.exists() and ask(client), process, folder, "it answers")
-            if opened:
-                written = functools.partial(durable_in, folder / STORE)
-                wait_until(lambda: written() > 0, process, folder, "a run is on disk")
-            for _ in range(REQUESTS):
-                ask(client)
+        wait_until(ask, process, folder, "it answers")
+        if opened:
+            written = functools.partial(durable_in, folder / STORE)
+            wait_until(lambda: written() > 0, process, folder, "a run is on disk")
+        for _ in range(REQUESTS):
+            ask()
         stop = threading.Event()
         clients = [threading.Thread(target=ask_again_and_again, args=(stop,)) for _ in range(8)]
         for one in clients if load else ():
@@ -259,9 +264,8 @@ def served(
             wait_until(lambda: answered["runs"] >= 60, process, folder, "many are answered")
         for number in signals:
             process.send_signal(number)
-        time.sleep(0.3 if load else 0.0)
-        stop.set()  # uvicorn waits for whoever keeps asking on a connection accepted just now
         ended(process, folder, *expected)
+        stop.set()
         for one in clients if load else ():
             one.join()
     return f"in mid-load, {len(clients)} clients" if load else ""
