@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from inspect import iscoroutinefunction
 from pathlib import Path
+from pickle import PicklingError
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
@@ -78,6 +81,44 @@ def check(
         raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
     if agent_id is not None and not isinstance(agent_id, str):
         raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
+
+
+def to_send(given: Mapping[str, Any], store: TraceStore | None) -> dict[str, Any]:
+    """Return the handler's arguments as they go to another process.
+
+    Args:
+        given: The arguments as they were given.
+        store: What the argument of that name stands for in this process.
+
+    Raises:
+        pickle.PicklingError: One is a function that another process cannot find.
+    """
+    functions = {
+        **{name: given[name] for name in ("outcome", "on_scored", "objective", "redactor")},
+        **{f"verifiers[{at}]": one for at, one in enumerate(given["verifiers"])},
+    }
+    for name, function in functions.items():
+        # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
+        if not _can_be_found(function) and not any(
+            module.endswith("cloudpickle") for module in sys.modules
+        ):
+            raise PicklingError(
+                f"{name} is {function!r}, which another process cannot find; give a function that "
+                "is defined at the top of a module, or send the handler with cloudpickle"
+            )
+    # A relative path means another file where the working folder is another.
+    absolute = {"store": store} if isinstance(given["store"], (str, Path)) else {}
+    return {**given, **absolute}
+
+
+def _can_be_found(function: object) -> bool:
+    """Whether another process can import a function by its name; True for what is none."""
+    if not isinstance(function, FunctionType):
+        return True  # whether it can be sent, its own class knows
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:

@@ -7,14 +7,15 @@ a handler that is not inline 40 % CPU in async agents.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -143,6 +144,12 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective=objective,
             redactor=redactor,
         )
+        given = {
+            "domain": domain, "policy": policy, "scorer": scorer, "store": store,
+            "registry": registry, "outcome": outcome, "verifiers": verifiers,
+            "verifier_timeout_s": verifier_timeout_s, "agent_id": agent_id,
+            "on_scored": on_scored, "objective": objective, "redactor": redactor,
+        }  # fmt: skip
         settings = Settings.current()
         self.domain = domain
         self._disabled = settings.disabled
@@ -150,6 +157,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._last: ScoredTrace | None = None
         self._has_looked = False
         self._hears_graphs = False
+        self._opened_in = 0  # the process in which its store was opened
         self._max_queue = settings.max_queue
         agent_id = agent_id or settings.agent_id
         worker.exit_timeout_s = settings.exit_timeout_s
@@ -171,6 +179,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._tally = self._recorder.tally
         kept_in = arguments.store_of(store, settings)
         self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
+        self._to_send = partial(arguments.to_send, given, kept_in)
         goes_to = arguments.registry_of(registry, kept_in, settings)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
@@ -197,6 +206,23 @@ class KPCallbackHandler(BaseCallbackHandler):
             redactor=redactor,
             tally=self._tally,
         )
+
+    # ---------------------------------------------------------------- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To another process (spawn, joblib, Ray) it travels as its arguments, passwords and keys in
+        # them included; what was left to the settings is up to the settings there.
+        return self._to_send()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        KPCallbackHandler.__init__(self, **state)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        # Frameworks copy lists of callbacks; whoever made the handler asks it for the runs.
+        return self
 
     # ---------------------------------------------------------------- for its owner
 
@@ -335,11 +361,45 @@ class KPCallbackHandler(BaseCallbackHandler):
             "paused": paused.count(self._recorder),
         }
 
-    def close(self) -> None:
-        """Score what ended, give up what is still under way, and record nothing more."""
+    def close(self, timeout: float | None = None) -> None:
+        """Score and store what ended, abandon what is still under way, and record nothing more.
+
+        `with handler:` and `async with handler:` do so at the end of the block, where they wait at
+        most `exit_timeout_s`; the latter waits in a thread, so that the event loop goes on.
+
+        Args:
+            timeout: Seconds to wait at most; None waits as long as it takes.
+        """
         self._closed = True
         self._recorder.close()
-        self.flush()
+        self.flush(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(worker.exit_timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _in_a_thread(lambda: self.close(worker.exit_timeout_s))
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Store, and send, what is recorded, when a web service ends.
+
+        A server such as uvicorn may end its process without Python's exit hooks. It waits for
+        this one: `FastAPI(lifespan=handler.lifespan)`, the same for Starlette; in a lifespan of
+        your own, `async with handler.lifespan(): yield`. It waits at most `exit_timeout_s`, and
+        the event loop goes on meanwhile. The handler remains usable, since an application may be
+        started again, as tests do.
+        """
+        try:
+            yield
+        finally:
+            await _in_a_thread(lambda: self.send(worker.exit_timeout_s))
 
     # ---------------------------------------------------------------- inside
 
@@ -429,6 +489,11 @@ class KPCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if not self._hears_graphs:
             self._hears_graphs = hear_graph_events(self)
+        if self._writer is not None and self._opened_in != os.getpid():
+            self._opened_in = os.getpid()
+            # Opening a store takes half a second: as a rule less than a run, which waits for it
+            # in memory otherwise, and is lost if the process is killed.
+            self._writer.start(self._adopt)
         self._recorder.chain_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
         )
@@ -571,6 +636,20 @@ class KPCallbackHandler(BaseCallbackHandler):
     @_guarded
     def on_resume(self, event: Any) -> None:
         self._recorder.resumed(event.run_id)
+
+
+async def _in_a_thread(function: Callable[[], object]) -> None:
+    """Call a function in a thread of its own and wait for it without blocking the event loop."""
+    # Here, because it takes its time to import, and whoever awaits has imported it.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    # Not the loop's own pool: agents may occupy all of it.
+    pool = ThreadPoolExecutor(1, "kp_closing")
+    try:
+        await asyncio.get_running_loop().run_in_executor(pool, function)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _as_uuid(run: UUID | str) -> UUID | None:

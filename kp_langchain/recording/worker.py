@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain._notices import told, warn_once
+from kp_langchain.recording import process_ends
 from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
 log = logging.getLogger("kp_langchain")
@@ -89,6 +90,7 @@ class Worker:
                 self._caller.prepare()
             if self._running:
                 return
+            process_ends.watch(finish)
             thread = threading.Thread(
                 target=_work, args=(self._jobs, self._section), name=self._name, daemon=True
             )

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
@@ -94,6 +95,10 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"Registry({self._url!r}, api_key={'***' if self._key else None})"
+
+    def __reduce__(self) -> tuple[partial[Registry], tuple[()]]:
+        # To another process it travels as its arguments, the key among them, as a SecretStr.
+        return (partial(type(self), self._url, api_key=self._key, timeout_s=self._timeout_s), ())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Registry):

@@ -80,6 +80,10 @@ class LocalModel:
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
 
+    def __reduce__(self) -> tuple[type[LocalModel], tuple[str | None]]:
+        # To another process it travels as its name, and is loaded there when it is needed.
+        return (type(self), (self._wanted,))
+
     @property
     def ready(self) -> bool:
         """Whether the model is loaded."""

@@ -78,7 +78,14 @@ class Scorer:
             _check_budget(latency_budget_ms)
         if cache is not None:
             _check_cache(cache)
-        self._profiles = {**PROFILES, **_profiles_of(profiles or {})}
+        self._arguments: dict[str, Any] = {
+            "profiles": _profiles_of(profiles or {}),
+            "embedder": embedder,
+            "cache": cache,
+            "step_cap": step_cap,
+            "latency_budget_ms": latency_budget_ms,
+        }
+        self._profiles = {**PROFILES, **self._arguments["profiles"]}
         self._step_cap = step_cap
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
@@ -86,6 +93,10 @@ class Scorer:
         self._cache = cache
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
+
+    def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
+        # To another process it travels as its arguments; what it remembers stays behind.
+        return (partial(type(self), **self._arguments), ())
 
     @property
     def max_remembered(self) -> int:

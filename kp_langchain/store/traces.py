@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,8 +83,14 @@ class TraceStore:
     def __repr__(self) -> str:
         return f"TraceStore({self.location!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process the store travels as its address, password included; connections stay
+        # behind. What arrives there several times is one store.
+        if type(self) is TraceStore:
+            return (default_store, (self._location.url or self._location.path,))
+        return (copyreg.__newobj__, (type(self),), self.__getstate__())  # type: ignore[attr-defined]
+
     def __getstate__(self) -> dict[str, Any]:
-        # To another process the store travels as its address; connections stay behind.
         return {name: value for name, value in vars(self).items() if name not in _STAYS_BEHIND}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
