@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,5 +17,8 @@ def make_private(path: Path) -> None:
     """
     for folder in reversed(path.parents):
         folder.mkdir(mode=0o700, exist_ok=True)
-    # Made here, because whoever writes it would go by the umask.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # Made here, because whoever writes it would go by the umask. One that is there is not opened:
+    # closing any descriptor of a file drops all the locks that this process has on it, and then
+    # another process takes SQLite's log of it away.
+    with suppress(FileExistsError):
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
