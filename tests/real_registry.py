@@ -13,19 +13,18 @@ It is not part of this project. The environment says how to start it, in two var
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
+
+import httpx
 
 COMMAND = os.environ.get("KP_TEST_REGISTRY_COMMAND", "")
 REDIS = os.environ.get("KP_TEST_REDIS_COMMAND") or shutil.which("redis-server")
@@ -97,23 +96,15 @@ class RealRegistry:
 
     def register(self, agent_id: str, scopes: list[str]) -> str:
         """Return a new key."""
-        body = json.dumps({"agent_id": agent_id, "scopes": scopes, "tier": "free"}).encode()
-        asked = urllib.request.Request(
-            f"{self.url}/v1/auth/register", body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
-            return str(json.load(answer)["data"]["api_key"])
+        asked = {"agent_id": agent_id, "scopes": scopes, "tier": "free"}
+        answer = httpx.post(f"{self.url}/v1/auth/register", json=asked, timeout=PATIENCE_S)
+        return str(answer.raise_for_status().json()["data"]["api_key"])
 
     def _get(self, path: str) -> Any:
         # Anonymous readers are counted by this header, so that each question has its own limit.
         reader = {"X-Forwarded-For": f"{time.monotonic_ns()}"}
-        asked = urllib.request.Request(self.url + path, headers=reader)
-        try:
-            with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            assert error.code == 404, error
-            return None
+        answer = httpx.get(self.url + path, headers=reader, timeout=PATIENCE_S)
+        return None if answer.status_code == 404 else answer.raise_for_status().json()
 
 
 @contextmanager

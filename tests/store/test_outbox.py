@@ -216,6 +216,7 @@ def test_files_and_folders_are_private(tmp_path, scored):
     assert set(modes.values()) == {0o600}
     assert {folder.stat().st_mode & 0o777 for folder in (path.parent, path.parents[1])} == {0o700}
 
+
 APART = """
 import sys
 from kp_langchain import TraceStore
@@ -244,18 +245,18 @@ def test_a_second_store_on_the_file_leaves_the_first_ones_locks(tmp_path, scored
 
 def test_a_second_store_on_the_file_leaves_the_senders_place(tmp_path):
     path = tmp_path / "traces.db"
-    with TraceStore(path) as first, TraceStore(path) as second:
-        with first.outbox.sending() as held, second.outbox.sending() as also:
-            assert (held, also) == (True, False)
-            done = subprocess.run(
-                [
-                    sys.executable, "-c",
-                    "import sys; from kp_langchain import TraceStore\n"
-                    "with TraceStore(sys.argv[1]).outbox.sending() as held: print(held)",
-                    str(path),
-                ],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-            )  # fmt: skip
-            assert done.stdout == "False\n", done.stderr
+    ask = (
+        "import sys; from kp_langchain import TraceStore\n"
+        "with TraceStore(sys.argv[1]).outbox.sending() as held: print(held)"
+    )
+    with (
+        TraceStore(path) as first,
+        TraceStore(path) as second,
+        first.outbox.sending() as held,
+        second.outbox.sending() as also,
+    ):
+        assert (held, also) == (True, False)
+        done = subprocess.run(
+            [sys.executable, "-c", ask, str(path)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout == "False\n", done.stderr
