@@ -83,7 +83,8 @@ class DomainPolicy(BaseModel):
     Args:
         threshold: Score (0 to 1) a run must reach to be contributed.
         weights: Scoring weights in place of the domain's built-in profile.
-        visibility: Who may see a contributed trace: `private`, `org` or `network`.
+        visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
+            not enforce it: the public one shows `org` to anybody, too.
         privacy_level: What redaction removes: `aggregated` and `federated` remove identifiers too,
             `private` only secrets.
         keep: Whose trace bodies the store keeps: those of runs that `passed`, or of `all`.
@@ -148,7 +149,7 @@ class Settings(BaseSettings):
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.
-        agent_id: `kp:agent:<id>` written into traces.
+        agent_id: `kp:agent:<id>` written into traces; by default that of the registry's key.
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
         redaction: What is redacted besides what is always; see `Rules`.

@@ -27,7 +27,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {"errors", "schema", "_forksafe", "_notices", "_outside", "printable", "folders"},
-    {"scoring", "config", "config_files", "trusted", "redaction"},
+    {"scoring", "config", "config_files", "trusted", "redaction", "agent_id"},
     {"calibration"},
     {"gate", "store"},
     {"registry"},

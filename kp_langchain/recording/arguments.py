@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
+from kp_langchain.agent_id import shown, usable
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.store import TraceStore, default_store
@@ -196,6 +197,27 @@ def store_of(
     raise ConfigError(
         f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
     )
+
+
+def agent_of(given: str | None, settings: Settings, registry: Registry | None) -> str | None:
+    """The id of the agent that traces carry, with a warning if it is not that of the key."""
+    if registry is None:
+        chosen = given or settings.agent_id
+        return None if chosen is None else usable(chosen, settings.redaction)
+    from kp_langchain.registry.configured import agent_of, key_agent
+
+    agent_id, of_key = agent_of(given, settings, registry), key_agent(registry)
+    if agent_id is None or (of_key is not None and agent_id != of_key):
+        warn_once(
+            f"agent:{registry.url}",
+            "traces for the registry at %s carry %s, and its key belongs to %s, so that what is "
+            "sent could not be withdrawn; leave out agent_id for the key's, or: kp-langchain "
+            "register --agent-id kp:agent:NAME",
+            registry.url,
+            agent_id or "no agent_id",
+            shown(of_key) if of_key else "an agent that is not known here (set agent_id to it)",
+        )
+    return agent_id
 
 
 def registry_of(

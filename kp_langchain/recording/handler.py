@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event", bound=Callable[..., None])
 _STORE_AGAIN_S = 0.1
+_REST_BETWEEN_SENDS_S = 1.0
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -102,7 +103,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             it is given elsewhere, such as to a language model: every text of the `FinishedRun` is
             redacted, and it has neither `output` nor `metadata`.
         verifier_timeout_s: Longest wait for one verifier, in seconds.
-        agent_id: Who ran; written as `kp:agent:<id>`.
+        agent_id: Who ran; written as `kp:agent:<id>`. By default the agent of the settings, else
+            the one that the registry's key belongs to: a registry deletes only its own agent's.
         on_scored: Called on the worker with each `ScoredTrace`, after the store was given it.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
         redactor: Redacts further: given each text that is left after our own redaction, on the
@@ -159,7 +161,9 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._hears_graphs = False
         self._opened_in = 0  # the process in which its store was opened
         self._max_queue = settings.max_queue
-        agent_id = agent_id or settings.agent_id
+        kept_in = arguments.store_of(store, settings)
+        goes_to = arguments.registry_of(registry, kept_in, settings)
+        agent_id = arguments.agent_of(agent_id, settings, goes_to)
         worker.exit_timeout_s = settings.exit_timeout_s
         paused.set_limit(settings.max_paused_runs)
         self._recorder = Recorder(
@@ -177,10 +181,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective_of=None if objective is None else arguments.harmless(objective),
         )
         self._tally = self._recorder.tally
-        kept_in = arguments.store_of(store, settings)
         self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
         self._to_send = partial(arguments.to_send, given, kept_in)
-        goes_to = arguments.registry_of(registry, kept_in, settings)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
             from kp_langchain.registry.sender import drain_all, sender_for
@@ -301,11 +303,15 @@ class KPCallbackHandler(BaseCallbackHandler):
         For programs that are frozen or ended without notice: others need not wait, because the
         next process goes on where this one ended.
 
+        Calls in a loop cost next to nothing: where the registry is to be left alone for longer than
+        `timeout`, or takes nothing at all, this rests for a second, or `timeout` if that is less,
+        and returns.
+
         Args:
             timeout: Seconds to take at most.
 
         Returns:
-            Whether nothing is pending any more. True without a registry.
+            Whether nothing is left to be stored, sent or withdrawn. True without a registry.
         """
         until = time.monotonic() + timeout
         flushed = self.flush(timeout)
@@ -319,7 +325,12 @@ class KPCallbackHandler(BaseCallbackHandler):
         ):
             time.sleep(min(_STORE_AGAIN_S, left_s))
             flushed = self.flush(max(0.0, until - time.monotonic()))
-        return self._sender.drain(max(0.0, until - time.monotonic())) and flushed
+        sent = self._sender.drain(max(0.0, until - time.monotonic()))
+        # While it was sent, the store may have taken what it could not take before.
+        done = sent and (flushed or self.flush(max(0.0, until - time.monotonic())))
+        if not done:
+            time.sleep(max(0.0, min(_REST_BETWEEN_SENDS_S, until - time.monotonic())))
+        return done
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
         """Wait like `flush`, then return this handler's newest scored run, if there is one."""

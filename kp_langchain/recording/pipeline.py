@@ -440,7 +440,7 @@ def build_trace(
         {
             "metadata": {
                 "created_at": record.started_at,
-                "agent_id": _agent(agent_id and redaction.text(agent_id, level)),
+                "agent_id": agent_id,  # checked with the handler's arguments
                 "framework": "langgraph" if record.langgraph else "langchain",
                 "task_domain": domain,
                 "success": verdict.success,
@@ -455,12 +455,6 @@ def build_trace(
             },
         }
     )
-
-
-def _agent(agent_id: str | None) -> str | None:
-    if not agent_id or agent_id.startswith("kp:agent:"):
-        return agent_id or None
-    return f"kp:agent:{agent_id}"
 
 
 def log_scored(scored: ScoredTrace) -> None:

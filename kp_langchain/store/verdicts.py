@@ -6,6 +6,7 @@ What passes now is contributed now, and what does not is taken back.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -204,7 +205,6 @@ def _judged_body(
     metadata.quality_score = score
     confirmed = [*(metadata.validated_by or []), verdict.source]
     metadata.validated_by = list(dict.fromkeys(confirmed))
-    metadata.validated_at = verdict.at
     trace.outcome.confidence = confidence
     return json_text(trace.model_dump(warnings=False))
 
@@ -240,8 +240,9 @@ def _settle(
             if registry is not None:
                 now = datetime.now(UTC)
                 outbox_queries.enter(connection, [contribution_of(after, registry, now)])
-        else:
-            outbox_queries.renew_body(connection, trace_id, after["body"])
+        elif json.loads(after["body"]) != before["body"]:
+            # What the registry has of it no longer holds, also where the run still passes.
+            outbox_queries.renew(connection, trace_id, after["body"])
 
 
 def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
