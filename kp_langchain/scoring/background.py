@@ -8,7 +8,11 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import (
+    Future,
+    thread,  # noqa: F401 - not later: a fork under way would print an error
+    wait,
+)
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import Undisturbed, only_waiting, wait_until_outside
@@ -127,13 +131,12 @@ class Background:
     def _hook_exit(self) -> None:
         """Have `_end` called before the machinery of threads and pools closes; once.
 
-        A model being loaded needs that machinery, and `atexit` comes after it closed. These
-        modules, which models import, refuse to be imported during an exit, and close their pools
-        in the order opposite to that in which they and we asked for it.
+        A model being loaded needs that machinery, and `atexit` comes after it closed. The modules
+        of the pools, which models import, refuse to be imported during an exit, and close their
+        pools in the order opposite to that in which they and we asked for it.
         """
         if not self._has_exit_hook:
-            for kind in ("thread", "process"):
-                importlib.import_module(f"concurrent.futures.{kind}")
+            importlib.import_module("concurrent.futures.process")
             getattr(threading, "_register_atexit", atexit.register)(self._end)
             self._has_exit_hook = True
 

@@ -1,9 +1,10 @@
-"""A sentence-transformers model in a process of its own.
+"""A local model in a process of its own.
 
-Importing torch and what stands on it takes seconds in which other threads stall: its libraries are
-linked while Python runs nothing else, and a third of a million objects make every full garbage
-collection long, then and later. In a process of its own it stalls nobody, forks and exits of this
-process need not wait for it, and OpenMP's threads are not there to be copied.
+Importing what runs a model takes up to seconds in which other threads stall: libraries are linked
+while Python runs nothing else, and with torch a third of a million objects make every full garbage
+collection long, then and later. Some packages also register what is to happen at forks, and print
+errors if a fork comes while they are imported. In a process of its own a model stalls nobody, and
+neither forks nor the exit of this process wait for it.
 
 The two speak over pipes, one JSON line a message; vectors follow theirs as bytes. The process ends
 when its standard input does, so it outlives nobody.
@@ -11,6 +12,7 @@ when its standard input does, so it outlives nobody.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -28,41 +30,40 @@ from kp_langchain import errors
 from kp_langchain._forksafe import Undisturbed, only_waiting
 from kp_langchain._notices import warn_once
 from kp_langchain.errors import EmbedderError, KPError
-from kp_langchain.scoring.models import Loaded, ModelLoadError
+from kp_langchain.scoring.models import Loaded, LocalModel, ModelLoadError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
-_RUNNER = "sentence_transformers"
 
 
 class ModelProcessEndedError(EmbedderError):
     """The process that runs the embedding model has ended, or cannot be started."""
 
 
-def load(wanted: str | None) -> Loaded:
-    """Load a model as `sentence_transformers_model.load` does, in a process of its own.
-
-    It is loaded in this process if that has imported sentence-transformers already, or can start
-    no Python interpreter.
+def load(model: type[LocalModel], wanted: str | None) -> Loaded | None:
+    """Load a model in a process of its own.
 
     Args:
+        model: Its class.
         wanted: Name or path of the model; None for the default one.
 
+    Returns:
+        The model; None if no Python interpreter can be started here.
+
     Raises:
-        MissingExtraError: sentence-transformers is not installed.
+        MissingExtraError: What runs the model is not installed.
         ModelLoadError: The model cannot be found, downloaded or loaded.
     """
-    from kp_langchain.scoring import sentence_transformers_model
-
-    if _RUNNER not in sys.modules and (executable := _python()) is not None:
-        try:
-            return _ModelProcess(executable, wanted).loaded()
-        except ModelProcessEndedError:
-            pass  # it may have been denied a process, or the memory for one
-    return sentence_transformers_model.load(wanted)
+    executable = _python()
+    if executable is None:
+        return None
+    try:
+        return _ModelProcess(executable, model, wanted).loaded()
+    except ModelProcessEndedError:  # it may have been denied a process, or the memory for one
+        return None
 
 
 def _python() -> str | None:
@@ -82,10 +83,11 @@ class _ModelProcess:
         ModelProcessEndedError: It cannot be started.
     """
 
-    def __init__(self, executable: str, wanted: str | None) -> None:
+    def __init__(self, executable: str, model: type[LocalModel], wanted: str | None) -> None:
         program = _PROGRAM.format(path=sys.path, module=__name__)
         barred = [name for name, module in sys.modules.items() if module is None]
-        arguments = json.dumps({"model": wanted, "barred": barred})
+        home = [model.__module__, model.__qualname__]
+        arguments = json.dumps({"model": home, "wanted": wanted, "barred": barred})
         with _STARTING:
             theirs_in, self._requests = os.pipe()
             answers, theirs_out = os.pipe()
@@ -215,7 +217,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve() -> None:
-    """Be the process: load the model that the last argument names, then answer."""
+    """Be the process: load the model that the last argument tells, then answer."""
     if hasattr(os, "fork") and os.fork():
         os._exit(0)  # nobody's child: a host may wait for all of its own, or count them
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may still need it when it gets these
@@ -233,9 +235,9 @@ def serve() -> None:
     arguments = json.loads(sys.argv[-1])
     sys.modules.update(dict.fromkeys(arguments["barred"]))  # what the host may not import
     try:
-        from kp_langchain.scoring import sentence_transformers_model
-
-        loaded = sentence_transformers_model.load(arguments["model"])
+        module, name = arguments["model"]
+        model = getattr(importlib.import_module(module), name)()
+        loaded = model._open(arguments["wanted"])  # noqa: SLF001 - one with this module
     except Exception as error:  # noqa: BLE001 - told to who waits
         answers.fail(error)
         os._exit(0)

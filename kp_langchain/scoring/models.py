@@ -69,8 +69,10 @@ class LocalModel:
     the same error without trying. Texts are cut to 16,384 characters before they reach the
     tokeniser, and lone surrogates are replaced by question marks; the model itself stops at its
     own window (256 word pieces for all-MiniLM-L6-v2). Calls are serialised, because tokenisers
-    are not safe for threads. The model runs on one thread, and the host's settings of torch and
-    ONNX Runtime stay as they are. Forks of this process wait for it, up to 30 s.
+    are not safe for threads. The model runs on one thread of a process of its own, which ends with
+    this one, and not in a forked child, which starts another. Where no Python interpreter can be
+    started, as from a program frozen into one file, it runs in this process: the host's settings
+    of torch and ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
 
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
@@ -149,8 +151,10 @@ class LocalModel:
             raise type(self._failure)(*self._failure.args)
         try:
             from kp_langchain.config import Settings
+            from kp_langchain.scoring import model_process
 
-            self._loaded = self._open(self._wanted or Settings().embedding_model)
+            wanted = self._wanted or Settings().embedding_model
+            self._loaded = model_process.load(type(self), wanted) or self._open(wanted)
         except (EmbedderError, MissingExtraError) as error:
             self._remember_failure(error)
             raise
@@ -162,7 +166,7 @@ class LocalModel:
         self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
 
     def _open(self, wanted: str | None) -> Loaded:
-        """Load the model `wanted`, or the default one."""
+        """Load the model `wanted`, or the default one, in this process."""
         raise NotImplementedError
 
 
@@ -176,21 +180,21 @@ class AutoEmbedder(LocalModel):
     """
 
     def _open(self, wanted: str | None) -> Loaded:
-        from kp_langchain.scoring import fastembed_model, model_process
+        from kp_langchain.scoring import fastembed_model, sentence_transformers_model
 
         if wanted is not None and (path := local_path(wanted)) is not None and not path.exists():
             # Said at once: sentence-transformers would take ten seconds to say it.
             raise cannot_load(wanted, FileNotFoundError(f"there is no {path}"))
         if not installed("fastembed"):
-            return model_process.load(wanted)
+            return sentence_transformers_model.load(wanted)
         if not installed("sentence_transformers"):
             return fastembed_model.load(wanted)
         if wanted is None:
             here = fastembed_model.downloaded() or not installed(PACKAGED_WEIGHTS)
-            return fastembed_model.load(None) if here else model_process.load(None)
+            return fastembed_model.load(None) if here else sentence_transformers_model.load(None)
         if fastembed_model.can_run(wanted):
             return fastembed_model.load(wanted)
-        return model_process.load(wanted)
+        return sentence_transformers_model.load(wanted)
 
 
 def anything_installed() -> bool:

