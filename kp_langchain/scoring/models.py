@@ -154,6 +154,8 @@ class LocalModel:
             from kp_langchain.scoring import model_process
 
             wanted = self._wanted or Settings().embedding_model
+            if wanted is not None and not (local_path(wanted) or Path()).exists():
+                raise cannot_load(wanted, FileNotFoundError(f"there is no {wanted}"))
             self._loaded = model_process.load(type(self), wanted) or self._open(wanted)
         except (EmbedderError, MissingExtraError) as error:
             self._remember_failure(error)
@@ -182,9 +184,6 @@ class AutoEmbedder(LocalModel):
     def _open(self, wanted: str | None) -> Loaded:
         from kp_langchain.scoring import fastembed_model, sentence_transformers_model
 
-        if wanted is not None and (path := local_path(wanted)) is not None and not path.exists():
-            # Said at once: sentence-transformers would take ten seconds to say it.
-            raise cannot_load(wanted, FileNotFoundError(f"there is no {path}"))
         if not installed("fastembed"):
             return sentence_transformers_model.load(wanted)
         if not installed("sentence_transformers"):
