@@ -6,11 +6,13 @@ import ctypes
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.scoring.hub import announce_download, model_snapshot, without_progress_bars
+from kp_langchain.scoring.legibility import unreadable_share
 from kp_langchain.scoring.model_folder import NO_CODE, refuse_code
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
@@ -38,7 +40,7 @@ class SentenceTransformerEmbedder(LocalModel):
 
 
 def load(wanted: str | None) -> Loaded:
-    """Load the model `wanted`, or the default one; see `SentenceTransformerEmbedder`.
+    """Load the model `wanted`, or the default one, in this process.
 
     Raises:
         MissingExtraError: sentence-transformers is not installed.
@@ -69,7 +71,8 @@ def load(wanted: str | None) -> Loaded:
     encode([""])  # the first run prepares buffers
     # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
     tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    return Loaded(encode, tokeniser, name, "sentence-transformers")
+    share = None if tokeniser is None else partial(unreadable_share, tokeniser)
+    return Loaded(encode, share, name, "sentence-transformers")
 
 
 def _model(name: str) -> Any:
