@@ -49,6 +49,7 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What one test was warned of, the next may be warned of, too.
     monkeypatch.setattr("kp_langchain._notices._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
 

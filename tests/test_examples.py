@@ -28,6 +28,7 @@ PROMISED = {
         "customer_service  score 0.732",
         "(support_desk profile; novelty: no embedder)",
     ],
+    "web_service.py": ["Done, with what is known about 'yen'.", "3 runs in the store"],
 }
 
 

@@ -4,31 +4,62 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
-from kp_langchain.errors import ConfigError, MissingExtraError, StoreError
-from kp_langchain.store.files import make_private
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.errors import MissingExtraError, StoreError
+from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
 from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE
 
 _BUSY_TIMEOUT_S = 10
-_CONNECT_TIMEOUT_S = 10
 _WAL_ATTEMPTS = 20
+_OPEN_ATTEMPTS = 5
 _MIGRATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
 _WRITES = "kp_writes"
+# Alembic's context is one for the whole process.
+_upgrading = ForkSafeLock()
 
 _SCHEMA = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
 
 
-def open_engine(location: Location) -> sa.Engine:
-    """Return an engine on `location`, its schema created or brought up to date.
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An open database.
+
+    Args:
+        engine: Its connections.
+        files: Its files, if it is a SQLite database.
+        is_new: Whether its tables were created just now.
+    """
+
+    engine: sa.Engine
+    files: OpenFiles | None
+    is_new: bool
+
+    def what_is_gone(self) -> str | None:
+        """Return what happened to its files, as part of a sentence; None if nothing did."""
+        return self.files.what_is_gone() if self.files else None
+
+    def abandon(self) -> None:
+        """Close what `what_is_gone` tells of, and save what only its log holds."""
+        if self.files and self.files.log_is_lost_otherwise:
+            # Its file may only have been moved. Closing does not do this for such a file.
+            with suppress(sa.exc.SQLAlchemyError, sqlite3.Error), _driver(self.engine) as driver:
+                driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self.engine.dispose()
+        if self.files:
+            self.files.remove_orphans()
+
+
+def open_database(location: Location) -> Database:
+    """Open `location`, its schema created or brought up to date.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -36,18 +67,36 @@ def open_engine(location: Location) -> sa.Engine:
         StoreError: The schema is newer than this package, or not ours.
         sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError: The database cannot be opened.
     """
-    engine = _sqlite_engine(location.path) if location.path else _postgres_engine(location)
+    if location.path is None:
+        return _opened(_postgres_engine(location), location, None)
+    for _ in range(_OPEN_ATTEMPTS):
+        make_database_file(location.path)
+        before = identity(location.path)
+        database = _opened(_sqlite_engine(location.path), location, location.path)
+        if database.files and database.files.database == before:
+            return database
+        database.engine.dispose()
+    raise StoreError(
+        f"cannot open the trace store at {location}: its file is replaced all the time; end what "
+        "does that, or give another path"
+    )
+
+
+def _opened(engine: sa.Engine, location: Location, path: Path | None) -> Database:
     try:
-        if location.path:
+        if path:
             _use_wal(engine)
         with engine.connect() as connection:
             version = _version(connection)
         if version != SCHEMA_VERSION:
             _migrate(engine, location)
+        files = OpenFiles(path) if path else None
     except BaseException:
         engine.dispose()
         raise
-    return engine
+    if files:
+        sa.event.listen(engine, "close", lambda *_: files.expect_new_log())
+    return Database(engine, files, is_new=version is None)
 
 
 @contextmanager
@@ -60,10 +109,12 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def _sqlite_engine(path: Path) -> sa.Engine:
-    make_private(path)  # SQLite gives -wal and -shm the same permissions
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
-        connect_args={"timeout": _BUSY_TIMEOUT_S},
+        # Only the file that was made for it: one deleted meanwhile is not made again in passing.
+        creator=lambda: sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
+        ),
         json_serializer=dumps,
         hide_parameters=True,
     )
@@ -86,11 +137,19 @@ def _sqlite_engine(path: Path) -> sa.Engine:
     return engine
 
 
-def _use_wal(engine: sa.Engine) -> None:
-    """Switch the file to write-ahead logging; it stays so."""
+@contextmanager
+def _driver(engine: sa.Engine) -> Iterator[Any]:
+    """Yield a cursor of the driver, outside of any transaction."""
     connection = engine.raw_connection()
     try:
-        driver = connection.cursor()
+        yield connection.cursor()
+    finally:
+        connection.close()
+
+
+def _use_wal(engine: sa.Engine) -> None:
+    """Switch the file to write-ahead logging; it stays so."""
+    with _driver(engine) as driver:
         for attempt in range(1, _WAL_ATTEMPTS + 1):
             try:
                 driver.execute("PRAGMA journal_mode=WAL")
@@ -101,34 +160,16 @@ def _use_wal(engine: sa.Engine) -> None:
                     raise
                 driver.execute("BEGIN IMMEDIATE")
                 driver.execute("ROLLBACK")
-    finally:
-        connection.close()
 
 
 def _postgres_engine(location: Location) -> sa.Engine:
     try:
-        url = make_url(location.url or "").set(drivername="postgresql+psycopg")
-    except (ArgumentError, ValueError):
-        # Without the cause, which may quote the password.
-        url = None
-    if url is None:
-        raise ConfigError(
-            f"{location} is not a URL that can be read; write postgresql://user:password@host/"
-            "database, with special characters in the password percent-encoded"
-        )
-    waits = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
-    try:
-        return sa.create_engine(
-            url,
-            connect_args=waits,
-            json_serializer=dumps,
-            hide_parameters=True,
-            pool_pre_ping=True,
-        )
+        from kp_langchain.store import postgres
     except ImportError as error:
         raise MissingExtraError(
             f"the psycopg driver cannot be loaded ({error}): pip install 'kp-langchain[postgres]'"
         ) from error
+    return postgres.new_engine(location)
 
 
 def _version(connection: sa.Connection) -> str | None:
@@ -139,10 +180,7 @@ def _version(connection: sa.Connection) -> str | None:
 
 
 def _migrate(engine: sa.Engine, location: Location) -> None:
-    with writing(engine) as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_BUSY_TIMEOUT_S}s'"))
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    with writing(engine) as connection, _alone(connection):
         # Asked again now that nobody else can be at it.
         version = _version(connection)
         if version == SCHEMA_VERSION:
@@ -160,6 +198,19 @@ def _migrate(engine: sa.Engine, location: Location) -> None:
         _upgrade(connection, location)
 
 
+@contextmanager
+def _alone(connection: sa.Connection) -> Iterator[None]:
+    """A block in which nobody else migrates; a SQLite file has one writer anyway."""
+    if connection.dialect.name != "postgresql":
+        yield
+        return
+    from kp_langchain.store import postgres
+
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    with postgres.time_for_migration(connection):
+        yield
+
+
 def _upgrade(connection: sa.Connection, location: Location) -> None:
     # Alembic costs about 0.3 s to import, so a database that is up to date never gets here.
     from alembic import command
@@ -170,7 +221,8 @@ def _upgrade(connection: sa.Connection, location: Location) -> None:
     scripts = Path(__file__).parent / "migrations"
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     try:
-        command.upgrade(config, "head")
+        with _upgrading:
+            command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(
             f"the trace store at {location} cannot be brought to schema version {SCHEMA_VERSION}: "

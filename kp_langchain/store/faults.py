@@ -16,6 +16,8 @@ from kp_langchain.store.location import Location
 _SERVER = "check that the server runs and that the URL's host and port are right"
 _FILE = "give a path in a folder you may write to"
 
+# What PostgreSQL says of a table, and of the schema it would be in.
+_MISSING_SQLSTATES = ("42P01", "3F000")
 # Part of a driver's message (lower case), the cause, what to do; the first that fits.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("database or disk is full", "the disk is full", "make room and try again"),
@@ -30,6 +32,21 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "lock timeout",
         "another process has held a lock on it for 10 s",
         "try again when that has ended",
+    ),
+    (
+        "statement timeout",
+        "the server has worked on one statement for 30 s, as long as it may",
+        "see what keeps it busy, or allow more in the URL: ?options=-c%20statement_timeout%3D5min",
+    ),
+    (
+        "idle-in-transaction timeout",
+        "this process was stopped for a minute in the middle of it",
+        "try again",
+    ),
+    (
+        "no answer for",
+        "the server does not answer any more",
+        "see whether it is stopped; try again",
     ),
     (
         "not a database",
@@ -85,9 +102,21 @@ def explain(error: Exception, location: Location, doing: str) -> StoreError:
         cause, remedy = _about_file(error, location.path)
     elif isinstance(error, ValueError) and location.path:
         remedy = _FILE
+    elif is_missing_table(error):
+        cause = f"a table is missing ({cause})"
+        remedy = "try again, which creates it if all are, or restore the database from a copy"
     elif "does not exist" in lower and 'database "' in lower:
         cause, remedy = "the server has no such database", "create it, or correct its name"
     return StoreError(f"cannot {doing} the trace store at {location}: {cause}; {remedy}")
+
+
+def is_missing_table(error: Exception) -> bool:
+    """Tell whether `error` says that a table is not there."""
+    original = getattr(error, "orig", None)
+    return (
+        "no such table" in str(original)
+        or getattr(original, "sqlstate", None) in _MISSING_SQLSTATES
+    )
 
 
 def _about_file(error: OSError, path: Path) -> tuple[str, str]:

@@ -23,6 +23,8 @@ _unlisted = {"body", "body_expires_at", "keep_days", "task", "features"}
 _listed = [column for column in runs.columns if column.name not in _unlisted]
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE = 20
+# More would keep the run waiting that is written in the same transaction.
+_EXPIRED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,12 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     return value
 
 
-def drop_expired_bodies(connection: sa.Connection) -> None:
-    """Remove the bodies whose time is over."""
-    expired = sa.update(runs).where(_c.body_expires_at <= datetime.now(UTC))
-    connection.execute(expired.values(body=None, body_expires_at=None))
+def drop_expired_bodies(connection: sa.Connection) -> bool:
+    """Remove the bodies of up to a thousand runs whose time is over; tell if there may be more."""
+    expired = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
+    some = sa.update(runs).where(_c.trace_id.in_(expired.limit(_EXPIRED_AT_ONCE)))
+    result = connection.execute(some.values(body=None, body_expires_at=None))
+    return result.rowcount >= _EXPIRED_AT_ONCE
 
 
 def find_to_judge(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:

@@ -11,10 +11,11 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kp_langchain.store.files import make_private
+from kp_langchain.store.files import Identity, identity, make_private
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -25,9 +26,26 @@ _LOOK_AGAIN_S = 0.1
 _held: set[sqlite3.Connection] = set()
 
 
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """The file whose lock this process holds.
+
+    Args:
+        path: Where it is.
+        identity: Which file it is.
+    """
+
+    path: Path
+    identity: Identity | None
+
+    def is_gone(self) -> bool:
+        """Return whether it was deleted, so that another process may hold the lock of a new one."""
+        return identity(self.path) != self.identity
+
+
 @contextmanager
-def sole_sender_of_file(path: Path, timeout_s: float) -> Iterator[bool]:
-    """Hold the lock of the SQLite store at `path`; yields whether it could be had.
+def sole_sender_of_file(path: Path, timeout_s: float) -> Iterator[LockFile | None]:
+    """Hold the lock of the SQLite store at `path`; yields None if it could not be had.
 
     It is a transaction on an empty database beside it, because one on the store itself would keep
     the recorder from writing for as long as a registry takes to answer.
@@ -37,6 +55,7 @@ def sole_sender_of_file(path: Path, timeout_s: float) -> Iterator[bool]:
     """
     beside = path.with_name(path.name + "-sender")
     make_private(beside)
+    lock = LockFile(beside, identity(beside))
     connection = sqlite3.connect(
         beside, isolation_level=None, timeout=timeout_s, check_same_thread=False
     )
@@ -50,7 +69,7 @@ def sole_sender_of_file(path: Path, timeout_s: float) -> Iterator[bool]:
             if "locked" not in str(error):
                 raise
             held = False
-        yield held
+        yield lock if held and not lock.is_gone() else None
     finally:
         if connection in _held:  # in a forked child it no longer is
             _held.discard(connection)

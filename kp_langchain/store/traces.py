@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import copyreg
+import logging
 import os
+import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 from kp_langchain.gate import leaves
 from kp_langchain.store.location import Location, locate
 from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.rows import contribution_of, row_of
 from kp_langchain.store.stored_run import StoredRun, trace_of
+from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import Rescored, Verdict, log_rescored, redacted, rescore, unknown
 
 if TYPE_CHECKING:
@@ -26,9 +31,15 @@ if TYPE_CHECKING:
 
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.store.database import Database
+    from kp_langchain.store.sole_sender import LockFile
+
+log = logging.getLogger("kp_langchain")
 
 # How often a process that writes looks for bodies whose time is over.
 _DROP_EXPIRED_EVERY_S = 600.0
+# Stores that stay open although no handler uses them just now.
+_KEPT_OPEN = 16
 
 
 class TraceStore:
@@ -46,14 +57,21 @@ class TraceStore:
         MissingExtraError: PostgreSQL is wanted and its driver is not installed.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
-    or written; a write is then undone as a whole.
+    or written; a write is then undone as a whole. A file that is deleted, moved or replaced while
+    in use, and tables that are dropped, are noticed by the next use, which logs a warning and goes
+    on with what is there now, or creates it.
     """
 
     def __init__(self, url: str | Path | None = None) -> None:
         self._location = locate(url)
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = ForkSafeLock()
-        self._engine: sa.Engine | None = None
+        self._database: Database | None = None
+        self._was_open = False
         self._at_end: weakref.finalize[..., Any] | None = None
+        self._sender_locks: dict[int, LockFile] = {}
         self._expired_dropped_at = float("-inf")
         _stores.add(self)
 
@@ -65,9 +83,19 @@ class TraceStore:
     def __repr__(self) -> str:
         return f"TraceStore({self.location!r})"
 
-    def __reduce__(self) -> tuple[type[TraceStore], tuple[str | Path | None]]:
-        # To another process the store travels as its address; connections stay behind.
-        return (TraceStore, (self._location.url or self._location.path,))
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process the store travels as its address, password included; connections stay
+        # behind. What arrives there several times is one store.
+        if type(self) is TraceStore:
+            return (default_store, (self._location.url or self._location.path,))
+        return (copyreg.__newobj__, (type(self),), self.__getstate__())  # type: ignore[attr-defined]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _STAYS_BEHIND}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
 
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
@@ -103,10 +131,11 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
-        from kp_langchain.store import outbox_queries, queries, verdict_queries
+        from kp_langchain.store import outbox_queries, queries, unscored_queries, verdict_queries
 
         with self._writing() as connection:
             queries.write(connection, rows)
+            unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             verdict_queries.add(connection, verdicts)
             if leaving:
                 outbox_queries.enter(connection, leaving)
@@ -115,6 +144,11 @@ class TraceStore:
     def outbox(self) -> Outbox:
         """The contributions of this store."""
         return Outbox(self)
+
+    @property
+    def unscored(self) -> Unscored:
+        """The finished runs of this store that wait for their score."""
+        return Unscored(self)
 
     @property
     def models(self) -> Models:
@@ -279,9 +313,8 @@ class TraceStore:
     def close(self) -> None:
         """Release the connections. Using the store again opens it again."""
         with self._lock:
-            if self._at_end is not None:
-                self._at_end()
-            self._engine = self._at_end = None
+            self._release()
+            self._was_open = False
 
     def __enter__(self) -> Self:
         return self
@@ -299,35 +332,84 @@ class TraceStore:
             return queries.body(connection, trace_id)
 
     def _open(self) -> sa.Engine:
+        return self._opened().engine
+
+    def _opened(self) -> Database:
         from kp_langchain.store import database, faults
 
         with self._lock, faults.told_as_store_errors(self._location, "open"):
-            if self._engine is None:
-                self._engine = database.open_engine(self._location)
-                self._at_end = weakref.finalize(self, self._engine.dispose)
-            return self._engine
+            if self._database is not None:
+                self._let_go_if_gone(self._database)
+            if self._database is None:
+                self._database = database.open_database(self._location)
+                self._at_end = weakref.finalize(self, self._database.engine.dispose)
+                if self._database.is_new and self._was_open:
+                    self._warn("lost its tables; what they held is gone, and new ones are created")
+                self._was_open = True
+            return self._database
+
+    def _is_gone(self) -> bool:
+        database = self._database
+        return database is not None and database.what_is_gone() is not None
+
+    def _let_go_if_gone(self, database: Database) -> None:
+        what = database.what_is_gone()
+        if what is None:
+            return
+        self._warn(f"{what}; it is opened or created anew, without what went with that")
+        database.abandon()
+        self._release()
+        self._was_open = False
+
+    def _warn(self, what: str) -> None:
+        with suppress(Exception):  # a handler or filter of the host's
+            log.warning("the trace store at %s was in use when it %s", self._location, what)
+
+    def _release(self) -> None:
+        if self._at_end is not None:
+            self._at_end()
+        self._database = self._at_end = None
+
+    @contextmanager
+    def _using(self, doing: str) -> Iterator[Database]:
+        from kp_langchain.store import faults
+
+        database = self._opened()
+        with faults.told_as_store_errors(self._location, doing):
+            try:
+                yield database
+            except Exception as error:
+                if faults.is_missing_table(error):
+                    with self._lock:
+                        if self._database is database:
+                            self._release()  # opening it again creates them, if all are gone
+                raise
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        from kp_langchain.store import faults
-
-        engine = self._open()
-        with faults.told_as_store_errors(self._location, "read"), engine.connect() as connection:
+        with self._using("read") as database, database.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        from kp_langchain.store import database, faults, queries
+        from kp_langchain.store import queries
+        from kp_langchain.store.database import writing
 
-        engine = self._open()
-        with (
-            faults.told_as_store_errors(self._location, "write"),
-            database.writing(engine) as connection,
-        ):
-            if time.monotonic() >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
-                queries.drop_expired_bodies(connection)
-                self._expired_dropped_at = time.monotonic()
-            yield connection
+        with self._using("write") as database:
+            self._check_sender_lock()
+            with writing(database.engine) as connection:
+                now = time.monotonic()
+                if now >= self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
+                    self._expired_dropped_at = now
+                    if queries.drop_expired_bodies(connection):
+                        self._expired_dropped_at = float("-inf")
+                yield connection
+            gone = database.what_is_gone()
+            if gone is not None:
+                raise StoreError(
+                    f"cannot write the trace store at {self._location}: while it was written to, it"
+                    f" {gone}; write it again"
+                )
 
     @contextmanager
     def _sending(self, timeout_s: float) -> Iterator[bool]:
@@ -335,23 +417,41 @@ class TraceStore:
 
         engine = self._open()
         path = self._location.path
-        lock = (
-            sole_sender.sole_sender_of_file(path, timeout_s)
-            if path
-            else sole_sender.sole_sender_of_server(engine, timeout_s)
-        )
         with ExitStack() as stack:
             with faults.told_as_store_errors(self._location, "write"):
-                held = stack.enter_context(lock)
+                if path is None:
+                    on_server = sole_sender.sole_sender_of_server(engine, timeout_s)
+                    held = stack.enter_context(on_server)
+                else:
+                    lock = stack.enter_context(sole_sender.sole_sender_of_file(path, timeout_s))
+                    held = lock is not None
+                    if lock is not None:
+                        thread = threading.get_ident()
+                        self._sender_locks[thread] = lock
+                        stack.callback(self._sender_locks.pop, thread, None)
             yield held
+
+    def _check_sender_lock(self) -> None:
+        lock = self._sender_locks.get(threading.get_ident())
+        if lock is not None and lock.is_gone():
+            raise StoreError(
+                f"cannot go on sending from {self._location}: {lock.path} was deleted, which kept "
+                "other processes from sending at the same time; try again"
+            )
 
     def _forget_connections(self) -> None:
         """In a forked child: leave the parent's connections alone and begin with none."""
         if self._at_end is not None:
             self._at_end.detach()
-        if self._engine is not None:
-            _inherited.append(self._engine)
-        self._engine = self._at_end = None
+        if self._database is not None:
+            _inherited.append(self._database.engine)
+        self._database = self._at_end = None
+        self._sender_locks = {}
+
+
+_STAYS_BEHIND = frozenset(
+    ("_lock", "_database", "_was_open", "_at_end", "_sender_locks", "_expired_dropped_at")
+)
 
 
 def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> UnknownRunError:
@@ -365,6 +465,8 @@ def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> UnknownRunError:
 def default_store(url: str | Path | None = None) -> TraceStore:
     """Return the store at `url` that this process shares, so that handlers share its connections.
 
+    The 16 used last stay open, until their file is gone; `close` releases their connections.
+
     Args:
         url: As for `TraceStore`, which also says what is raised.
     """
@@ -373,10 +475,19 @@ def default_store(url: str | Path | None = None) -> TraceStore:
         store = _shared.get(location)
         if store is None:
             store = _shared[location] = TraceStore(location.url or location.path)
-        return store
+        # Also those of temporary folders that are gone; who still uses one is told so by it.
+        gone = [place for place, other in _recent.items() if other._is_gone()]  # noqa: SLF001
+        dropped = [_recent.pop(place) for place in gone]
+        _recent[location] = store
+        _recent.move_to_end(location)
+        if len(_recent) > _KEPT_OPEN:
+            dropped.append(_recent.popitem(last=False)[1])
+    dropped.clear()  # which closes them, unless they are in use: outside of the lock
+    return store
 
 
 _shared: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
+_recent: OrderedDict[Location, TraceStore] = OrderedDict()
 _shared_lock = ForkSafeLock()
 _stores: weakref.WeakSet[TraceStore] = weakref.WeakSet()
 # Engines of the parent process. SQLite forbids even closing a connection on the other side of a

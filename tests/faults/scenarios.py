@@ -21,7 +21,7 @@ from contextlib import closing
 from pathlib import Path
 
 from kp_langchain import Registry, TraceStore
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording import worker
 from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 
@@ -44,11 +44,13 @@ def registry_at(server: LoopbackRegistry) -> Registry:
     return Registry(server.url, api_key=KEY, timeout_s=TIMEOUT_S)
 
 
-def misbehaving(name: str, misbehave: Callable[[], Misbehave]) -> None:
+def misbehaving(name: str, misbehave: Callable[[], Misbehave], *, replays: bool = True) -> None:
     """Enter a scenario in which only the registry is at fault."""
 
     def play(runs: int, folder: Path) -> Account:
-        with LoopbackRegistry(keys={KEY}, hour_s=0.5, misbehave=misbehave()) as server:
+        with LoopbackRegistry(
+            keys={KEY}, hour_s=0.5, misbehave=misbehave(), replays=replays
+        ) as server:
             players = Players(TraceStore(folder / "traces.db"), registry_at(server))
             players.play(runs)
             sent = players.handler.send(ENOUGH_S)
@@ -72,6 +74,9 @@ misbehaving("503 with Retry-After", lambda: at_random(1, 0.005, "503_retry_after
 misbehaving("slow to answer", lambda: at_random(2, 0.02, "slow"))
 misbehaving("reset before storing", lambda: at_random(3, 0.3, "reset_before"))
 misbehaving("stored, then reset", lambda: at_random(4, 0.3, "reset_after"))
+misbehaving(
+    "stored, then reset, without replays", lambda: at_random(18, 0.3, "reset_after"), replays=False
+)
 misbehaving("half an answer", lambda: at_random(5, 0.3, "half", "bad_json"))
 misbehaving("stored, then 500", lambda: at_random(6, 0.3, "stored_500"))
 misbehaving("201 without an id", lambda: at_random(7, 0.3, "no_id", "stored_no_id"))
@@ -85,7 +90,7 @@ misbehaving(
 )
 
 
-@scenario("401 after a while, then a new key")
+@scenario("key revoked after a while, then a new key")
 def key_revoked(runs: int, folder: Path) -> Account:
     with LoopbackRegistry(keys={KEY}) as server:
         store = TraceStore(folder / "traces.db")
@@ -96,7 +101,7 @@ def key_revoked(runs: int, folder: Path) -> Account:
         server.keys.clear()
         players.play(runs - runs // 2)
         players.handler.flush(ENOUGH_S)
-        refused = sum(status == 401 for *_, status in server.requests)
+        refused = sum(status == 429 for *_, status in server.requests)
         server.keys.add("kp_new")
         late = Players(store, Registry(server.url, api_key="kp_new", timeout_s=TIMEOUT_S))
         late.handler.send(ENOUGH_S)
@@ -130,7 +135,7 @@ def disk_full(runs: int, folder: Path) -> Account:
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
         try:
             players.play(runs // 3)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -148,7 +153,7 @@ def locked_file(runs: int, folder: Path) -> Account:
         holder = sqlite3.connect(folder / "traces.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         players.play(runs - 1)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         holder.execute("ROLLBACK")
         holder.close()
@@ -172,7 +177,7 @@ def broken_file(content: bytes | None, mode: int = 0o600) -> Scenario:
                 path.write_bytes(content)
             players = Players(TraceStore(path), registry_at(server))
             players.play(runs)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
             for one in folder.glob("traces.db*"):
                 one.unlink()
@@ -194,7 +199,7 @@ def read_only(runs: int, folder: Path) -> Account:
     with LoopbackRegistry(keys={KEY}) as server:
         players = Players(TraceStore(path), registry_at(server))
         players.play(runs)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         path.rmdir()
         settle(players)
@@ -207,7 +212,7 @@ def dying_jobs(runs: int, folder: Path) -> Account:
         players = Players(TraceStore(folder / "traces.db"), registry_at(server))
         for number in range(runs):
             if number % 5 == 0:
-                worker.submit(lambda: sys.exit("a job that ends its thread"))
+                worker.intake.submit(lambda: sys.exit("a job that ends its thread"))
             players.play(1)
         settle(players)
         return players.account(server)
@@ -311,8 +316,7 @@ def in_child(
             settle(players)
         else:
             players.handler.flush(ENOUGH_S)  # what is left to send stays, what is to store does not
-            worker.exit_timeout_s = 0.3
-            worker._at_exit()
+            worker.finish(0.3)
         code = 1 if players.errors else 0
     finally:
         os._exit(code)

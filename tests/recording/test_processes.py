@@ -63,9 +63,9 @@ def test_exit_is_not_held_up_for_ever() -> None:
     done = python(
         """
         import threading
-        from kp_langchain.recording.worker import worker
+        from kp_langchain.recording import worker
         worker.exit_timeout_s = 0.05
-        worker.submit(threading.Event().wait)
+        worker.intake.submit(threading.Event().wait)
         searching().invoke(ASK, {"callbacks": [watching]})
         """
     )

@@ -259,7 +259,9 @@ class TestPostgres:
     def test_a_lock_on_the_migration_is_not_awaited_for_ever(self, new_postgres_url, monkeypatch):
         import psycopg
 
-        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.01)
+        from kp_langchain.store import postgres
+
+        monkeypatch.setattr(postgres, "_LOCK_TIMEOUT_S", 0.01)
         url = new_postgres_url()
         with psycopg.connect(url) as other:
             other.execute(f"SELECT pg_advisory_xact_lock({database._MIGRATION_LOCK})")
