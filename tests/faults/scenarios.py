@@ -26,7 +26,7 @@ from tests.faults.ground import KEY, Account, Players, at_random, shortened_cloc
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 
 SCENARIOS: dict[str, Callable[[int, Path], Account]] = {}
-TIMEOUT_S = 0.15
+TIMEOUT_S = 0.5
 ENOUGH_S = 300.0
 
 Scenario = Callable[[int, Path], Account]
