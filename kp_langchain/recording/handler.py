@@ -338,6 +338,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             )
             return
         self._tally.add("queued")
+        record.settled = True
         worker.submit(lambda: self._process(record))
 
     def _process(self, record: RunRecord) -> None:
