@@ -46,6 +46,9 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("KP_", "LANGSMITH_", "LANGCHAIN_")):
             monkeypatch.delenv(name)
+    # On a busy machine, a function that is only slow is not to be taken for one that hangs.
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "600")
+    monkeypatch.setenv("KP_EXIT_TIMEOUT_S", "600")
     # What one test was warned of, the next may be warned of, too.
     monkeypatch.setattr("kp_langchain._notices._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
