@@ -168,6 +168,8 @@ class LoopbackRegistry:
             status = await self._faulty(fault, path, headers, body, writer)
         else:
             status, told, content = self._answer(method, path, headers, body)
+            # Before the answer goes out, which its reader takes for the end of the request.
+            self.requests[number] = (method, path, headers, status)
             if fault is not None and 200 <= status < 300:
                 await self._spoilt(fault, status, told, content, writer)
             else:

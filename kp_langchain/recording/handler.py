@@ -432,11 +432,12 @@ class KPCallbackHandler(BaseCallbackHandler):
                 self._max_queue,
             )
             return
-        self._tally.add("queued")
         # Now, because an interpreter that is ending starts no threads.
         lane.start(calls=self._has_foreign_functions)
         if self._writer is not None:
             self._writer.start(self._adopt)
+        self._tally.add("queued")
+        record.settled = True
         worker.intake.submit(lambda: self._take_in(record))
 
     def _take_in(self, record: RunRecord) -> None:

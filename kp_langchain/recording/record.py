@@ -113,6 +113,7 @@ class RunRecord:
     interrupted: bool = False
     limit_reached: bool = False
     over: bool = False
+    settled: bool = False  # it has a fate, or is handed to the worker
     ending: Ending | None = None
     error: str = ""
     answer: Any = None

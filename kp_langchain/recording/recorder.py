@@ -86,16 +86,27 @@ class Recorder(RunTree):
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
         if not self._take(root):
             return
-        self._forget(root)
+        try:
+            self._forget(root)
+            self._settle(root, ending)
+        except BaseException:  # a signal handler's; the run ended all the same
+            if not root.settled:
+                self._settle(root, ending)
+            raise
+
+    def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
+                root.settled = True
                 self.tally.add("abandoned")
             else:
                 paused.add(root)
         elif ending == "cancelled":
+            root.settled = True
             self.tally.add("cancelled")
         elif not root.head:
+            root.settled = True
             self.tally.add("empty")
         else:
             self._deliver(root)

@@ -80,6 +80,7 @@ class RunTree:
                 parent_id = outer if parent is not None else parent_id
         root = self._new_record(start) if parent is None else parent.root
         entry = OpenRun(root, parent_id, thread_id_in(metadata))
+        root.open_runs.add(run_id)  # first, so that whoever ends the root finds all of its runs
         if parent is None:
             self._roots[root] = None
         if self._open.setdefault(run_id, entry) is not entry:
@@ -91,7 +92,6 @@ class RunTree:
             self._make_room()
         else:
             root.last_seen_s = time.monotonic()
-        root.open_runs.add(run_id)
         if root.over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             return None
@@ -137,6 +137,9 @@ class RunTree:
         for root in list(self._roots):
             if root.last_seen_s < now - self.bounds.run_timeout_s:
                 self._abandon(root)
+        for run_id, entry in list(self._open.items()):
+            if entry.root.over:  # a signal handler's exception came between its end and this
+                self._open.pop(run_id, None)
 
     def _most_silent(self) -> RunRecord | None:
         return min(list(self._roots), key=lambda root: root.last_seen_s, default=None)
@@ -144,14 +147,17 @@ class RunTree:
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or not self._take(root):
             return False
-        self._forget(root)
-        self.tally.add("abandoned")
+        try:
+            self._forget(root)
+        finally:
+            self.tally.add("abandoned")
         return True
 
     def close(self) -> None:
         """Abandon whatever is still under way or waits."""
         while self._abandon(self._most_silent()):
             pass
+        self.sweep()
         self.tally.add("abandoned", paused.give_up(self))
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_what_hangs_is_left_behind_named_and_counted(
         watching = handler(store=store, **options(end))
         for _ in range(MOST_HANGING + 2):
             searching().invoke(ASK, {"callbacks": [watching]})
-        assert watching.flush(60)
+        assert watching.flush(300)
         stats = watching.stats()
         assert stats["scored"] == stats["runs"] == MOST_HANGING + 2
         assert stats[count] == MOST_HANGING + 2
@@ -101,11 +102,11 @@ def test_what_hangs_stops_no_other_handler(what: str, end: threading.Event) -> N
         for _ in range(3):
             searching().invoke(ASK, {"callbacks": [watching, *others]})
         for other in others:
-            assert other.flush(60)
+            assert other.flush(300)
             assert other.stats()["scored"] == 3
         assert watching.stats()["scored"] < 3
         end.set()
-        assert watching.flush(60)
+        assert watching.flush(300)
         assert watching.stats()["scored"] == 3
 
 
@@ -117,10 +118,12 @@ class FrozenStore(TraceStore):
         self.go = threading.Event()
         self.asked = threading.Event()
 
-    def _open(self) -> Any:
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
         self.asked.set()
         self.go.wait()
-        return super()._open()
+        with super()._writing() as connection:
+            yield connection
 
 
 def test_a_store_that_does_not_answer_stops_no_other_handler() -> None:
@@ -131,14 +134,14 @@ def test_a_store_that_does_not_answer_stops_no_other_handler() -> None:
         try:
             for _ in range(3):
                 searching().invoke(ASK, {"callbacks": [watching, *others]})
-            assert frozen.asked.wait(60)
+            assert frozen.asked.wait(300)
             for other in others:
-                assert other.flush(60)
+                assert other.flush(300)
                 assert other.stats()["scored"] == 3
             assert not watching.flush(0.01)
         finally:
             frozen.go.set()
-        assert watching.flush(60)
+        assert watching.flush(300)
         assert frozen.count() == 3
         frozen.close()
 
@@ -155,7 +158,7 @@ def test_a_fork_waits_for_no_function_of_the_callers(
 
     watching = handler(on_scored=hang)
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert begun.wait(60)
+    assert begun.wait(300)
     monkeypatch.setattr("kp_langchain._forksafe._FORK_PATIENCE_S", 3600)
     child = os.fork()
     if child == 0:

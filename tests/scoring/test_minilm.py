@@ -250,9 +250,9 @@ sys.frozen = {make!r} == "SentenceTransformerEmbedder"  # which is loaded thrice
 FOLDER, COMMIT, CLASS = Path({folder!r}), "c" * 40, {make!r}
 events, open_for_business = [], threading.Event()
 FILES = [
-    {{"type": "file", "path": file.name, "rfilename": file.name, "oid": "0" * 40,
-      "size": file.stat().st_size}}
-    for file in FOLDER.iterdir() if file.is_file()
+    {{"type": "file", "path": file.relative_to(FOLDER).as_posix(), "oid": "0" * 40,
+      "rfilename": file.relative_to(FOLDER).as_posix(), "size": file.stat().st_size}}
+    for file in FOLDER.rglob("*") if file.is_file()
 ]
 
 class Hub(BaseHTTPRequestHandler):
