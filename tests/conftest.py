@@ -57,6 +57,13 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def default_limits(fresh_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings have their defaults, limits on time included."""
+    monkeypatch.delenv("KP_FUNCTION_TIMEOUT_S")
+    monkeypatch.delenv("KP_EXIT_TIMEOUT_S")
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The working directory of the test, without kp.toml."""
     return tmp_path
