@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ _MIGRATION_TIMEOUT_S = 600.0
 # Silence of the server. Of a statement it ends itself it tells, so this is longer.
 _STATEMENT_SILENCE_S = 35.0
 _GREETING_SILENCE_S = 10.0
+# Half of what the driver waits for before it looks around.
+_SURELY_READY_S = 0.05
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _OWN_LIMIT = re.compile(
@@ -56,20 +59,28 @@ class _Connection(psycopg.Connection[Any]):
     def _until_silent(
         self, gen: Generator[Any, Any, Any], limit_s: float
     ) -> Generator[Any, Any, Any]:
-        # The driver resumes `gen` when the socket is ready, and every tenth of a second with 0.
+        # The driver resumes `gen` when the socket is ready, and after a tenth of a second anyway.
         try:
             state = next(gen)
             until = time.monotonic() + limit_s
             while True:
+                asked_at = time.monotonic()
                 ready = yield state
-                if ready:
-                    until = time.monotonic() + limit_s
-                elif time.monotonic() >= until:
+                now = time.monotonic()
+                if now - asked_at < _SURELY_READY_S or self._is_ready(state):
+                    until = now + limit_s
+                elif now >= until:
                     self.close()
                     raise psycopg.OperationalError(f"no answer for {limit_s:g} s")
                 state = gen.send(ready)
         except StopIteration as end:
             return end.value
+
+    def _is_ready(self, state: int) -> bool:
+        # Not every version of the driver tells truly why it resumes.
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.pgconn.socket, state)
+            return bool(selector.select(0))
 
 
 def new_engine(location: Location) -> sa.Engine:
