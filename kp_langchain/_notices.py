@@ -1,4 +1,4 @@
-"""What this package says to the logger `kp_langchain`.
+"""What this package says to the logger `kp_langchain`: one line of printable text a record.
 
 The host's logging handlers, filters and record factories are the host's: when one raises, the line
 is lost, and nothing else.
@@ -11,12 +11,35 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._outside import came_from_outside
 from kp_langchain.errors import KPError
+from kp_langchain.printable import one_line, printable_fields
 
 _LOGGER = logging.getLogger("kp_langchain")
+_LONGEST_ARGUMENT_CHARS = 1000
 _KINDS_MAX = 100
 _seen: set[str] = set()
 _lock = ForkSafeLock()
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """Replace what would end the line or drive a terminal; whatever the record, it is logged."""
+    with suppress(Exception):
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_argument, record.args))
+        if not record.args:
+            record.msg = _argument(record.msg)
+    return True
+
+
+def _argument(value: object) -> object:
+    """A value that a format such as %.3f may need as it is, or else its text in one line."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return one_line(value, _LONGEST_ARGUMENT_CHARS)
+
+
+_LOGGER.addFilter(_in_one_line)
 
 
 def warn_once(kind: str, message: str, *args: object) -> None:
@@ -33,8 +56,11 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         if is_new:
             _seen.add(kind)
     if is_new:
-        with suppress(Exception):
+        try:
             _LOGGER.warning(message, *args)
+        except Exception as error:
+            if came_from_outside(error):
+                raise
 
 
 def tell_event(message: str, *args: object, fields: Mapping[str, object]) -> None:
@@ -46,8 +72,9 @@ def tell_event(message: str, *args: object, fields: Mapping[str, object]) -> Non
         fields: What becomes attributes of the record.
     """
     with suppress(Exception):
+        fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
         try:
-            _LOGGER.info(message, *args, extra=dict(fields))
+            _LOGGER.info(message, *args, extra=fields)
         except KeyError:  # a record factory of the host's owns one of these names
             _LOGGER.info(message, *args, extra={"kp": fields})
 

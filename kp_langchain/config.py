@@ -1,4 +1,4 @@
-"""Settings: arguments over environment variables (`KP_*`) over `kp.toml` over defaults.
+"""Settings: arguments over environment variables (`KP_*`) over configuration files over defaults.
 
 [defaults]                  # for every domain
 privacy_level = "private"
@@ -13,13 +13,19 @@ import dataclasses
 import difflib
 import os
 import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,14 +35,19 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from kp_langchain._notices import warn_once
+from kp_langchain.config_files import ConfigFile, config_file, places, read_files
 from kp_langchain.errors import ConfigError
+from kp_langchain.folders import data_dir
+from kp_langchain.printable import printable
 from kp_langchain.redaction.rules import Rules
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.scoring.weights import ScoringWeights
 
+__all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
+
 _ENVIRONMENT = "environment variable"
 _PREFIX = "KP_"
-_FILE_VARIABLE = "KP_CONFIG"
 _LONGEST_VALUE_SHOWN = 120
 _YEAR_S = 365 * 24 * 3600.0
 _DAY_MS = 24 * 3600 * 1000.0
@@ -72,7 +83,8 @@ class DomainPolicy(BaseModel):
     Args:
         threshold: Score (0 to 1) a run must reach to be contributed.
         weights: Scoring weights in place of the domain's built-in profile.
-        visibility: Who may see a contributed trace: `private`, `org` or `network`.
+        visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
+            not enforce it: the public one shows `org` to anybody, too.
         privacy_level: What redaction removes: `aggregated` and `federated` remove identifiers too,
             `private` only secrets.
         keep: Whose trace bodies the store keeps: those of runs that `passed`, or of `all`.
@@ -105,6 +117,11 @@ class DomainPolicy(BaseModel):
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None}
 
+    @property
+    def stays_local(self) -> bool:
+        """Whether too little is redacted for a run to leave this machine."""
+        return self.privacy_level == "private"
+
     def merged_over(self, base: DomainPolicy) -> DomainPolicy:
         """Return `base` with every field that this policy gives put over it."""
         return base.model_copy(update=self.given())
@@ -113,10 +130,15 @@ class DomainPolicy(BaseModel):
 class Settings(BaseSettings):
     """Everything that can be set. None counts as not given.
 
-    Constructing it reads all sources: an argument given here comes before the environment
+    Constructing it reads all sources. First comes an argument given here, then the environment
     variable `KP_<FIELD>` (nested: `KP_DOMAINS__FINANCE__THRESHOLD`, `KP_DEFAULTS__KEEP`; an empty
-    one counts as not set), that before `kp.toml` in the working directory (or the file that
-    `KP_CONFIG` names, which must then exist), and that before the default.
+    one counts as not set), then the file that `KP_CONFIG` names, which must then exist, or else
+    `kp.toml` in the working folder, then `kp.toml` in the user's configuration folder, and then the
+    default. A path in a file is relative to that file.
+
+    Of a `kp.toml` in the working folder that the user has not trusted (`kp-langchain trust`), what
+    can send, redirect, un-redact or load code does not count, and a warning says so. Nor do its
+    policies for domains whose runs may be sent.
 
     Args:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
@@ -127,7 +149,7 @@ class Settings(BaseSettings):
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.
-        agent_id: `kp:agent:<id>` written into traces.
+        agent_id: `kp:agent:<id>` written into traces; by default that of the registry's key.
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
         redaction: What is redacted besides what is always; see `Rules`.
@@ -139,10 +161,13 @@ class Settings(BaseSettings):
         max_queue: Most finished runs waiting to be scored.
         run_timeout_s: Seconds without an event after which an open run counts as abandoned.
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
+        function_timeout_s: Longest wait, in seconds, for one call of a function of yours:
+            `outcome`, `on_scored`, a scorer, and all that `redactor` does for one run.
 
     Raises:
         ConfigError: Something cannot be read or used. The message names, for each fault, the file,
-            variable or argument, the key, the value, and what would be right.
+            variable or argument, the key, the value, and what would be right. Or a domain's runs
+            would be sent, and only their secrets redacted.
     """
 
     model_config = SettingsConfigDict(
@@ -178,26 +203,49 @@ class Settings(BaseSettings):
     max_queue: _Count = Field(default=1000, description=_COUNT)
     run_timeout_s: _Seconds = Field(default=3600.0, description=_SECONDS)
     exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
+    function_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
+
+    # What holds without the files that are not trusted, or why that cannot be used.
+    _trusting: Settings | str | None = PrivateAttr(default=None)
+    _origins: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
+    _key_registry: str | None = PrivateAttr(default=None)
 
     def __init__(self, **arguments: Any) -> None:
         arguments = {n: _plain(value) for n, value in arguments.items() if value is not None}
+        files = _files.get()
+        if files is None:
+            files = read_files()
         faults: list[Any] = []
+        try:
+            environment = EnvSettingsSource(type(self))()
+        except SettingsError as error:
+            raise ConfigError(f"an environment variable cannot be read: {error}") from None
+        below: list[_Layer] = [
+            (_ENVIRONMENT, environment),
+            *((file.name, file.values) for file in files),
+        ]
+        token = _below.set(below)
         try:
             super().__init__(**arguments)
         except ValidationError as error:
             faults = error.errors(include_url=False)
-        except SettingsError as error:
-            raise ConfigError(f"an environment variable cannot be read: {error}") from None
-        if not faults:
-            return
-        # Outside the handler: pydantic's own error would show the values in the traceback.
-        origins: list[tuple[str, Mapping[str, Any]]] = [
-            *((f"argument {name}", {name: value}) for name, value in arguments.items()),
-            (_ENVIRONMENT, EnvSettingsSource(type(self))()),
-            (str(config_file()), _read_toml()),
-        ]
-        told = "".join(f"\n  {_describe(fault, origins)}" for fault in faults)
-        raise ConfigError(f"these settings cannot be used:{told}")
+        finally:
+            _below.reset(token)
+        given = [(f"argument {name}", {name: value}) for name, value in arguments.items()]
+        layers = [*given, *below]
+        if faults:
+            # Outside the handler: pydantic's own error would show the values in the traceback.
+            told = "".join(f"\n  {printable(_describe(fault, layers))}" for fault in faults)
+            raise ConfigError(f"these settings cannot be used:{told}")
+        self._origins = _policy_origins(layers)
+        self._key_registry = _registry_beside_key(arguments, layers)
+        if any(not file.standing.counts_whole and _has_policies(file) for file in files):
+            whole = tuple(file for file in files if file.standing.counts_whole)
+            try:
+                self._trusting = self._of(whole, arguments)
+            except ConfigError as error:
+                self._trusting = str(error)
+        self.refuse_leaks(["", *self.domains])
 
     @classmethod
     def current(cls) -> Settings:
@@ -222,87 +270,142 @@ class Settings(BaseSettings):
         Raises:
             ConfigError: As for the constructor.
         """
-        token = _supposed_text.set(text)
+        return cls._of(read_files(text), {})
+
+    @classmethod
+    def _of(cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]) -> Settings:
+        token = _files.set(files)
         try:
-            return cls()
+            return cls(**arguments)
         finally:
-            _supposed_text.reset(token)
+            _files.reset(token)
 
     @classmethod
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - read already
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say where settings come from, first one first."""
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_toml())
+        return init_settings, *(InitSettingsSource(settings_cls, dict(v)) for _, v in _below.get())
 
-    def policy_for(self, domain: str) -> DomainPolicy:
+    @property
+    def api_key_registry(self) -> str | None:
+        """The URL of the registry that `api_key` belongs to: the one that came with it."""
+        return self._key_registry or self.registry_url
+
+    def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
         """Return the policy of `domain`: `defaults`, with `domains[domain]` (exact name) over it.
 
         Its threshold is None where none was set: then the measured default of the gate holds.
+
+        Args:
+            domain: The domain's name.
+            over: A policy to be put over that.
+
+        Raises:
+            ConfigError: The runs may be sent, and without a file that is not trusted the settings
+                cannot be used. Settings and handlers find that out when they are made.
         """
-        if domain not in self.domains:
-            return self.defaults
-        return self.domains[domain].merged_over(self.defaults)
+        policy = self._merged(domain, over)
+        if self._trusting is None or policy.visibility == "private":
+            return policy
+        if isinstance(self._trusting, str):
+            raise ConfigError(f"without what a file says that is not trusted, {self._trusting}")
+        # What a folder says must not decide what of another's runs is sent.
+        trusting = self._trusting.policy_for(domain, over)
+        if trusting != policy:
+            warn_once(
+                f"policy of {domain}",
+                "runs of domain %s may be sent, so what a file that is not trusted says of its "
+                "policy does not count; see kp-langchain doctor",
+                domain,
+            )
+        return trusting
+
+    def _merged(self, domain: str, over: DomainPolicy | None) -> DomainPolicy:
+        policy = self.defaults
+        if domain in self.domains:
+            policy = self.domains[domain].merged_over(policy)
+        return policy if over is None else over.merged_over(policy)
+
+    def refuse_leaks(
+        self,
+        domains: Iterable[str],
+        over: Callable[[str], DomainPolicy | None] = lambda _: None,
+    ) -> None:
+        """Refuse policies under which runs would be sent of which only secrets are redacted.
+
+        Args:
+            domains: Names of domains; "" stands for all that are not named in the settings.
+            over: Gives the policy that the argument `policy` puts over a domain's.
+
+        Raises:
+            ConfigError: There is one; the message says where both parts of it come from.
+        """
+        for domain in domains:
+            above = over(domain)
+            policy = self.policy_for(domain, above)
+            if policy.stays_local and policy.visibility != "private":
+                given = above.given() if above else {}
+                level, visibility = (
+                    "argument policy" if field in given else self._origin(domain, field)
+                    for field in ("privacy_level", "visibility")
+                )
+                raise ConfigError(
+                    f"{f'domain {domain!r}' if domain else 'defaults'}: privacy_level = 'private' "
+                    f"({level}) leaves e-mail addresses and the like in a run, so it stays local, "
+                    f"but visibility = {policy.visibility!r} ({visibility}) sends it to the "
+                    "registry, where anybody can read it; set visibility to 'private', or "
+                    "privacy_level to 'aggregated'"
+                )
+
+    def _origin(self, domain: str, field: str) -> str:
+        trusting = self._trusting if isinstance(self._trusting, Settings) else self
+        origins = trusting._origins  # noqa: SLF001 - of this class
+        default = origins.get(("", field), "the default")
+        return origins.get((domain, field), default) if domain else default
 
 
+_Layer = tuple[str, Mapping[str, Any]]
 _current: tuple[object, Settings] | None = None
-_supposed_text: ContextVar[str | None] = ContextVar("supposed_text", default=None)
+_files: ContextVar[tuple[ConfigFile, ...] | None] = ContextVar("files", default=None)
+_below: ContextVar[Sequence[_Layer]] = ContextVar("below", default=())
 
 
 def _sources() -> object:
     """Everything that `Settings()` depends on, to be compared."""
-    file = config_file()
-    try:
-        content = file.expanduser().read_bytes()
-    except (OSError, RuntimeError):
-        content = None
     variables = [item for item in os.environ.items() if item[0].upper().startswith(_PREFIX)]
-    return file, content, variables
+    return places(), variables
 
 
-def config_file() -> Path:
-    """Return the path of the file that settings are read from, which need not exist."""
-    return Path(os.environ.get(_FILE_VARIABLE) or "kp.toml")
+def _has_policies(file: ConfigFile) -> bool:
+    return "defaults" in file.values or "domains" in file.values
 
 
-def _read_toml() -> dict[str, Any]:
-    named = bool(os.environ.get(_FILE_VARIABLE))
-    path = config_file()
-    supposed = _supposed_text.get()
-    text = ""
-    try:
-        # A byte order mark is what some editors put before UTF-8.
-        text = path.expanduser().read_bytes().decode("utf-8-sig") if supposed is None else supposed
-        return tomllib.loads(text)
-    except FileNotFoundError:
-        if not named:
-            return {}
-        reason = f"does not exist; create it or unset {_FILE_VARIABLE}"
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
-    except tomllib.TOMLDecodeError as error:
-        last = text.count("\n") + 1
-        told = str(error).replace("at end of document", f"at the end, line {last}")
-        reason = f"is not valid TOML: {told}"
-    except RecursionError:
-        reason = "is not valid TOML: it is nested too deeply"
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
-        told = getattr(error, "strerror", None) or str(error)
-        reason = f"cannot be read: {told}; make it a readable file, or remove it"
-    raise ConfigError(f"{path}{f' (named by {_FILE_VARIABLE})' if named else ''} {reason}")
+def _registry_beside_key(arguments: Mapping[str, Any], layers: Iterable[_Layer]) -> str | None:
+    """The registry that the first layer with a key says, too."""
+    for values in (arguments, *(values for _, values in layers)):
+        if values.get("api_key"):
+            registry = values.get("registry_url")
+            return registry if isinstance(registry, str) else None
+    return None
 
 
-def data_dir() -> Path:
-    """Return the folder for this package's data. It is not created here."""
-    import platformdirs
-
-    return platformdirs.user_data_path("kp_langchain", appauthor=False)
+def _policy_origins(layers: Iterable[_Layer]) -> dict[tuple[str, str], str]:
+    """Where the fields of each domain's policy, and of "" for the defaults, come from."""
+    origins: dict[tuple[str, str], str] = {}
+    for origin, values in layers:
+        domains = values.get("domains") or {}
+        for domain, policy in (("", values.get("defaults") or {}), *domains.items()):
+            for field, value in policy.items():
+                if value is not None:
+                    key = f"{f'domains.{domain}' if domain else 'defaults'}.{field}"
+                    origins.setdefault((domain, field), f"{origin}: {key}")
+    return origins
 
 
 def mask_password(text: str) -> str:

@@ -86,5 +86,17 @@ def decide(score: float, threshold: float) -> Decision:
 
 
 def leaves(scored: ScoredTrace) -> bool:
-    """Tell whether a trace may go to a registry: it passed, and its visibility lets it."""
-    return scored.decision == "contributed" and scored.trace.metadata.visibility != "private"
+    """Return whether a trace may go to a registry: it passed and is private in neither sense."""
+    metadata = scored.trace.metadata
+    return scored.decision == "contributed" and may_leave(
+        metadata.visibility, metadata.privacy_level
+    )
+
+
+def may_leave(visibility: str, privacy_level: str) -> bool:
+    """Return whether runs may leave this machine at all.
+
+    At the privacy level `private` only secrets are redacted, so such runs stay local. `org` is no
+    less public than `network`: a registry need not know who belongs to an organisation.
+    """
+    return visibility != "private" and privacy_level != "private"

@@ -143,9 +143,6 @@ class Metadata(_Wire):
         agent_id: `kp:agent:<id>`, if known.
         framework: `langchain`, `langgraph`, ...
         validated_by: Who confirmed the outcome, if anyone.
-        validated_at: When that was last done (not part of protocol v1; readers that do not know it
-            ignore it). It also makes a trace that is contributed again, after it was withdrawn,
-            another text than before, which a registry would take for a repeated request.
     """
 
     created_at: UtcTime = Field(default_factory=lambda: datetime.now(UTC))
@@ -157,7 +154,6 @@ class Metadata(_Wire):
     visibility: Visibility = "private"
     privacy_level: PrivacyLevel = "aggregated"
     validated_by: list[str] | None = None
-    validated_at: UtcTime | None = None
 
 
 class Task(_Wire):

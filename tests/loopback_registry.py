@@ -1,4 +1,10 @@
-"""A registry on the loopback interface: real HTTP, the protocol's rules, and faults on demand."""
+"""A registry on the loopback interface: real HTTP, the protocol's rules, and faults on demand.
+
+It behaves as the public server does: the limiter stands before authentication, so that a key it
+does not know is anonymous and may write nothing; only the agent that contributed a unit may delete
+it; a unit that comes again replaces the earlier one; and an answer below 500 to an idempotency key
+is given again, refusals included.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +25,8 @@ from typing import Any, Self
 
 UNIT_ID = re.compile(r"kp:trace:[0-9a-f-]{36}")
 CONTEXT = "https://openknowledgepulse.org/schema/v1"
+UNLIMITED = 10**6
+ANONYMOUS_READS = 60
 
 Misbehave = Callable[[int, str, str], str | bytes | None]
 """Given the request's number (from 0), method and path: None, the bytes to answer with in place of
@@ -39,13 +47,16 @@ class LoopbackRegistry:
     """A registry in a thread of its own, for a `with` block.
 
     `units` are those it holds by id, `received` the bodies it took in order, repeats included, and
-    `doubled` the ids of units that came again under another idempotency key.
+    `doubled` the ids of units that it took again although nothing in them had changed.
 
     Args:
         limit: Writes per window; None for no limit.
+        read_limit: Reads and deletions per window; None for no limit.
         window_s: Length of a window in seconds: the shortened clock.
         hour_s: What counts as the hour in which three 429 revoke a key.
         keys: Keys it knows; None takes any.
+        agents: Whose they are. Of a key that is not among these, the agent is not asked.
+        replays: Whether it gives an answer again to an idempotency key that it knows.
         misbehave: Decides on a fault for each request.
         port: Port to listen on; 0 for a free one.
         tls: Speak TLS by this.
@@ -55,15 +66,20 @@ class LoopbackRegistry:
         self,
         *,
         limit: int | None = None,
+        read_limit: int | None = None,
         window_s: float = 60.0,
         hour_s: float = 3600.0,
         keys: set[str] | None = None,
+        agents: dict[str, str] | None = None,
+        replays: bool = True,
         misbehave: Misbehave | None = None,
         port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.limit, self.window_s, self.hour_s = limit, window_s, hour_s
-        self.keys = keys
+        self.limit, self.read_limit = limit, read_limit
+        self.window_s, self.hour_s = window_s, hour_s
+        self.keys, self.agents, self.replays = keys, dict(agents or {}), replays
+        self.reputation_suffices = True
         self.misbehave: Misbehave = misbehave or (lambda number, method, path: None)
         self.units: dict[str, dict[str, Any]] = {}
         self.received: list[bytes] = []
@@ -75,7 +91,7 @@ class LoopbackRegistry:
         self.revoked = False
         self.release = threading.Event()
         self._port, self._tls = port, tls
-        self._window_began, self._used = -1e9, 0
+        self._windows: dict[tuple[bool, bool], tuple[float, int]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------ running
@@ -84,12 +100,12 @@ class LoopbackRegistry:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:
@@ -152,6 +168,8 @@ class LoopbackRegistry:
             status = await self._faulty(fault, path, headers, body, writer)
         else:
             status, told, content = self._answer(method, path, headers, body)
+            # Before the answer goes out, which its reader takes for the end of the request.
+            self.requests[number] = (method, path, headers, status)
             if fault is not None and 200 <= status < 300:
                 await self._spoilt(fault, status, told, content, writer)
             else:
@@ -163,42 +181,47 @@ class LoopbackRegistry:
     def _answer(
         self, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        if path == "/health":
-            return 200, {}, b'{"status": "ok"}'
         if path == "/v1/auth/register":
             return self._register(body)
         key = headers.get("authorization", "").removeprefix("Bearer ")
-        if self.revoked or not key or (self.keys is not None and key not in self.keys):
-            return self._told(401, {"error": "unknown key"})
-        spent = self._spend()
-        told = self._allowance()
-        if not spent:
-            self._throttle()
-            left = max(0.0, self._window_began + self.window_s - time.monotonic())
-            return 429, told | {"retry-after": f"{left:.3f}"}, b'{"error": "slow down"}'
+        is_known = self._knows(key)
+        is_allowed, told = self._spend(writes=method == "POST", is_known=is_known)
+        if not is_allowed:
+            if is_known:
+                self._throttle()
+            return 429, told, b'{"error": "Rate limit exceeded"}'
+        if path == "/health":
+            return 200, told, b'{"status": "ok"}'
         if method == "POST" and path == "/v1/knowledge":
-            status, content = self._take(headers, body)
-        else:
-            status, content = self._about_unit(method, path)
+            status, more, content = self._take(headers, body)
+            return status, told | more, content
+        status, content = self._about_unit(method, path, key, is_known=is_known)
         return status, told, content
 
-    def _spend(self) -> bool:
-        now = time.monotonic()
-        if now - self._window_began >= self.window_s:
-            self._window_began, self._used = now, 0
-        if self.limit is not None and self._used >= self.limit:
-            return False
-        self._used += 1
-        return True
+    def _knows(self, key: str) -> bool:
+        return bool(key) and not self.revoked and (self.keys is None or key in self.keys)
 
-    def _allowance(self) -> dict[str, str]:
-        limit = 10**6 if self.limit is None else self.limit
-        left = max(0.0, self._window_began + self.window_s - time.monotonic())
-        return {
+    def _spend(self, *, writes: bool, is_known: bool) -> tuple[bool, dict[str, str]]:
+        """Count a request in its window; whether it is within the limit, and the headers."""
+        now = time.monotonic()
+        if is_known:
+            limit = self.limit if writes else self.read_limit
+        else:
+            limit = 0 if writes else ANONYMOUS_READS
+        limit = UNLIMITED if limit is None else limit
+        began, used = self._windows.get((writes, is_known), (-1e9, 0))
+        if now - began >= self.window_s:
+            began, used = now, 0
+        is_allowed = used < limit
+        used += is_allowed
+        self._windows[writes, is_known] = (began, used)
+        left_s = max(0.0, began + self.window_s - now)
+        told = {
             "x-ratelimit-limit": str(limit),
-            "x-ratelimit-remaining": str(max(0, limit - self._used)),
-            "x-ratelimit-reset": f"{left:.3f}",
+            "x-ratelimit-remaining": str(limit - used),
+            "x-ratelimit-reset": f"{left_s:.3f}",
         }
+        return is_allowed, told if is_allowed else told | {"retry-after": f"{left_s:.3f}"}
 
     def _throttle(self) -> None:
         now = time.monotonic()
@@ -211,33 +234,47 @@ class LoopbackRegistry:
         key = f"kp_{uuid.uuid4().hex}"
         if self.keys is not None:
             self.keys.add(key)
-        data = {"api_key": key, "agent_id": asked["agent_id"], "tier": asked["tier"]}
+        self.agents[key] = asked["agent_id"]
+        data = {"api_key": key, "key_prefix": key[:11], "tier": asked["tier"]}
         return self._told(201, {"data": data})
 
-    def _take(self, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    def _take(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
         key = headers.get("idempotency-key", "")
         issues = faults_of(headers, body)
+        if not issues:
+            self.received.append(body)
+        if self.replays and key in self.answered:
+            status, content = self.answered[key]
+            return status, {"idempotency-replayed": "true"}, content
+        self.answered[key] = self._taken(body, issues)
+        return (self.answered[key][0], {}, self.answered[key][1])
+
+    def _taken(self, body: bytes, issues: list[dict[str, str]]) -> tuple[int, bytes]:
+        if not self.reputation_suffices:
+            return 403, b'{"error": "Minimum KP-REP score of 0.1 required"}'
         if issues:
-            return 400, json.dumps({"error": "invalid unit", "issues": issues}).encode()
-        self.received.append(body)
-        if key in self.answered:
-            return self.answered[key]
+            return 400, json.dumps({"error": "Invalid KnowledgeUnit", "issues": issues}).encode()
         unit = json.loads(body)
-        if unit["id"] in self.units:
+        if self.units.get(unit["id"]) == unit:
             self.doubled.append(unit["id"])
         self.units[unit["id"]] = unit
-        answer = {"data": {"id": unit["id"]}, "quality_score": 0.7}
-        self.answered[key] = (201, json.dumps(answer).encode())
-        return self.answered[key]
+        data = {"id": unit["id"], "unit": unit}
+        return 201, json.dumps({"data": data, "quality_score": 0.7}).encode()
 
-    def _about_unit(self, method: str, path: str) -> tuple[int, bytes]:
+    def _about_unit(self, method: str, path: str, key: str, *, is_known: bool) -> tuple[int, bytes]:
         wanted = path.removeprefix("/v1/knowledge/")
+        if method == "DELETE" and not is_known:
+            return 401, b'{"error": "Authentication required"}'
         if wanted not in self.units or method not in ("GET", "DELETE"):
-            return 404, b'{"error": "not found"}'
+            return 404, b'{"error": "Knowledge unit not found"}'
         unit = self.units[wanted]
-        if method == "DELETE":
-            del self.units[wanted]
-        return 200, json.dumps({"data": {"id": wanted, "unit": unit}}).encode()
+        if method == "GET":
+            return 200, json.dumps({"data": {"id": wanted, "unit": unit}}).encode()
+        agent = self.agents.get(key)
+        if agent is not None and unit["metadata"].get("agent_id") != agent:
+            return 403, b'{"error": "Forbidden: can only delete your own contributions"}'
+        del self.units[wanted]
+        return 200, json.dumps({"deleted": True, "unit_id": wanted}).encode()
 
     def _told(self, status: int, content: object) -> tuple[int, dict[str, str], bytes]:
         return status, {}, json.dumps(content).encode()

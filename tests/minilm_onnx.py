@@ -6,7 +6,6 @@ python -m tests.minilm_onnx FOLDER
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import subprocess
 import sys
@@ -23,13 +22,14 @@ BESIDE_THE_MODEL = (
 
 def exported(folder: Path) -> Path:
     """Return `folder` with the model in it, made by a process of its own if it is not there."""
-    if not (folder / "model.onnx").exists():
-        making = folder.with_name(f"{folder.name}.{os.getpid()}")
-        subprocess.run([sys.executable, __file__, str(making)], check=True, capture_output=True)
-        try:
+    from filelock import FileLock
+
+    with FileLock(folder.with_name(f"{folder.name}.lock")):  # others wait for the one who makes it
+        if not (folder / "model.onnx").exists():
+            making = folder.with_name(f"{folder.name}.making")
+            shutil.rmtree(making, ignore_errors=True)  # of one that was killed
+            subprocess.run([sys.executable, __file__, str(making)], check=True, capture_output=True)
             making.rename(folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(making)
     return folder
 
 

@@ -20,6 +20,7 @@ from kp_langchain.config import (
 )
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.weights import ScoringWeights
+from tests.trusting import write_trusted
 
 EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
 
@@ -104,7 +105,7 @@ class TestWhereValuesComeFrom:
             f"{name} = {str(value).lower() if value is True else repr(value)}"
             for name, value in wanted.items()
         ]
-        (folder / "kp.toml").write_text("\n".join(lines))
+        write_trusted("\n".join(lines))
         assert Settings().model_dump(include=set(wanted)) == wanted
         (folder / "kp.toml").unlink()
         for name, value in wanted.items():
@@ -123,20 +124,20 @@ class TestWhereValuesComeFrom:
         assert "hunter2" not in str(caught.value)
 
     def test_policies_merge_key_by_key(self, folder, monkeypatch):
-        (folder / "kp.toml").write_text(
+        write_trusted(
             '[defaults]\nvisibility = "org"\nkeep = "all"\n'
-            '[domains.finance]\nthreshold = 0.7\nprivacy_level = "private"\n'
+            '[domains.finance]\nthreshold = 0.7\nprivacy_level = "federated"\n'
         )
         monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.8")
         monkeypatch.setenv("KP_DEFAULTS__KEEP", "passed")
         found = Settings(domains={"finance": DomainPolicy(visibility="network")})
         assert found.policy_for("finance") == DomainPolicy(
-            threshold=0.8, visibility="network", privacy_level="private", keep="passed"
+            threshold=0.8, visibility="network", privacy_level="federated", keep="passed"
         )
         assert found.policy_for("code").visibility == "org"
 
     def test_arguments_may_be_policies_or_tables_and_none_is_not_given(self, folder):
-        (folder / "kp.toml").write_text('agent_id = "a"\n[defaults]\nkeep = "all"\nthreshold = 0.5')
+        write_trusted('agent_id = "a"\n[defaults]\nkeep = "all"\nthreshold = 0.5')
         found = Settings(
             agent_id=None,
             defaults=DomainPolicy(visibility="org", threshold=None),

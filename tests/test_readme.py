@@ -12,6 +12,7 @@ from kp_langchain import Settings, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.redaction import redact
 from tests.agents import search
+from tests.trusting import write_trusted
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -40,15 +41,15 @@ def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 def test_toml() -> None:
     block, contributing, redacting = blocks("toml")
-    Path("kp.toml").write_text(contributing, encoding="utf-8")
+    write_trusted(contributing)
     assert Settings().registry_url == "https://registry.example.org"
     assert Settings().policy_for("finance").visibility == "network"
-    Path("kp.toml").write_text(redacting, encoding="utf-8")
+    write_trusted(redacting)
     done = redact("employeeNumber=7, TICK-123456, support@example.com", rules=Settings().redaction)
     assert done.value == (
         "employeeNumber=[REDACTED:employee_number], [REDACTED:ticket], support@example.com"
     )
-    Path("kp.toml").write_text(block, encoding="utf-8")
+    write_trusted(block)
     policy = Settings().policy_for("finance")
     assert policy.threshold == 0.7
     assert policy.keep == "all"

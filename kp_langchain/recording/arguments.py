@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from inspect import iscoroutinefunction
 from pathlib import Path
+from pickle import PicklingError
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain._outside import came_from_outside
+from kp_langchain.agent_id import shown, usable
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.store import TraceStore, default_store
@@ -79,22 +84,70 @@ def check(
         raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
 
 
+def to_send(given: Mapping[str, Any], store: TraceStore | None) -> dict[str, Any]:
+    """Return the handler's arguments as they go to another process.
+
+    Args:
+        given: The arguments as they were given.
+        store: What the argument of that name stands for in this process.
+
+    Raises:
+        pickle.PicklingError: One is a function that another process cannot find.
+    """
+    functions = {
+        **{name: given[name] for name in ("outcome", "on_scored", "objective", "redactor")},
+        **{f"verifiers[{at}]": one for at, one in enumerate(given["verifiers"])},
+    }
+    for name, function in functions.items():
+        # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
+        if not _can_be_found(function) and not any(
+            module.endswith("cloudpickle") for module in sys.modules
+        ):
+            raise PicklingError(
+                f"{name} is {function!r}, which another process cannot find; give a function that "
+                "is defined at the top of a module, or send the handler with cloudpickle"
+            )
+    # A relative path means another file where the working folder is another.
+    absolute = {"store": store} if isinstance(given["store"], (str, Path)) else {}
+    return {**given, **absolute}
+
+
+def _can_be_found(function: object) -> bool:
+    """Whether another process can import a function by its name; True for what is none."""
+    if not isinstance(function, FunctionType):
+        return True  # whether it can be sent, its own class knows
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
+
+
 def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
     """The caller's `objective`, with "" for whatever it cannot tell."""
 
     def ask(inputs: Any) -> str:
         try:
             said = objective(inputs)
-        except Exception as error:  # noqa: BLE001 - the caller's function
+        except BaseException as error:
+            if came_from_outside(error):
+                raise
             warn_once(
                 f"objective:{type(error).__name__}",
                 "the objective function raised %s; the usual places are searched instead",
                 told(error),
             )
             return ""
-        return said.strip() if isinstance(said, str) else ""
+        return str.strip(said) if isinstance(said, str) else ""
 
     return ask
+
+
+def kind_of(function: object) -> Hashable:
+    """What a function of the caller's has in common with others that behave alike.
+
+    Handlers made per request often bring a function made per request: its code is the same.
+    """
+    return getattr(function, "__code__", None) or (None if function is None else id(function))
 
 
 def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> Verifiers | None:
@@ -110,20 +163,22 @@ def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> V
 def policies(
     given: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
 ) -> Callable[[str], DomainPolicy]:
-    """The function that tells a domain's policy: what was given, over what the settings say."""
+    """The function that tells a domain's policy: what was given, over what the settings say.
+
+    Raises:
+        ConfigError: It is no policy, or under one runs would be sent with too little redacted.
+    """
     if given is None:
         return settings.policy_for
+    over: Callable[[str], DomainPolicy | None]
     if isinstance(given, DomainPolicy):
         one = given
-        return lambda domain: one.merged_over(settings.policy_for(domain))
+        settings.refuse_leaks(["", *settings.domains], over := lambda _: one)
+        return lambda domain: settings.policy_for(domain, over(domain))
     if isinstance(given, Mapping) and all(isinstance(p, DomainPolicy) for p in given.values()):
-        several = dict(given)
-
-        def for_domain(domain: str) -> DomainPolicy:
-            base = settings.policy_for(domain)
-            return several[domain].merged_over(base) if domain in several else base
-
-        return for_domain
+        over = dict(given).get
+        settings.refuse_leaks(given, over)
+        return lambda domain: settings.policy_for(domain, over(domain))
     raise ConfigError(
         f"policy is {given!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
     )
@@ -142,6 +197,27 @@ def store_of(
     raise ConfigError(
         f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
     )
+
+
+def agent_of(given: str | None, settings: Settings, registry: Registry | None) -> str | None:
+    """The id of the agent that traces carry, with a warning if it is not that of the key."""
+    if registry is None:
+        chosen = given or settings.agent_id
+        return None if chosen is None else usable(chosen, settings.redaction)
+    from kp_langchain.registry.configured import agent_of, key_agent
+
+    agent_id, of_key = agent_of(given, settings, registry), key_agent(registry)
+    if agent_id is None or (of_key is not None and agent_id != of_key):
+        warn_once(
+            f"agent:{registry.url}",
+            "traces for the registry at %s carry %s, and its key belongs to %s, so that what is "
+            "sent could not be withdrawn; leave out agent_id for the key's, or: kp-langchain "
+            "register --agent-id kp:agent:NAME",
+            registry.url,
+            agent_id or "no agent_id",
+            shown(of_key) if of_key else "an agent that is not known here (set agent_id to it)",
+        )
+    return agent_id
 
 
 def registry_of(

@@ -19,6 +19,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
+from kp_langchain.agent_id import usable
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.outcome import judge, looks_successful, read_report
 from kp_langchain.recording.pipeline import build_trace
@@ -49,14 +50,15 @@ def trace_from_messages(
         objective: The task; by default the last human message before the first answer.
         success: Whether the run succeeded; by default judged as the handler would.
         confidence: 0 to 1; by default 0.8 for a success and 0.2 for a failure.
-        agent_id: Who ran.
+        agent_id: Who ran; written as `kp:agent:<id>`.
         policy: Visibility and privacy level; by default `DomainPolicy()`.
 
     Returns:
         The trace, not scored yet.
 
     Raises:
-        ValueError: The messages hold no answer of a model, or something in them cannot be read.
+        ValueError: The messages hold no answer of a model, something in them cannot be read, or
+            the agent's id cannot be written as it is.
     """
     if isinstance(messages, str):
         raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
@@ -82,7 +84,7 @@ def trace_from_messages(
         record,
         story,
         domain=domain,
-        agent_id=agent_id,
+        agent_id=usable(agent_id) if agent_id else None,
         policy=policy or DomainPolicy(),
         verdict=verdict,
         answer=answer,

@@ -7,56 +7,72 @@ a handler that is not inline 40 % CPU in async agents.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._notices import told, warn_once
+from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
-from kp_langchain.recording import arguments, paused
+from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events
-from kp_langchain.recording.keeping import keeper_of
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
-from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.pipeline import Judge, Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording.store_writer import writer_of
+from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore, Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.verifying import Verifier
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
 
 Event = TypeVar("Event", bound=Callable[..., None])
 _STORE_AGAIN_S = 0.1
+_REST_BETWEEN_SENDS_S = 1.0
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _guarded(event: Event) -> Event:
-    """Keep whatever goes wrong in a callback away from the agent; count it."""
+    """Keep whatever goes wrong in a callback away from the agent; count it.
+
+    What a signal handler raises meanwhile is the host's, and passes.
+    """
 
     @wraps(event)
     def call(self: KPCallbackHandler, *args: Any, **kwargs: Any) -> None:
         try:
             event(self, *args, **kwargs)
-        except KeyboardInterrupt:
-            raise  # the user's, not ours
-        except BaseException as error:  # noqa: BLE001 - not even a SystemExit of our making
+        except BaseException as error:  # not even a SystemExit of our making
+            if came_from_outside(error):
+                raise
             self._callback_failed(event.__name__, error)
 
     return cast("Event", call)
+
+
+class _OnlyFromOutside:
+    """LangChain asks a handler, in its `except` block, whether to raise what it caught again."""
+
+    def __get__(self, handler: object, kind: type | None = None) -> bool:
+        error = sys.exc_info()[1]
+        return error is not None and came_from_outside(error)
 
 
 class KPCallbackHandler(BaseCallbackHandler):
@@ -87,7 +103,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             it is given elsewhere, such as to a language model: every text of the `FinishedRun` is
             redacted, and it has neither `output` nor `metadata`.
         verifier_timeout_s: Longest wait for one verifier, in seconds.
-        agent_id: Who ran; written as `kp:agent:<id>`.
+        agent_id: Who ran; written as `kp:agent:<id>`. By default the agent of the settings, else
+            the one that the registry's key belongs to: a registry deletes only its own agent's.
         on_scored: Called on the worker with each `ScoredTrace`, after the store was given it.
         objective: Tells the task from the root run's inputs; None or "" means that it cannot.
         redactor: Redacts further: given each text that is left after our own redaction, on the
@@ -99,7 +116,7 @@ class KPCallbackHandler(BaseCallbackHandler):
     """
 
     run_inline = True
-    raise_error = False
+    raise_error = cast("bool", _OnlyFromOutside())
 
     def __init__(
         self,
@@ -129,6 +146,12 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective=objective,
             redactor=redactor,
         )
+        given = {
+            "domain": domain, "policy": policy, "scorer": scorer, "store": store,
+            "registry": registry, "outcome": outcome, "verifiers": verifiers,
+            "verifier_timeout_s": verifier_timeout_s, "agent_id": agent_id,
+            "on_scored": on_scored, "objective": objective, "redactor": redactor,
+        }  # fmt: skip
         settings = Settings.current()
         self.domain = domain
         self._disabled = settings.disabled
@@ -136,8 +159,11 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._last: ScoredTrace | None = None
         self._has_looked = False
         self._hears_graphs = False
+        self._opened_in = 0  # the process in which its store was opened
         self._max_queue = settings.max_queue
-        agent_id = agent_id or settings.agent_id
+        kept_in = arguments.store_of(store, settings)
+        goes_to = arguments.registry_of(registry, kept_in, settings)
+        agent_id = arguments.agent_of(agent_id, settings, goes_to)
         worker.exit_timeout_s = settings.exit_timeout_s
         paused.set_limit(settings.max_paused_runs)
         self._recorder = Recorder(
@@ -155,20 +181,24 @@ class KPCallbackHandler(BaseCallbackHandler):
             objective_of=None if objective is None else arguments.harmless(objective),
         )
         self._tally = self._recorder.tally
-        kept_in = arguments.store_of(store, settings)
-        self._keeper = None if kept_in is None else keeper_of(kept_in, settings.max_queue)
-        goes_to = arguments.registry_of(registry, kept_in, settings)
+        self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
+        self._to_send = partial(arguments.to_send, given, kept_in)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
             from kp_langchain.registry.sender import drain_all, sender_for
 
             self._sender = sender_for(kept_in, goes_to)
-            worker.last_at_exit["sending"] = drain_all
+            worker.at_finish["sending"] = drain_all
+        foreign = (scorer, outcome, on_scored, redactor, *verifiers)
+        self._has_foreign_functions = any(one is not None for one in foreign)
         self._pipeline = Pipeline(
             domain=domain,
             policy_for=arguments.policies(policy, settings),
             scorer=scorer or default_scorer(),
-            keeper=self._keeper,
+            foreign_scorer=scorer is not None,
+            lane=worker.lane_for((id(kept_in), *map(arguments.kind_of, foreign))),
+            time_limit_s=settings.function_timeout_s,
+            writer=self._writer,
             sender=self._sender,
             outcome=outcome,
             verifiers=arguments.verifiers_of(verifiers, verifier_timeout_s, self._tally),
@@ -178,6 +208,23 @@ class KPCallbackHandler(BaseCallbackHandler):
             redactor=redactor,
             tally=self._tally,
         )
+
+    # ---------------------------------------------------------------- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To another process (spawn, joblib, Ray) it travels as its arguments, passwords and keys in
+        # them included; what was left to the settings is up to the settings there.
+        return self._to_send()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        KPCallbackHandler.__init__(self, **state)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        # Frameworks copy lists of callbacks; whoever made the handler asks it for the runs.
+        return self
 
     # ---------------------------------------------------------------- for its owner
 
@@ -194,11 +241,21 @@ class KPCallbackHandler(BaseCallbackHandler):
             at once when called from `on_scored`.
         """
         self._recorder.sweep()
-        if self._keeper is None:
-            return worker.wait(timeout)
-        if self._keeper.waiting:
-            worker.submit(self._keeper.write_waiting)
-        return worker.wait(timeout) and not self._keeper.behind
+        if is_own_thread():
+            return False
+        until = None if timeout is None else time.monotonic() + timeout
+
+        def left_s() -> float | None:
+            return None if until is None else max(0.0, until - time.monotonic())
+
+        if self._writer is not None:
+            self._writer.start(self._adopt)
+            self._writer.answers(left_s())  # what an earlier process left is in the lane then
+        return (
+            worker.intake.wait(left_s())
+            and self._pipeline.lane.wait(left_s())
+            and (self._writer is None or self._writer.wait(left_s()))
+        )
 
     def report_outcome(
         self,
@@ -226,18 +283,19 @@ class KPCallbackHandler(BaseCallbackHandler):
             ConfigError: Nothing is said, a value cannot be used, or this handler has no store.
         """
         verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
-        keeper = self._keeper
-        if keeper is None:
+        writer, pipeline = self._writer, self._pipeline
+        if writer is None:
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
         if self._disabled or self._recorder.reported(_as_uuid(run), verdict):
             return
-        worker.submit(
-            lambda: keeper.judge(
-                str(run), self._pipeline.redacted(verdict), self._sender, self._tally
-            )
-        )
+
+        def judge() -> None:
+            writer.write_verdict(str(run), pipeline.redacted(verdict), self._sender, self._tally)
+
+        # Behind the run itself, whether that still waits for intake or for its score.
+        worker.intake.submit(lambda: pipeline.lane.submit(judge))
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
@@ -245,21 +303,34 @@ class KPCallbackHandler(BaseCallbackHandler):
         For programs that are frozen or ended without notice: others need not wait, because the
         next process goes on where this one ended.
 
+        Calls in a loop cost next to nothing: where the registry is to be left alone for longer than
+        `timeout`, or takes nothing at all, this rests for a second, or `timeout` if that is less,
+        and returns.
+
         Args:
             timeout: Seconds to take at most.
 
         Returns:
-            Whether nothing is pending any more. True without a registry.
+            Whether nothing is left to be stored, sent or withdrawn. True without a registry.
         """
         until = time.monotonic() + timeout
         flushed = self.flush(timeout)
-        if self._sender is None or self._keeper is None:
+        if self._sender is None or self._writer is None:
             return flushed
         # A store that another process holds for a moment would leave these runs behind.
-        while not flushed and self._keeper.behind and (left_s := until - time.monotonic()) > 0.0:
+        while (
+            not flushed
+            and self._writer.has_failed_writes
+            and (left_s := until - time.monotonic()) > 0.0
+        ):
             time.sleep(min(_STORE_AGAIN_S, left_s))
             flushed = self.flush(max(0.0, until - time.monotonic()))
-        return self._sender.drain(max(0.0, until - time.monotonic())) and flushed
+        sent = self._sender.drain(max(0.0, until - time.monotonic()))
+        # While it was sent, the store may have taken what it could not take before.
+        done = sent and (flushed or self.flush(max(0.0, until - time.monotonic())))
+        if not done:
+            time.sleep(max(0.0, min(_REST_BETWEEN_SENDS_S, until - time.monotonic())))
+        return done
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
         """Wait like `flush`, then return this handler's newest scored run, if there is one."""
@@ -272,11 +343,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         Returns:
             `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
-            (never ended), `handed_over` (resumed with another handler), `empty` (nothing to
-            record), `dropped` (queue full), `failed`. Besides: of the scored ones those that are
-            `waiting_to_store` now (with verdicts on runs), and `not_stored`, given up; `rescored`
-            after a verdict, `verdict_errors`; `callback_errors`,
-            `outcome_errors`, `redaction_errors`, `on_scored_errors`, `dropped_steps`;
+            (never ended), `handed_over` (resumed with another handler, or left to the process that
+            this one was forked from), `empty` (nothing to record), `dropped` (queue full),
+            `failed`. Besides: of the scored ones those that are `waiting_to_store` now (with
+            verdicts on runs), and `not_stored`, given up; `rescored` after a verdict,
+            `verdict_errors`; `adopted`: runs of a process that is gone, scored here and counted
+            nowhere else; `callback_errors`, `scorer_errors`, `outcome_errors`,
+            `redaction_errors`, `on_scored_errors`, `dropped_steps`, and `dropped_texts`: texts of
+            steps that were left out because their run had reached `max_run_chars`;
             `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
             `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
             many late ones hang; and `over_budget`: runs whose scoring took longer than
@@ -285,9 +359,10 @@ class KPCallbackHandler(BaseCallbackHandler):
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
             "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
-            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps", "queued",
-            "waiting_to_store", "over_budget", "verifier_errors", "verifier_timeouts",
-            "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
+            "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
+            "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+            "scorer_errors", "adopted",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -297,11 +372,45 @@ class KPCallbackHandler(BaseCallbackHandler):
             "paused": paused.count(self._recorder),
         }
 
-    def close(self) -> None:
-        """Score what ended, give up what is still under way, and record nothing more."""
+    def close(self, timeout: float | None = None) -> None:
+        """Score and store what ended, abandon what is still under way, and record nothing more.
+
+        `with handler:` and `async with handler:` do so at the end of the block, where they wait at
+        most `exit_timeout_s`; the latter waits in a thread, so that the event loop goes on.
+
+        Args:
+            timeout: Seconds to wait at most; None waits as long as it takes.
+        """
         self._closed = True
         self._recorder.close()
-        self.flush()
+        self.flush(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(worker.exit_timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _in_a_thread(lambda: self.close(worker.exit_timeout_s))
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Store, and send, what is recorded, when a web service ends.
+
+        A server such as uvicorn may end its process without Python's exit hooks. It waits for
+        this one: `FastAPI(lifespan=handler.lifespan)`, the same for Starlette; in a lifespan of
+        your own, `async with handler.lifespan(): yield`. It waits at most `exit_timeout_s`, and
+        the event loop goes on meanwhile. The handler remains usable, since an application may be
+        started again, as tests do.
+        """
+        try:
+            yield
+        finally:
+            await _in_a_thread(lambda: self.send(worker.exit_timeout_s))
 
     # ---------------------------------------------------------------- inside
 
@@ -311,7 +420,10 @@ class KPCallbackHandler(BaseCallbackHandler):
             return
         if record.dropped_steps:
             self._tally.add("dropped_steps", record.dropped_steps)
-        if worker.waiting >= self._max_queue:
+        if record.dropped_texts:
+            self._tally.add("dropped_texts", record.dropped_texts)
+        lane = self._pipeline.lane
+        if worker.intake.waiting + lane.waiting >= self._max_queue:
             self._tally.add("dropped")
             warn_once(
                 "queue full",
@@ -320,17 +432,40 @@ class KPCallbackHandler(BaseCallbackHandler):
                 self._max_queue,
             )
             return
+        # Now, because an interpreter that is ending starts no threads.
+        lane.start(calls=self._has_foreign_functions)
+        if self._writer is not None:
+            self._writer.start(self._adopt)
         self._tally.add("queued")
-        worker.submit(lambda: self._process(record))
+        record.settled = True
+        worker.intake.submit(lambda: self._take_in(record))
 
-    def _process(self, record: RunRecord) -> None:
-        self._tally.add("queued", -1)
+    def _take_in(self, record: RunRecord) -> None:
         if self._sender is not None and not self._has_looked:
             self._has_looked = True
             self._sender.wake()  # an earlier process may have left something to send
-        scored = self._pipeline.process(record)
-        if scored is not None:
-            self._last = scored
+        lane = self._pipeline.lane
+        if self._pipeline.redactor is None:
+            made = self._pipeline.draft(record)
+            lane.submit(lambda: self._score(made))
+        else:  # the caller's function may take its time, or all of it
+            lane.submit(lambda: self._score(self._pipeline.draft(record)))
+
+    def _score(self, made: tuple[Draft, Judge | None] | None) -> None:
+        try:
+            scored = None if made is None else self._pipeline.score(*made)
+        finally:
+            self._tally.add("queued", -1)
+        self._last = scored or self._last
+
+    def _adopt(self, draft: Draft) -> None:
+        """Have a run scored that a process which is gone has left."""
+
+        def score() -> None:
+            self._pipeline.score(draft, is_adopted=True)
+
+        self._tally.add("adopted")
+        self._pipeline.lane.submit(score)
 
     def _callback_failed(self, event: str, error: BaseException) -> None:
         self._tally.add("callback_errors")
@@ -366,6 +501,11 @@ class KPCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if not self._hears_graphs:
             self._hears_graphs = hear_graph_events(self)
+        if self._writer is not None and self._opened_in != os.getpid():
+            self._opened_in = os.getpid()
+            # Opening a store takes half a second: as a rule less than a run, which waits for it
+            # in memory otherwise, and is lost if the process is killed.
+            self._writer.start(self._adopt)
         self._recorder.chain_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
         )
@@ -508,6 +648,20 @@ class KPCallbackHandler(BaseCallbackHandler):
     @_guarded
     def on_resume(self, event: Any) -> None:
         self._recorder.resumed(event.run_id)
+
+
+async def _in_a_thread(function: Callable[[], object]) -> None:
+    """Call a function in a thread of its own and wait for it without blocking the event loop."""
+    # Here, because it takes its time to import, and whoever awaits has imported it.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    # Not the loop's own pool: agents may occupy all of it.
+    pool = ThreadPoolExecutor(1, "kp_closing")
+    try:
+        await asyncio.get_running_loop().run_in_executor(pool, function)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _as_uuid(run: UUID | str) -> UUID | None:

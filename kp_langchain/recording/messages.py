@@ -2,7 +2,7 @@
 
 Everything here runs inside the user's agent, on values that belong to the user. So nothing is
 changed, nothing is kept by reference, and nothing costs more than its bound: a tool output of
-five megabytes is cut before it is looked at.
+five megabytes is cut before it is looked at, and of a mapping without end the first items are read.
 """
 
 from __future__ import annotations
@@ -10,14 +10,42 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableSequence,
+    Sequence,
+    Set,
+    ValuesView,
+)
+from functools import wraps
 from itertools import islice
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ParamSpec, TypeVar, cast
+
+from kp_langchain._outside import came_from_outside
+
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
 
 MAX_ITEMS = 200
+MAX_ALL_ITEMS = 1000  # of a value, with what stands in its items
 MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
+_SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
+_STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
+_FIELDS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
+_SMALL = (str, int, float, type(None))
+_WRITES_ALL = (BaseException.__str__, KeyError.__str__)  # whatever the exception was given
+_BYTES = (bytes, bytearray, memoryview)
 _NOTE = re.compile(r"\.\.\. \[(\d+) more characters\]\Z")
 MAX_DEPTH = 8
+_KEY_CHARS = 200
+_NUMBER_CHARS = 8  # what a number, a truth value or nothing counts for
+_ITEM_CHARS = 2  # what stands between two items
+_EXACT_INTEGERS = 2**53  # JSON's readers may keep a number in a float
+_WRITTEN_BITS = 2048  # Python writes no more than 640 digits where it is told to be strict
 
 # The keys under which chains usually carry the task, most telling first.
 OBJECTIVE_KEYS = (
@@ -27,8 +55,33 @@ OBJECTIVE_KEYS = (
 ANSWER_KEYS = ("output", "answer", "result", "response", "final_answer", "text", "content")
 
 
+def contained(
+    otherwise: object,
+) -> Callable[[Callable[Given, Value]], Callable[Given, Value]]:
+    """Make a function that reads a user's value return `otherwise` where that raises."""
+
+    def decorate(read: Callable[Given, Value]) -> Callable[Given, Value]:
+        @wraps(read)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Value:
+            try:
+                return read(*args, **kwargs)
+            except BaseException as error:
+                if came_from_outside(error):
+                    raise
+                return cast("Value", otherwise)
+
+        return call
+
+    return decorate
+
+
 def clip(text: str, limit: int) -> str:
-    """Return `text`, cut to `limit` characters; a cut text says how much is missing."""
+    """Return `text`, cut to `limit` characters; a cut text says how much is missing.
+
+    A text of a kind of its own becomes a plain one.
+    """
+    if type(text) is not str:
+        text = str.__str__(text)
     if len(text) <= limit:
         return text
     missing = len(text) - limit
@@ -53,16 +106,20 @@ def describe(value: object, limit: int) -> str:
     """`str(value)` cut to `limit`; the type's name where `str` fails."""
     try:
         return clip(str(value), limit)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001 - somebody else's __str__, which may do anything
-        return f"<{type(value).__name__}>"
+    except BaseException as error:  # somebody else's __str__, which may do anything
+        if came_from_outside(error):
+            raise
+        return _kind(value)
+
+
+def _kind(value: object) -> str:
+    return f"<{clip(type(value).__name__, 100)}>"
 
 
 def error_text(error: object, limit: int) -> str:
     """`TypeName: message` of an exception, cut to `limit`."""
-    said = describe(error, limit)
-    name = type(error).__name__
+    said = as_text(error, limit)
+    name = clip(type(error).__name__, _KEY_CHARS)
     return clip(f"{name}: {said}" if said else name, limit)
 
 
@@ -70,9 +127,10 @@ def plain(value: object, limit: int) -> Any:
     """Copy `value` into JSON-like form with at most about `limit` characters of text.
 
     Mappings become dicts, sequences and sets lists, numbers stay; other objects become text.
-    Cycles end at `MAX_DEPTH`, long containers at `MAX_ITEMS`.
+    Cycles end at `MAX_DEPTH`, long containers at `MAX_ITEMS`. A mapping becomes a dict also where
+    there is no room for its items, or where it cannot be read.
     """
-    return _plain(value, [limit, MAX_ITEMS * 5], 0)
+    return _plain(value, [limit, MAX_ALL_ITEMS], 0)
 
 
 def text_size(value: object) -> int:
@@ -80,58 +138,136 @@ def text_size(value: object) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(map(len, value)) + sum(map(text_size, value.values()))
-    return sum(map(text_size, value)) if isinstance(value, list) else 8
+        inner = sum(map(len, value)) + sum(map(text_size, value.values()))
+    elif isinstance(value, list):
+        inner = sum(map(text_size, value))
+    else:
+        return _NUMBER_CHARS
+    return inner + _ITEM_CHARS * len(value)
 
 
-def _plain(value: object, budget: list[int], depth: int) -> Any:
+def _plain(value: object, room: list[int], depth: int) -> Any:
+    """See `plain`; `room` is for how many more characters and items there is."""
+    room[1] -= 1
+    try:
+        return _readable(value, room, depth)
+    except BaseException as error:  # somebody else's value, which may do anything
+        if came_from_outside(error):
+            raise
+        return _kind(value)
+
+
+def _readable(value: object, room: list[int], depth: int) -> Any:
     if value is None or value is True or value is False:
+        room[0] -= _NUMBER_CHARS
         return value
-    budget[1] -= 1
     if isinstance(value, str):
-        text = clip(str(value), max(budget[0], 0))
-        budget[0] -= len(text)
-        return text
-    if isinstance(value, int) and -(2**53) <= value <= 2**53:
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else describe(value, 10)
-    if depth >= MAX_DEPTH or budget[0] <= 0 or budget[1] <= 0:
-        return "..."
-    if isinstance(value, MAPPING):
-        out: dict[str, Any] = {}
-        for key, item in value.items():
-            if len(out) >= MAX_ITEMS or budget[1] <= 0:
-                out["..."] = f"{len(value) - len(out)} more"
-                break
-            name = key if isinstance(key, str) else describe(key, 100)
-            budget[0] -= len(name)
-            out[clip(name, 200)] = _plain(item, budget, depth + 1)
-        return out
-    if isinstance(value, (list, tuple, Set)):
-        items: list[Any] = []
-        for item in value:
-            if len(items) >= MAX_ITEMS or budget[1] <= 0:
-                items.append(f"... {len(value) - len(items)} more")
-                break
-            items.append(_plain(item, budget, depth + 1))
-        return items
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"<{len(value)} bytes>"
-    text = as_text(value, max(budget[0], 0), depth + 1)
-    budget[0] -= len(text)
+        text = clip(value, max(room[0], 0))
+    elif isinstance(value, (int, float)):
+        number = _number(value)
+        if not isinstance(number, str):
+            room[0] -= _NUMBER_CHARS
+            return number
+        text = clip(number, max(room[0], 0))
+    elif isinstance(value, _BYTES):
+        text = _bytes(value)
+    elif depth and (depth >= MAX_DEPTH or room[0] <= 0 or room[1] <= 0):
+        text = "..."
+    elif isinstance(value, MAPPING):
+        return _plain_mapping(value, room, depth)
+    elif isinstance(value, _SEQUENCE):
+        return _plain_sequence(value, room, depth)
+    else:
+        text = as_text(value, max(room[0], 0), depth + 1)
+    room[0] -= len(text)
     return text
 
 
+def _plain_mapping(value: Mapping[Any, Any], room: list[int], depth: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    try:
+        for key, item in islice(value.items(), MAX_ITEMS + 1):
+            if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
+                out["..."] = _more(value, len(out))
+                break
+            name = clip(key if isinstance(key, str) else _key(key), _KEY_CHARS)
+            if name in out:
+                name = f"{name} ({len(out)})"
+            room[0] -= len(name) + _ITEM_CHARS
+            out[name] = _plain(item, room, depth + 1)
+    except BaseException as error:  # somebody else's mapping, which may do anything
+        if came_from_outside(error):
+            raise
+        out["..."] = _kind(value)
+    return out
+
+
+def _plain_sequence(value: Iterable[Any], room: list[int], depth: int) -> list[Any]:
+    out: list[Any] = []
+    try:
+        for item in islice(value, MAX_ITEMS + 1):
+            if len(out) >= MAX_ITEMS or room[0] <= 0 or room[1] <= 0:
+                out.append(f"... {_more(value, len(out))}")
+                break
+            room[0] -= _ITEM_CHARS
+            out.append(_plain(item, room, depth + 1))
+    except BaseException as error:  # somebody else's sequence, which may do anything
+        if came_from_outside(error):
+            raise
+        out.append(_kind(value))
+    return out
+
+
+def _more(value: object, shown: int) -> str:
+    """How many items are not shown, where that can be believed."""
+    if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > shown:
+        return f"{len(value) - shown} more"
+    return "more"
+
+
+def _key(key: object) -> str:
+    """The key of a mapping as text, where it is none."""
+    if key is None or isinstance(key, bool):
+        return str(key)
+    if isinstance(key, (int, float)):
+        return str(_number(key))
+    return as_text(key, 100)
+
+
+def _number(value: int | float) -> int | float | str:
+    """Python's own number for one of any kind; as text where JSON's readers would spoil it."""
+    if isinstance(value, float):
+        number = float.__float__(value)
+        return number if math.isfinite(number) else str(number)
+    integer = int.__int__(value)
+    if -_EXACT_INTEGERS <= integer <= _EXACT_INTEGERS:
+        return integer
+    bits = integer.bit_length()
+    return str(integer) if bits <= _WRITTEN_BITS else f"<integer of {bits} bits>"
+
+
+def _bytes(value: bytes | bytearray | memoryview) -> str:
+    return f"<{value.nbytes if isinstance(value, memoryview) else len(value)} bytes>"
+
+
 def _fields(value: object) -> Mapping[str, object] | None:
-    """The fields of a pydantic model or dataclass instance, by reference; None for others."""
+    """The fields of an object that would write out all of them, by reference; None for others.
+
+    Those of pydantic, dataclasses and attrs, namespaces, and LangGraph's `Send`.
+    """
     if isinstance(value, type):
         return None
     cls = type(value)
-    if hasattr(cls, "model_fields") or hasattr(cls, "__dataclass_fields__"):
-        found = getattr(value, "__dict__", None)
-        return found if isinstance(found, Mapping) else None
-    return None
+    names = next((found for name in _FIELDS if (found := getattr(cls, name, None))), None)
+    if cls.__name__ == "Send" and hasattr(cls, "__slots__"):
+        names = cls.__slots__
+    if names is None and not isinstance(value, SimpleNamespace):
+        return None
+    found = getattr(value, "__dict__", None)
+    if found is None:  # it keeps them in slots
+        listed = (getattr(name, "name", name) for name in islice(names or (), MAX_ITEMS))
+        found = {name: getattr(value, name, None) for name in listed}
+    return found if isinstance(found, Mapping) else None
 
 
 def as_text(value: object, limit: int, depth: int = 0) -> str:
@@ -150,27 +286,39 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
     Messages give their text, documents their page content, commands the messages they carry,
     structures themselves in the form of `plain`, for `written` to write out when there is time.
     """
-    if isinstance(value, str):
-        return clip(value, limit)
     if value is None:
         return ""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"<{len(value)} bytes>"
+    try:
+        return clip(value, limit) if isinstance(value, str) else _gist(value, limit, depth)
+    except BaseException as error:  # somebody else's value, which may do anything
+        if came_from_outside(error):
+            raise
+        return _kind(value)
+
+
+def _gist(value: object, limit: int, depth: int) -> Any:
+    if isinstance(value, _BYTES):
+        return clip(_bytes(value), limit)
+    if isinstance(value, BaseException):
+        if type(value).__str__ not in _WRITES_ALL or all(type(one) in _SMALL for one in value.args):
+            return describe(value, limit)
+        return gist(value.args, limit, depth)
     if is_message(value):
         return message_text(value, limit)
     page = getattr(value, "page_content", None)
     if isinstance(page, str):
         return clip(page, limit)
-    found = list(messages_in(value))
-    if found:
+    if found := messages_in(value):
         return _joined((message_text(message, limit) for message in found), limit)
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
         return _joined((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
     if isinstance(value, (list, tuple)) and value and all(map(_is_block, value[:MAX_ITEMS])):
         return content_text(value, limit)
-    fields = _fields(value) if depth < MAX_DEPTH else None
-    if isinstance(value, (Mapping, list, tuple, Set, int, float)) or fields is not None:
-        shape = _plain(fields if fields is not None else value, [limit, MAX_ITEMS * 5], depth)
+    fields = _fields(value)
+    if fields is not None or isinstance(value, _STRUCTURE):
+        if depth >= MAX_DEPTH:
+            return "..."
+        shape = _plain(value if fields is None else fields, [limit, MAX_ALL_ITEMS], depth)
         return clip(shape, limit) if isinstance(shape, str) else shape
     return describe(value, limit)
 
@@ -181,11 +329,13 @@ def _json(shape: object) -> str:
 
 def _joined(texts: Iterator[str], limit: int, separator: str = "\n\n") -> str:
     parts: list[str] = []
-    room = limit
+    room = max(limit, 1)  # of the first text it is told at least that it was there
     for text in texts:
-        if text and room > 0:
+        if text:
             parts.append(text)
             room -= len(text)
+        if room <= 0:
+            break
     return clip(separator.join(parts), limit)
 
 
@@ -198,26 +348,41 @@ def is_message(value: object) -> bool:
     )
 
 
-def messages_in(value: object) -> Iterator[Any]:
-    """Yield the messages that a node's output carries: plain, in a state, or in a `Command`."""
-    if is_message(value):
+@contained(())
+def messages_in(value: object) -> Sequence[Any]:
+    """The messages that a node's output carries: plain, in a state, or in a `Command`.
+
+    At most `MAX_ALL_ITEMS` of its items are looked at.
+    """
+    return [item for item in islice(_items(value, 0), MAX_ALL_ITEMS) if is_message(item)]
+
+
+def _items(value: object, depth: int) -> Iterator[object]:
+    if is_message(value) or depth >= MAX_DEPTH:
         yield value
     elif isinstance(value, MAPPING):
         for item in islice(value.values(), MAX_ITEMS):
             if isinstance(item, (list, tuple)):
-                yield from (entry for entry in item[-MAX_ITEMS:] if is_message(entry))
-            elif is_message(item):
+                yield from item[-MAX_ITEMS:]
+            else:
                 yield item
     elif isinstance(value, (list, tuple)):
         for item in value[:MAX_ITEMS]:
-            if is_message(item):
+            if is_command(item):
+                yield from _items(item.update, depth + 1)
+            else:
                 yield item
-            elif is_command(item):
-                yield from messages_in(item.update)
     elif is_command(value):
-        yield from messages_in(value.update)  # type: ignore[attr-defined]
+        yield from _items(value.update, depth + 1)  # type: ignore[attr-defined]
 
 
+@contained(None)
+def attribute(value: object, name: str) -> Any:
+    """An attribute of a user's value; None where it has none."""
+    return getattr(value, name, None)
+
+
+@contained(False)
 def is_command(value: object) -> bool:
     """Whether `value` is a LangGraph `Command`."""
     return hasattr(value, "update") and hasattr(value, "resume") and hasattr(value, "goto")
@@ -227,6 +392,7 @@ def _is_block(item: object) -> bool:
     return isinstance(item, str) or (isinstance(item, MAPPING) and "type" in item)
 
 
+@contained("")
 def message_text(message: object, limit: int) -> str:
     """The text and reasoning of a message; signatures, images and the like are left out."""
     text = content_text(getattr(message, "content", None), limit)
@@ -244,7 +410,9 @@ def content_text(content: object, limit: int) -> str:
     if not isinstance(content, Sequence):
         return ""
     return _joined(
-        (_block_text(block)[: limit + 1] for block in content[:MAX_ITEMS]), limit, separator="\n"
+        (_block_text(block)[: limit + 1] for block in islice(content, MAX_ITEMS)),
+        limit,
+        separator="\n",
     )
 
 
@@ -294,6 +462,7 @@ def _role_and_content(message: object) -> tuple[object, object]:
     return getattr(message, "type", None), getattr(message, "content", None)
 
 
+@contained("")
 def objective_in(inputs: object, limit: int) -> str:
     """The task that a run's inputs state, or "" where they state none.
 
@@ -321,10 +490,13 @@ def objective_in(inputs: object, limit: int) -> str:
         text = last_human_text(found, limit)
         if text:
             return text
-    texts = [item for item in fields.values() if isinstance(item, str) and item.strip()]
-    return clip(texts[0].strip(), limit) if len(texts) == 1 else ""
+    items = islice(fields.values(), MAX_ITEMS)
+    texts = (item for item in items if isinstance(item, str) and item.strip())
+    only = next(texts, "")
+    return clip(only.strip(), limit) if next(texts, None) is None else ""
 
 
+@contained(None)
 def answer_in(outputs: object, limit: int) -> Any:
     """The `gist` of the answer that a run's outputs hold; None where nothing was returned."""
     if outputs is None:
@@ -342,6 +514,7 @@ def answer_in(outputs: object, limit: int) -> Any:
     return _answer_text(outputs, limit) if is_message(outputs) else gist(outputs, limit)
 
 
+@contained(False)
 def has_structure(outputs: object) -> bool:
     """Whether an agent's outputs hold a structured response."""
     return isinstance(outputs, MAPPING) and outputs.get("structured_response") is not None

@@ -10,17 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from kp_langchain._outside import came_from_outside
 from kp_langchain.errors import KPError
-from kp_langchain.recording.messages import clean, clip
+from kp_langchain.recording.messages import clean, clip, contained
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
 
 NOTE_CHARS = 8000
+_MOST_KEYS = 100
+_MOST_TOKENS = 100_000
+_IMPOSSIBLE = -1e3  # a logarithm of a probability that no float tells from 0
 
 # What the frameworks answer in the agent's place when its steps run out.
 _OUT_OF_STEPS = (
@@ -101,7 +106,7 @@ def judge(
     *,
     reports: Iterable[tuple[str, Report]] = (),
     structured: float | None = None,
-    logprobs: object = None,
+    token_probability: float | None = None,
     calibrated: tuple[str, float] | None = None,
 ) -> Judgement:
     """Settle success and confidence, each from the first source that says something of it.
@@ -110,7 +115,7 @@ def judge(
         success: Whether the run looks successful by itself.
         reports: What the caller reported, by the name of the source, best first.
         structured: The `confidence` of the structured output, 0 to 1.
-        logprobs: Log-probabilities of the last model answer, in the model's own form.
+        token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
         calibrated: How likely the domain's model finds a success, 0 to 1, under the source to
             name. Of no use where a success or failure was reported.
     """
@@ -120,7 +125,7 @@ def judge(
     sources = [
         *((name, one.confidence) for name, one in told),
         ("structured output", structured),
-        ("token probabilities", mean_probability(logprobs)),
+        ("token probabilities", token_probability),
         *([calibrated] if calibrated is not None and reported is None else []),
         ("default", DEFAULT_CONFIDENCE[success]),
     ]
@@ -139,6 +144,17 @@ def read_report(report: object) -> Report:
     Raises:
         ReportError: It is something else, or the confidence lies outside 0 to 1.
     """
+    try:
+        return _read_report(report)
+    except ReportError:
+        raise
+    except BaseException as error:  # somebody else's mapping, which may do anything
+        if came_from_outside(error):
+            raise
+        raise ReportError(f"it cannot be read ({type(error).__name__})") from error
+
+
+def _read_report(report: object) -> Report:
     report = plain_number(report)
     if report is None:
         return Report()
@@ -146,10 +162,10 @@ def read_report(report: object) -> Report:
         return Report(success=report)
     if not isinstance(report, Mapping):
         return Report(confidence=_read_confidence(report))
-    unknown = [key for key in report if key not in Report._fields]
+    unknown = sum(key not in Report._fields for key in islice(report, _MOST_KEYS))
     if unknown:
         raise ReportError(
-            f"{len(unknown)} keys besides 'success', 'confidence' and 'note'; report those three"
+            f"{unknown} keys besides 'success', 'confidence' and 'note'; report those three"
         )
     note = report.get("note")
     if note is not None and not isinstance(note, str):
@@ -161,7 +177,7 @@ def read_report(report: object) -> Report:
     return Report(
         success,
         None if confidence is None else _read_confidence(confidence),
-        note and clip(clean(note), NOTE_CHARS),
+        note and clean(clip(note, NOTE_CHARS)),
     )
 
 
@@ -206,6 +222,7 @@ def _is_unit(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
+@contained(None)
 def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
@@ -218,6 +235,7 @@ def confidence_in(output: object) -> float | None:
     return float(found) if _is_unit(found) else None  # type: ignore[arg-type]
 
 
+@contained(None)
 def mean_probability(logprobs: object) -> float | None:
     """Mean of `exp(logprob)` over the tokens of an answer; None where there are none.
 
@@ -229,10 +247,13 @@ def mean_probability(logprobs: object) -> float | None:
         logprobs = logprobs.get("content") or logprobs.get("token_logprobs")
     if not isinstance(logprobs, (list, tuple)):
         return None
-    values = [token.get("logprob") if isinstance(token, Mapping) else token for token in logprobs]
+    values = (
+        token.get("logprob") if isinstance(token, Mapping) else token
+        for token in islice(logprobs, _MOST_TOKENS)
+    )
     chances = [
-        math.exp(min(0.0, value))
+        math.exp(max(_IMPOSSIBLE, min(0.0, value)))
         for value in values
-        if isinstance(value, (int, float)) and not math.isnan(value)
+        if isinstance(value, (int, float)) and value == value
     ]
     return sum(chances) / len(chances) if chances else None

@@ -1,4 +1,7 @@
-"""What happens to a finished run, on the worker: build, redact, score, decide, store, log, tell.
+"""What happens to a finished run: build, redact, judge, score, decide, store, log, hand over.
+
+In two halves. The first makes a redacted draft, which is on disk within milliseconds. The second
+scores it, and may wait: for the embedding model, for verifiers, for functions of the caller's.
 
 Redaction stands before everything that looks at the text: nothing that it would remove is
 embedded, logged or written.
@@ -10,13 +13,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
+from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
+from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -26,41 +33,67 @@ from kp_langchain.recording.outcome import (
     ReportError,
     judge,
     looks_successful,
+    mean_probability,
     read_report,
 )
 from kp_langchain.recording.redacting import Redactor, cleaned
 from kp_langchain.recording.steps import Story, tell
+from kp_langchain.recording.time_limit import name_of
 from kp_langchain.schema import ReasoningTrace, TraceStep
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store.verdicts import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-    from kp_langchain.recording.keeping import Keeper
     from kp_langchain.recording.record import RunRecord
+    from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.recording.tally import Tally
     from kp_langchain.recording.verifying import Verifiers
+    from kp_langchain.recording.worker import Worker
     from kp_langchain.redaction.rules import Rules
     from kp_langchain.registry.sender import Sender
-    from kp_langchain.scoring.scorer import Scorer
 
 log = logging.getLogger("kp_langchain")
 
+Result = TypeVar("Result")
+Judge = Callable[[], object]
+"""The caller's outcome function, with the run that it is to judge."""
+
 DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
+OUTCOME_EVENT = "kp.outcome event"
+OUTCOME_FUNCTION = "outcome function"
+_LONGEST_WAIT_FOR_MODEL_S = 30.0
 
 # Traces of one run, as several handlers recorded it: they are one experience, so none of them is
-# a precedent for the others. Only the worker touches this.
-_siblings: OrderedDict[UUID, set[str]] = OrderedDict()
+# a precedent for the others.
+_siblings: OrderedDict[UUID, frozenset[str]] = OrderedDict()
+_siblings_lock = ForkSafeLock()
 _SIBLINGS_KEPT = 256
+_LARGE_TASK_BITS = 2048
+
+
+class ScorerError(KPError, TypeError):
+    """The caller's scorer returned something other than a breakdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stations of a finished run and what one handler brings to them."""
+    """The processing steps of one handler's finished runs, and what they need.
+
+    Args:
+        lane: The worker that scores.
+        time_limit_s: Longest wait for one function of the caller's, in seconds.
+        foreign_scorer: Whether the scorer, or its embedder, is the caller's own.
+    """
 
     domain: str
     policy_for: Callable[[str], DomainPolicy]
     scorer: Scorer
-    keeper: Keeper | None
+    foreign_scorer: bool
+    lane: Worker
+    time_limit_s: float
+    writer: StoreWriter | None
     sender: Sender | None
     outcome: OutcomeFunction | None
     verifiers: Verifiers | None
@@ -70,65 +103,51 @@ class Pipeline:
     redactor: Callable[[str], str] | None
     tally: Tally
 
-    def process(self, record: RunRecord) -> ScoredTrace | None:
-        """Take a run through all stations; None if it failed on the way (and was counted)."""
+    # ---------------------------------------------------------------- first half
+
+    def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
+        """Make the redacted draft of a run and have it written; None if there is none (counted)."""
         try:
             record.write_out()
             story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
             if not story.steps:
                 self.tally.add("empty")
                 return None
-            scored = self._score(record, story)
+            draft, judge_it = self._draft(record, story)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
-            self._trouble("failed", "a finished run cannot be scored", error)
+            self._trouble("failed", "a finished run cannot be recorded", error)
             return None
-        self.tally.add("scored")
-        self.tally.add(scored.decision)
-        if scored.breakdown.over_budget:
-            self.tally.add("over_budget")
-        if self.keeper is not None:
-            self.keeper.keep(scored, self.sender, self.tally)
-        log_scored(scored)
-        if self.on_scored is not None:
-            if self.keeper is not None:
-                self.keeper.catch_up()  # the caller's function may take its time, or read the store
-            try:
-                self.on_scored(scored)
-            except BaseException as error:  # noqa: BLE001 - the caller's function
-                self._trouble("on_scored_errors", "on_scored raised", error)
-        return scored
+        _add_sibling(draft.run_id, draft.trace.id)
+        if self.writer is not None:
+            self.writer.write_draft(draft)
+        return draft, judge_it
 
-    def redacted(self, verdict: Verdict) -> Verdict:
-        """A verdict with as little in its note as in the strictest trace; for any run."""
-        if verdict.note is None:
-            return verdict
-        redaction = Redactor(self.tally, NOTE_CHARS, rules=self.rules, hook=self.redactor)
-        return replace(verdict, note=redaction.text(verdict.note, "aggregated"))
-
-    def _trouble(self, count: str, what: str, error: BaseException) -> None:
-        self.tally.add(count)
-        warn_once(
-            f"{count}:{type(error).__name__}",
-            "%s (%s); counted under '%s'",
-            what,
-            told(error),
-            count,
-        )
-
-    def _score(self, record: RunRecord, story: Story) -> ScoredTrace:
+    def _draft(self, record: RunRecord, story: Story) -> tuple[Draft, Judge | None]:
         redaction = Redactor(
             self.tally, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
+        if self.redactor is None:
+            return self._redacted_draft(record, story, redaction)
+        try:
+            return self._call(partial(self._redacted_draft, record, story, redaction))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(told(error))
+            return self._redacted_draft(record, story, redaction)
+
+    def _redacted_draft(
+        self, record: RunRecord, story: Story, redaction: Redactor
+    ) -> tuple[Draft, Judge | None]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
+        domain = self.domain if redaction.failed else domain
         policy = self.policy_for(domain)
+        level = policy.privacy_level
         answer = story.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
             ended_well=record.ending == "finished" and not record.limit_reached,
             unresolved_error=story.unresolved_error,
         )
-        reports = self._reports(record, domain, story, answer, success=success)
         trace = build_trace(
             record,
             story,
@@ -139,92 +158,257 @@ class Pipeline:
             answer=answer,
             redaction=redaction,
         )
-        # Of a text that could not be redacted nothing is left to be judged.
-        if not redaction.failed and all(report.success is None for _, report in reports):
-            reports += self._verified(trace, record)
-        features = features_of(trace, looked_successful=success)
-        verdict = judge(
-            success,
-            reports=reports,
+        draft = Draft(
+            trace=trace,
+            run_id=record.run_id,
+            policy=policy,
+            looked_successful=success,
+            failed=bool(record.error),
+            reported=self._reported(record, lambda note: redaction.text(note, level)),
             structured=record.claimed_confidence,
-            logprobs=record.logprobs,
-            calibrated=None
-            if self.keeper is None
-            else self.keeper.calibrated.confidence(domain, features),
+            token_probability=mean_probability(record.logprobs),
+            task=_task(record.metadata),
+            withheld="redaction failed" if redaction.failed else None,
+            registry=self.sender.registry.url if self.sender else None,
         )
-        trace.metadata.success = verdict.success
-        trace.outcome.confidence = verdict.confidence
-        siblings = _siblings.setdefault(record.run_id, set())
-        # What is left of a trace after failed redaction is nothing to remember or to contribute.
-        assess = self.scorer.score if redaction.failed else self.scorer.evaluate
-        breakdown = assess(trace, weights=policy.weights, ignore=frozenset(siblings))
-        siblings.add(trace.id)
-        while len(_siblings) > _SIBLINGS_KEPT:
-            _siblings.popitem(last=False)
+        return draft, self._judge_of(record, domain, story, answer, success=success)
+
+    def _reported(self, record: RunRecord, redacted: Callable[[str], str]) -> Reported | None:
+        """What was reported of a run before it ended: by the event, or through the handler."""
+        source, what = OUTCOME_EVENT, record.reported
+        if isinstance(what, Verdict):
+            source, what = what.source, what.as_report()
+        report = self._read_report(source, what)
+        if report is None or report == Report():
+            return None
+        return Reported(source, report._replace(note=report.note and redacted(report.note)))
+
+    def _judge_of(
+        self, record: RunRecord, domain: str, story: Story, answer: str, *, success: bool
+    ) -> Judge | None:
+        outcome = self.outcome
+        if outcome is None:
+            return None
+
+        def judge_it() -> object:
+            return outcome(
+                FinishedRun(
+                    run_id=record.run_id,
+                    domain=domain,
+                    objective=record.objective or record.fallback_objective,
+                    steps=tuple(TraceStep.model_validate(cleaned(step)) for step in story.steps),
+                    answer=answer,
+                    output=record.output,
+                    error=record.error,
+                    success=success,
+                    metadata=record.metadata,
+                )
+            )
+
+        return judge_it
+
+    # ---------------------------------------------------------------- second half
+
+    def score(
+        self, draft: Draft, judge_it: Judge | None = None, *, is_adopted: bool = False
+    ) -> ScoredTrace | None:
+        """Score a draft and hand it on; None if that failed (and was counted).
+
+        Args:
+            draft: The run.
+            judge_it: The outcome function's part.
+            is_adopted: Whether it is a run of an earlier process, which counted it as its own.
+        """
+        try:
+            scored = self._score(draft, judge_it)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            self._trouble("failed", "a finished run cannot be scored", error)
+            return None
+        if not is_adopted:
+            self.tally.add("scored")
+            self.tally.add(scored.decision)
+        if scored.breakdown.over_budget:
+            self.tally.add("over_budget")
+        if self.writer is not None:
+            self.writer.write_run(scored, draft.registry, self.sender, self.tally)
+        log_scored(scored)
+        if self.on_scored is not None:
+            if self.writer is not None:
+                with self.lane.only_waiting():
+                    self.writer.settle()  # it may read the store, or take its time
+            try:
+                self._call(partial(self.on_scored, scored))
+            except BaseException as error:  # noqa: BLE001 - the caller's function
+                name = name_of(self.on_scored)
+                self._trouble("on_scored_errors", f"on_scored ({name}) failed", error)
+        return scored
+
+    def redacted(self, verdict: Verdict) -> Verdict:
+        """Redact the note of a verdict at the strictest level, whatever run it is for."""
+        if verdict.note is None:
+            return verdict
+        return replace(verdict, note=self._redacted_note(verdict.note, "aggregated"))
+
+    def _redacted_note(self, note: str, level: str) -> str:
+        redaction = Redactor(self.tally, NOTE_CHARS, rules=self.rules, hook=self.redactor)
+        if self.redactor is None:
+            return redaction.text(note, level)
+        try:
+            return self._call(partial(redaction.text, note, level))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(told(error))
+            return redaction.text(note, level)
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        return self.lane.call(function, self.time_limit_s)
+
+    def _trouble(self, count: str, what: str, error: BaseException) -> None:
+        self.tally.add(count)
+        warn_once(
+            f"{count}:{what}:{type(error).__name__}",
+            "%s (%s); counted under '%s'",
+            what,
+            told(error),
+            count,
+        )
+
+    def _score(self, draft: Draft, judge_it: Judge | None) -> ScoredTrace:
+        policy = draft.policy
+        trace = _unscored_copy(draft.trace)  # the draft may be written meanwhile
+        domain = trace.metadata.task_domain
+        reports = self._reports(draft, judge_it)
+        # Of a text that could not be redacted nothing is left to be judged.
+        if not draft.withheld and all(report.success is None for _, report in reports):
+            reports += self._verified(draft)
+        features = features_of(trace, looked_successful=draft.looked_successful)
+        outcome = judge(
+            draft.looked_successful,
+            reports=reports,
+            structured=draft.structured,
+            token_probability=draft.token_probability,
+            calibrated=self._calibrated(domain, features),
+        )
+        trace.metadata.success = outcome.success
+        trace.outcome.confidence = outcome.confidence
+        breakdown, failed = self._breakdown(draft, trace)
         breakdown = breakdown.with_confidence_from(
-            verdict.source, trace.outcome.confidence, success=verdict.success
+            outcome.source, trace.outcome.confidence, success=outcome.success
         )
         trace.metadata.quality_score = breakdown.total
         threshold = policy.threshold
         if threshold is None:
             threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)
-        decision = "below_threshold" if redaction.failed else decide(breakdown.total, threshold)
+        decision = decide(breakdown.total, threshold)
+        if draft.withheld or failed:
+            decision = "below_threshold"
         return ScoredTrace(
             trace=trace,
             breakdown=breakdown,
             decision=decision,
             threshold=threshold,
-            run_id=record.run_id,
+            run_id=draft.run_id,
             # What redaction failed on, a verdict cannot contribute, so it is not kept for one.
             keep_body=policy.keep == "all"
             or decision == "contributed"
-            or (policy.keep_days > 0 and not redaction.failed),
+            or (policy.keep_days > 0 and not draft.withheld),
             keep_days=None if policy.keep == "all" else policy.keep_days,
-            task=_task(record.metadata),
+            task=draft.task,
             features=features,
-            verdict=_verdict(reports, lambda note: redaction.text(note, policy.privacy_level)),
-            withheld="redaction failed" if redaction.failed else None,
+            verdict=self._verdict(reports, policy.privacy_level),
+            withheld=draft.withheld,
         )
 
-    def _reports(
-        self, record: RunRecord, domain: str, story: Story, answer: str, *, success: bool
-    ) -> list[tuple[str, Report]]:
-        """What the outcome function and the `kp.outcome` event say, by source, best first."""
-        said: object = None
-        if self.outcome is not None:
-            run = FinishedRun(
-                run_id=record.run_id,
-                domain=domain,
-                objective=record.objective or record.fallback_objective,
-                steps=tuple(TraceStep.model_validate(cleaned(step)) for step in story.steps),
-                answer=answer,
-                output=record.output,
-                error=record.error,
-                success=success,
-                metadata=record.metadata,
+    def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
+        """Score the trace; tell, too, whether the caller's scorer failed on it."""
+        # What is left of a trace after failed redaction is nothing to remember or to contribute.
+        assess = self.scorer.score if draft.withheld else self.scorer.evaluate
+        ignore = _siblings.get(draft.run_id, frozenset())
+        assess = partial(assess, trace, weights=draft.policy.weights, ignore=ignore)
+        if not self.foreign_scorer:
+            self._await_model()
+            return assess(), False
+        try:
+            return self._call(partial(self._foreign_score, assess)), False
+        except BaseException as error:  # noqa: BLE001 - the caller's scorer or embedder
+            name = name_of(self.scorer)
+            self._trouble("scorer_errors", f"the scorer ({name}) failed", error)
+            breakdown = Scorer(embedder=None).score(trace, weights=draft.policy.weights)
+            source = f"scorer failed: {type(error).__name__}"
+            return replace(breakdown, novelty_source=source), True
+
+    def _foreign_score(self, assess: Callable[[], ScoreBreakdown]) -> ScoreBreakdown:
+        self._await_model()
+        breakdown: object = assess()
+        if not isinstance(breakdown, ScoreBreakdown):
+            raise ScorerError(
+                f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
+                "Scorer.evaluate does"
             )
-            try:
-                said = self.outcome(run)
-            except BaseException as error:  # noqa: BLE001 - the caller's function
-                self._trouble("outcome_errors", "the outcome function raised", error)
-        told_by = [("outcome function", said), ("kp.outcome event", record.reported)]
-        if isinstance(record.reported, Verdict):  # given through the handler, as it may be later
-            told_by = [(record.reported.source, record.reported.as_report()), told_by[0]]
-        reports: list[tuple[str, Report]] = []
-        for source, what in told_by:
-            try:
-                reports.append((source, read_report(what)))
-            except ReportError as error:
-                self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
+        return breakdown
+
+    def _await_model(self) -> None:
+        """Give a model that is loading its time: the run is on disk, and nobody waits for it."""
+        wait = getattr(self.scorer, "wait_until_ready", None)
+        if wait is not None:
+            wait(_LONGEST_WAIT_FOR_MODEL_S)
+
+    def _calibrated(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
+        if self.writer is None:
+            return None
+        with self.lane.only_waiting():
+            return self.writer.confidence(domain, features)
+
+    def _reports(self, draft: Draft, judge_it: Judge | None) -> list[tuple[str, Report]]:
+        """What the outcome function says, and what was reported before; by source, best first."""
+        reports: list[tuple[str, Report]] = [draft.reported] if draft.reported else []
+        if judge_it is None:
+            return reports
+        try:
+            answer = self._call(judge_it)
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            name = name_of(self.outcome)
+            self._trouble("outcome_errors", f"the outcome function ({name}) failed", error)
+            return reports
+        report = self._read_report(OUTCOME_FUNCTION, answer)
+        if report is not None:
+            # Reported through the handler, as it may be later: that comes before the function.
+            at = 1 if draft.reported and draft.reported.source != OUTCOME_EVENT else 0
+            reports.insert(at, (OUTCOME_FUNCTION, report))
         return reports
 
-    def _verified(self, trace: ReasoningTrace, record: RunRecord) -> list[tuple[str, Report]]:
+    def _read_report(self, source: str, what: object) -> Report | None:
+        try:
+            return read_report(what)
+        except ReportError as error:
+            self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
+            return None
+
+    def _verified(self, draft: Draft) -> list[tuple[str, Report]]:
         if self.verifiers is None:
             return []
-        if self.keeper is not None:
-            self.keeper.catch_up()  # they may take their time
-        opinions = self.verifiers.ask(trace, run_id=record.run_id, failed=bool(record.error))
+        opinions = self.verifiers.ask(draft, self.lane)
         return [(opinion.source, opinion.report) for opinion in opinions]
+
+    def _verdict(self, reports: list[tuple[str, Report]], level: str) -> Verdict | None:
+        """What the first that called the run a success or a failure said."""
+        for source, report in reports:
+            if report.success is not None:
+                note = report.note and self._redacted_note(report.note, level)
+                return Verdict(report.success, report.confidence, note, source)
+        return None
+
+
+def _unscored_copy(trace: ReasoningTrace) -> ReasoningTrace:
+    """Return a copy in which success, confidence and score can be set."""
+    parts = {"metadata": trace.metadata.model_copy(), "outcome": trace.outcome.model_copy()}
+    return trace.model_copy(update=parts)
+
+
+def _add_sibling(run_id: UUID, trace_id: str) -> None:
+    with _siblings_lock:
+        _siblings[run_id] = _siblings.get(run_id, frozenset()) | {trace_id}
+        while len(_siblings) > _SIBLINGS_KEPT:
+            _siblings.popitem(last=False)
 
 
 def _task(metadata: Mapping[str, Any]) -> str | None:
@@ -232,16 +416,10 @@ def _task(metadata: Mapping[str, Any]) -> str | None:
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None
-    return sha256(str(task).encode(errors="replace")).hexdigest()
-
-
-def _verdict(reports: list[tuple[str, Report]], redacted: Callable[[str], str]) -> Verdict | None:
-    """What the first that called the run a success or a failure said."""
-    for source, report in reports:
-        if report.success is not None:
-            note = report.note and redacted(report.note)
-            return Verdict(report.success, report.confidence, note, source)
-    return None
+    # Python refuses to write a large integer in decimals.
+    large = isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS
+    text = hex(task) if large else str(task)  # type: ignore[arg-type]
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 def build_trace(
@@ -262,7 +440,7 @@ def build_trace(
         {
             "metadata": {
                 "created_at": record.started_at,
-                "agent_id": _agent(agent_id and redaction.text(agent_id, level)),
+                "agent_id": agent_id,  # checked with the handler's arguments
                 "framework": "langgraph" if record.langgraph else "langchain",
                 "task_domain": domain,
                 "success": verdict.success,
@@ -277,12 +455,6 @@ def build_trace(
             },
         }
     )
-
-
-def _agent(agent_id: str | None) -> str | None:
-    if not agent_id or agent_id.startswith("kp:agent:"):
-        return agent_id or None
-    return f"kp:agent:{agent_id}"
 
 
 def log_scored(scored: ScoredTrace) -> None:

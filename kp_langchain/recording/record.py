@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text, written
+from kp_langchain.recording.messages import as_text, clip, contained, written
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -23,6 +24,9 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
 MARGIN_CHARS = 2048
+NAME_CHARS = 200
+_LONG_ID_CHARS = 10_000
+_SHORT_BITS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class Bounds:
     Args:
         text_chars: Characters of one step's text, and of one step's input. While it is recorded,
             `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses the bound.
-        run_chars: Characters of all texts of one run; further texts are dropped.
+        run_chars: Characters of all texts of one run's steps; the texts of further steps are left
+            out and counted. The task and the answer are kept besides, each within `text_chars`.
         steps: Steps of one run; what lies between the first and the last half is dropped.
         open_runs: Root runs under way; the one silent for longest is given up for a new one.
         run_timeout_s: Seconds without an event after which a run counts as abandoned.
@@ -97,6 +102,7 @@ class RunRecord:
     room_chars: int = field(init=False)
     head: list[tuple[Mark, Call]] = field(default_factory=list)
     dropped_steps: int = 0
+    dropped_texts: int = 0
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_seen_s: float = field(init=False)
     objective: str = ""
@@ -107,6 +113,7 @@ class RunRecord:
     interrupted: bool = False
     limit_reached: bool = False
     over: bool = False
+    settled: bool = False  # it has a fate, or is handed to the worker
     ending: Ending | None = None
     error: str = ""
     answer: Any = None
@@ -117,12 +124,12 @@ class RunRecord:
     reported: Any = None
 
     def __post_init__(self, start: Start) -> None:
-        self.run_id, _, self.name, self.metadata = start
+        self.run_id, _, name, self.metadata = start
+        self.name = short_name(name)
         self.last_seen_s = time.monotonic()
-        domain = self.metadata.get("kp_domain")
-        self.domain = domain.strip()[:100] if isinstance(domain, str) else ""
+        self.domain = clip(text_in(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
-        self.langgraph = self.metadata.get("ls_integration") in _GRAPHS
+        self.langgraph = text_in(self.metadata, "ls_integration") in _GRAPHS
         self.room_chars = self.recorder.bounds.run_chars
         tail = self.recorder.bounds.steps // 2
         self.steps_bound = self.recorder.bounds.steps - tail
@@ -162,6 +169,7 @@ class RunRecord:
         self.domain = self.domain or earlier.domain
         self.reported = self.reported or earlier.reported
         self.dropped_steps += earlier.dropped_steps
+        self.dropped_texts += earlier.dropped_texts
         self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.pending = {**earlier.pending, **self.pending}
         self.head, self.tail = earlier.head, earlier.tail
@@ -169,7 +177,25 @@ class RunRecord:
             self.mark(mark, call)
 
 
+@contained("")
+def text_in(metadata: Mapping[str, Any], key: str) -> str:
+    """The text that a run's metadata hold under `key`; "" if they hold none."""
+    found = metadata.get(key)
+    return found if isinstance(found, str) else ""
+
+
+@contained(None)
 def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
     """The LangGraph thread that a run's metadata name, as text."""
     found = metadata.get("thread_id")
-    return None if found is None else as_text(found, 200)
+    if found is None:
+        return None
+    large = isinstance(found, int) and found.bit_length() > _SHORT_BITS
+    text = hex(found) if large else as_text(found, _LONG_ID_CHARS)
+    # Two long ids may begin alike.
+    return text if len(text) <= NAME_CHARS else sha256(text.encode(errors="replace")).hexdigest()
+
+
+def short_name(name: object) -> str:
+    """The name of a run or tool, cut where it is none that anybody would read."""
+    return clip(name, NAME_CHARS) if isinstance(name, str) else ""

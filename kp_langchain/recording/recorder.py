@@ -15,9 +15,12 @@ from kp_langchain.recording import paused
 from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.messages import (
     MAPPING,
+    MAX_ITEMS,
     answer_in,
     as_text,
+    attribute,
     clip,
+    contained,
     error_text,
     gist,
     has_structure,
@@ -37,12 +40,15 @@ from kp_langchain.recording.record import (
     Kind,
     RunRecord,
     Start,
+    short_name,
+    text_in,
     thread_id_in,
 )
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
+_MOST_PENDING = 1000
 Text = TypeVar("Text")
 
 
@@ -80,16 +86,27 @@ class Recorder(RunTree):
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
         if not self._take(root):
             return
-        self._forget(root)
+        try:
+            self._forget(root)
+            self._settle(root, ending)
+        except BaseException:  # a signal handler's; the run ended all the same
+            if not root.settled:
+                self._settle(root, ending)
+            raise
+
+    def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
+                root.settled = True
                 self.tally.add("abandoned")
             else:
                 paused.add(root)
         elif ending == "cancelled":
+            root.settled = True
             self.tally.add("cancelled")
         elif not root.head:
+            root.settled = True
             self.tally.add("empty")
         else:
             self._deliver(root)
@@ -100,8 +117,15 @@ class Recorder(RunTree):
         return clip(told, bound) if told else objective_in(inputs, bound)
 
     def _keep(self, root: RunRecord, read: Callable[[Any, int], Text], value: object) -> Text:
-        """Read a step's text or input out of `value`, within what the run has room for."""
-        kept = read(value, self._text_chars if root.room_chars > 0 else 0)
+        """Read a step's text or input out of `value`, within what the run has room for.
+
+        Where there is no room any more, all that is kept is how much was left out.
+        """
+        if root.room_chars > 0:
+            kept = read(value, self._text_chars)
+        else:
+            kept = read(value, 0)
+            root.dropped_texts += bool(kept)
         root.room_chars -= text_size(kept)
         return kept
 
@@ -126,7 +150,7 @@ class Recorder(RunTree):
             return
         run_id, _, name, metadata = start
         root = entry.root
-        entry.limit_node = name.startswith(_LIMIT_NODES)
+        entry.limit_node = short_name(name).startswith(_LIMIT_NODES)
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, run_id == root.run_id, inputs, metadata)
         if not root.objective and run_id == root.run_id:
@@ -184,7 +208,7 @@ class Recorder(RunTree):
         if entry.interrupted:  # a graph inside this run paused; what starts next says it went on
             root.interrupted = True
             root.thread_id = entry.thread_id or root.thread_id
-        if entry.limit_node and isinstance(outputs, Mapping) and outputs.get("jump_to") == "end":
+        if entry.limit_node and _jumps_to_end(outputs):
             root.limit_reached = True
         if root.pending:
             self._note_unstarted(root, outputs)
@@ -251,7 +275,8 @@ class Recorder(RunTree):
         entry = self._begin(start)
         if entry is None:
             return None
-        call = entry.call = Call(kind, start.name, (entry.parent_id, start.name))
+        name = short_name(start.name)
+        call = entry.call = Call(kind, name, (entry.parent_id, name))
         root = entry.root
         root.last_call = call
         root.interrupted = False
@@ -273,7 +298,7 @@ class Recorder(RunTree):
             return
         root, call = made
         # Attempts of one call stand under one parent, or one LangGraph task, with one input.
-        place = start.metadata.get("langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
+        place = text_in(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _shape(messages))
         if not root.fallback_objective:
             root.fallback_objective = objective_in(messages, self._text_chars)
@@ -292,13 +317,17 @@ class Recorder(RunTree):
                 call.text = self._keep(root, message_text, message)
             else:
                 call.text = self._keep(root, clip, text)
-            for asked in getattr(message, "tool_calls", None) or ():
-                if isinstance(asked, MAPPING) and isinstance(asked.get("id"), str):
-                    root.pending[asked["id"]] = str(asked.get("name"))
+            self._note_pending(root, attribute(message, "tool_calls"))
             root.logprobs = logprobs
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, message if message is not None else text)
+
+    def _note_pending(self, root: RunRecord, tool_calls: Any) -> None:
+        for asked in tool_calls[:MAX_ITEMS] if isinstance(tool_calls, (list, tuple)) else ():
+            call_id = asked.get("id") if isinstance(asked, MAPPING) else None
+            if isinstance(call_id, str) and len(root.pending) < _MOST_PENDING:
+                root.pending[call_id] = short_name(asked.get("name"))
 
     def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
         """A tool began."""
@@ -325,7 +354,7 @@ class Recorder(RunTree):
         entry, call = done
         root = entry.root
         try:
-            call_id = getattr(output, "tool_call_id", None)
+            call_id = attribute(output, "tool_call_id")
             if isinstance(call_id, str):
                 root.pending.pop(call_id, None)
             kept = self._keep(root, gist, output)
@@ -365,8 +394,7 @@ class Recorder(RunTree):
             call.text = self._keep(root, message_text, partial)
         elif meaning in ("error", "cancelled"):
             call.failed = True
-            call.error = error_text(error, self._text_chars)
-            root.room_chars -= len(call.error)
+            call.error = self._keep(root, error_text, error)
             if call.kind != "model":  # a model's failure stands where the model was asked
                 root.mark("error", call)
                 self._drop_pending(root, call)
@@ -390,7 +418,8 @@ class Recorder(RunTree):
             return
         entry.call.retries = max(entry.call.retries, attempt)
         if error is not None:
-            entry.call.error = error_text(error, self._text_chars)
+            entry.root.room_chars += text_size(entry.call.error)  # it takes the last one's place
+            entry.call.error = self._keep(entry.root, error_text, error)
 
     def agent_finished(self, run_id: UUID, values: object) -> None:
         """A classic agent gave its final values, which a streamed one does not return."""
@@ -409,12 +438,11 @@ class Recorder(RunTree):
 
 
 def _as_input(inputs: object, limit: int) -> dict[str, Any]:
-    if isinstance(inputs, MAPPING):
-        copied: dict[str, Any] = plain(inputs, limit)
-        return copied
-    return {"input": plain(inputs, limit)}
+    shape = plain(inputs, limit)
+    return shape if isinstance(shape, dict) else {"input": shape}
 
 
+@contained(False)
 def _says_error(output: object) -> bool:
     status = getattr(output, "status", None)
     if status is not None:  # a tool message has one
@@ -424,6 +452,12 @@ def _says_error(output: object) -> bool:
     )
 
 
+@contained(False)
+def _jumps_to_end(outputs: object) -> bool:
+    return isinstance(outputs, Mapping) and bool(outputs.get("jump_to") == "end")
+
+
+@contained((0, 0, ""))
 def _shape(messages: object) -> tuple[int, int, str]:
     """Enough of a model's input to tell two calls apart, at no cost worth counting."""
     if not isinstance(messages, (list, tuple)) or not messages:

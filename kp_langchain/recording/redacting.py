@@ -48,8 +48,17 @@ class Redactor:
         # What an agent says comes again: names of tools with each call, its last words as answer.
         self._texts: dict[tuple[str, str], str] = {}
         self.failed = False
+        self._is_out_of_order = False
+
+    def fail(self, how: str) -> None:
+        """Drop every text from now on: the caller's function cannot be relied on."""
+        self._is_out_of_order = True
+        self._texts.clear()
+        self._fail(how)
 
     def _redact(self, value: Any, level: str) -> Any:
+        if self._is_out_of_order:
+            return UNREDACTABLE
         try:
             redaction = redact(cleaned(value), level=level, rules=self._rules, redactor=self._hook)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
@@ -87,7 +96,7 @@ class Redactor:
             out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
         if "input" in out:
             whole = self._redact(out["input"], level)
-            out["input"] = {"input": whole} if whole == UNREDACTABLE else whole
-        if "input" in out:
-            out["input"] = plain(out["input"], self._bound)
+            out["input"] = plain(
+                whole if isinstance(whole, dict) else {"input": whole}, self._bound
+            )
         return out

@@ -6,13 +6,16 @@ atomic (`setdefault`, `pop`, `add`). That also keeps it safe when the garbage co
 stream, and so sends an event, in the middle of another event, and when the process forks. A run is
 claimed by `setdefault` at its start and by `pop` at its end; whoever loses the claim, such as a
 handler that was given twice, has nothing left to do.
+
+A run that is under way when the process forks is the parent's: in the child it is no longer open.
 """
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from uuid import UUID
 
 from kp_langchain.recording import paused
@@ -60,6 +63,7 @@ class RunTree:
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
         self._over: dict[UUID, None] = {}
         self._next_sweep_s = 0.0
+        _TREES.add(self)
 
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; None when it is known already or belongs to one that is over."""
@@ -76,6 +80,7 @@ class RunTree:
                 parent_id = outer if parent is not None else parent_id
         root = self._new_record(start) if parent is None else parent.root
         entry = OpenRun(root, parent_id, thread_id_in(metadata))
+        root.open_runs.add(run_id)  # first, so that whoever ends the root finds all of its runs
         if parent is None:
             self._roots[root] = None
         if self._open.setdefault(run_id, entry) is not entry:
@@ -87,7 +92,6 @@ class RunTree:
             self._make_room()
         else:
             root.last_seen_s = time.monotonic()
-        root.open_runs.add(run_id)
         if root.over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             return None
@@ -104,8 +108,8 @@ class RunTree:
     def _remember_over(self, run_id: UUID) -> None:
         self._over[run_id] = None
         if len(self._over) > _RECENTLY_OVER:
-            with suppress(StopIteration, RuntimeError):
-                self._over.pop(next(iter(self._over)), None)
+            for oldest in list(self._over)[: _RECENTLY_OVER // 2]:
+                self._over.pop(oldest, None)
 
     def _take(self, root: RunRecord) -> bool:
         """Claim the end of a root; False for whoever comes second."""
@@ -130,30 +134,62 @@ class RunTree:
         """Abandon the runs that have not been heard of for `run_timeout_s` seconds."""
         now = time.monotonic()
         self._next_sweep_s = now + self.bounds.run_timeout_s / 10
-        with suppress(RuntimeError):  # another thread changed it: there will be a next time
-            for root in list(self._roots):
-                if root.last_seen_s < now - self.bounds.run_timeout_s:
-                    self._abandon(root)
+        for root in list(self._roots):
+            if root.last_seen_s < now - self.bounds.run_timeout_s:
+                self._abandon(root)
+        for run_id, entry in list(self._open.items()):
+            if entry.root.over:  # a signal handler's exception came between its end and this
+                self._open.pop(run_id, None)
 
     def _most_silent(self) -> RunRecord | None:
-        with suppress(RuntimeError):  # another thread changed it: there will be a next time
-            return min(self._roots, key=lambda root: root.last_seen_s, default=None)
-        return None
+        return min(list(self._roots), key=lambda root: root.last_seen_s, default=None)
 
     def _abandon(self, root: RunRecord | None) -> bool:
         if root is None or not self._take(root):
             return False
-        self._forget(root)
-        self.tally.add("abandoned")
+        try:
+            self._forget(root)
+        finally:
+            self.tally.add("abandoned")
         return True
 
     def close(self) -> None:
         """Abandon whatever is still under way or waits."""
         while self._abandon(self._most_silent()):
             pass
+        self.sweep()
         self.tally.add("abandoned", paused.give_up(self))
 
     @property
     def open_count(self) -> int:
         """Root runs under way."""
         return len(self._roots)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of the runs that are under way, or wait to be scored.
+
+        What the child starts inside the innermost of them, where the user's code stands, are runs
+        of its own. What starts directly below another is the rest of the parent's run, which both
+        processes go on with.
+        """
+        entries, self._open = self._open, {}
+        roots, self._roots = self._roots, {}
+        for entry in entries.values():
+            entry.root.over = True
+            if entry.parent_id in entries:
+                self._remember_over(entry.parent_id)
+        queued = self.tally.counts().get("queued", 0)
+        self.tally.add("queued", -queued)
+        self.tally.add("handed_over", len(roots) + queued)
+
+
+_TREES: weakref.WeakSet[RunTree] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for tree in list(_TREES):
+        tree.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,6 +1,10 @@
-"""The worker: one thread per process that does everything the agent must not wait for.
+"""Threads that do what the agent must not wait for, and what is left of it when a process ends.
 
-A thread of our own instead of `concurrent.futures`, for what that does not offer: putting work in
+One *intake* worker a process makes redacted drafts of finished runs. Scoring has workers of its
+own, one for each store and set of the caller's functions (`lane_for`), so that a function that
+hangs, or a store that does not answer, holds up nobody else.
+
+Threads of our own instead of `concurrent.futures`, for what that does not offer: putting work in
 from a garbage collection (`SimpleQueue.put` may be re-entered, an executor's lock may not), a
 bounded wait at exit, and a fresh start after a fork without the parent's work.
 """
@@ -13,44 +17,48 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from kp_langchain._forksafe import Undisturbed
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain._notices import told, warn_once
+from kp_langchain.recording import process_ends
+from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
+Result = TypeVar("Result")
+
+_LANES_KEPT = 16
 
 
 class Worker:
     """Runs jobs one after another in a daemon thread that starts with the first job.
 
-    Attributes:
-        exit_timeout_s: Longest wait for unfinished work at exit, in seconds.
-        put_off: What jobs leave to be done together: done when no further job waits, and before
-            anyone who waits for the jobs is told that they are done.
-        last_jobs: What else is to be done at exit, before that wait ends.
-        last_at_exit: Called after it, with the seconds left.
+    The thread ends when nobody holds the worker any more and its jobs are done.
+
+    Args:
+        name: What the thread is called.
     """
 
-    def __init__(self) -> None:
-        self.exit_timeout_s = 10.0
-        self.put_off: dict[str, Job] = {}
-        self.last_jobs: dict[str, Job] = {}
-        self.last_at_exit: dict[str, Callable[[float], None]] = {}
-        self._undisturbed = Undisturbed()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._section = Undisturbed()
+        self._caller = Caller(name)
         self._reset()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)
-        atexit.register(self._at_exit)
+        _workers.add(self)
 
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._caller.reset()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
 
     @property
     def waiting(self) -> int:
@@ -64,52 +72,43 @@ class Worker:
     def submit(self, job: Job) -> None:
         """Have `job` run; never blocks."""
         self._jobs.put(job)
-        if not self._running:
-            self._start()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self, *, calls: bool = False) -> None:
+        """Start the thread unless it runs, because an ending interpreter starts no threads.
+
+        Args:
+            calls: Whether the thread for `call` is to be started, too.
+        """
+        if self._running and not (calls and not self._caller.is_ready):
+            return
         # Non-blocking: whoever holds the lock, even this very thread, is starting the worker.
         if not self._starting.acquire(blocking=False):
             return
         try:
+            if calls:
+                self._caller.prepare()
             if self._running:
                 return
-            thread = threading.Thread(target=self._work, name="kp_langchain", daemon=True)
+            process_ends.watch(finish)
+            thread = threading.Thread(
+                target=_work, args=(self._jobs, self._section), name=self._name, daemon=True
+            )
             thread.start()
             self._thread = thread
-        except RuntimeError:  # the interpreter is shutting down: the exit hook runs the jobs
-            log.debug("no worker thread can be started any more")
+        except RuntimeError:  # the interpreter is ending: `wait` runs the jobs
+            log.debug("no thread can be started any more")
         finally:
             self._starting.release()
-
-    def _work(self) -> None:
-        jobs = self._jobs
-        while True:
-            job = jobs.get()
-            with self._undisturbed:
-                self._run(job)
-                if jobs.empty():
-                    self._catch_up()
-
-    def _catch_up(self) -> None:
-        for job in self.put_off.values():
-            self._run(job)
-
-    def _run(self, job: Job) -> None:
-        try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - one job must not end the worker
-            warn_once(f"worker:{type(error).__name__}", "a job failed with %s", told(error))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all jobs submitted so far are done; False if that took too long.
 
-        Called by the worker itself, which would wait for itself, it returns False at once.
+        Called from a job of its own, which would wait for itself, it returns False at once.
         """
         if threading.current_thread() is self._thread:
             return False
         done = threading.Event()
-        self.submit(self._catch_up)
         self.submit(done.set)
         if not self._running:
             return self._run_here(done, timeout_s)
@@ -117,36 +116,101 @@ class Worker:
 
     def _run_here(self, done: threading.Event, timeout_s: float | None) -> bool:
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not done.is_set() and (until is None or time.monotonic() < until):
-            try:
-                self._run(self._jobs.get_nowait())
-            except queue.Empty:
-                break
+        with own_thread():
+            while not done.is_set() and (until is None or time.monotonic() < until):
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if job is not None:
+                    with self._section:
+                        _run(job)
         return done.is_set()
+
+    def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
+        """Call a function of somebody else's from a job of this worker; see `Caller.call`."""
+        with self.only_waiting():
+            return self._caller.call(function, timeout_s)
 
     @contextmanager
     def only_waiting(self) -> Iterator[None]:
         """A block in which the job under way waits for others, so that a fork need not wait."""
-        if threading.current_thread() is self._thread:
-            with self._undisturbed.lifted():
-                yield
-        else:
+        with self._section.lifted():
             yield
 
-    def _at_exit(self) -> None:
-        until = time.monotonic() + self.exit_timeout_s
-        begun = self._thread is not None or not self._jobs.empty()
-        for job in self.last_jobs.values() if begun else ():
-            self.submit(job)
-        if begun and not self.wait(self.exit_timeout_s):
-            log.warning(
-                "%d finished runs were not scored within %.0f s of exit and are lost; "
-                "call handler.flush() before the program ends, or raise exit_timeout_s",
-                max(1, self.waiting),
-                self.exit_timeout_s,
-            )
-        for last in self.last_at_exit.values():
-            last(max(0.0, until - time.monotonic()))
+
+def _work(jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
+    with own_thread():
+        while (job := jobs.get()) is not None:
+            with section:
+                _run(job)
+            del job  # it may be what holds the worker
 
 
-worker = Worker()
+def _run(job: Job) -> None:
+    try:
+        job()
+    except BaseException as error:  # noqa: BLE001 - one job must not end the worker
+        warn_once(f"worker:{type(error).__name__}", "a job failed with %s", told(error))
+
+
+def lane_for(key: Hashable) -> Worker:
+    """Return the worker that scores the runs of all handlers with the same `key`."""
+    with _lanes_lock:
+        lane = _lanes.get(key)
+        if lane is None:
+            lane = _lanes[key] = Worker("kp_langchain scoring")
+            # Handlers made per request must not each start a thread.
+            _recent_lanes.append(lane)
+        return lane
+
+
+def finish(timeout_s: float | None = None) -> None:
+    """Do everything that is to be done when this process ends: score, store, send.
+
+    May be called more than once, and from any thread; it never raises.
+
+    Args:
+        timeout_s: Seconds to take at most; None for the setting `exit_timeout_s`.
+    """
+    limit_s = exit_timeout_s if timeout_s is None else timeout_s
+    until = time.monotonic() + limit_s
+    unscored = 0
+    for worker in sorted(_workers, key=lambda one: one is not intake):
+        begun = worker._thread is not None or worker.waiting  # noqa: SLF001 - same module
+        if begun and not worker.wait(max(0.0, until - time.monotonic())):
+            unscored += max(1, worker.waiting)
+    if unscored:
+        log.warning(
+            "%d finished runs were not scored within %.0f s of exit; those with a store are scored "
+            "by the next process that uses it. Call handler.flush() before the program ends, or "
+            "raise exit_timeout_s",
+            unscored,
+            limit_s,
+        )
+    for last in list(at_finish.values()):
+        last(max(0.0, until - time.monotonic()))
+
+
+exit_timeout_s = 10.0
+"""Longest wait for unfinished work at exit, in seconds."""
+
+at_finish: dict[str, Callable[[float], None]] = {}
+"""What else `finish` does, in this order; each is given the seconds left."""
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_lanes: weakref.WeakValueDictionary[Hashable, Worker] = weakref.WeakValueDictionary()
+_recent_lanes: deque[Worker] = deque(maxlen=_LANES_KEPT)
+_lanes_lock = ForkSafeLock()
+intake = Worker("kp_langchain")
+
+
+def _after_fork() -> None:
+    disown_thread()
+    for worker in list(_workers):
+        worker._reset()  # noqa: SLF001 - same module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(finish)

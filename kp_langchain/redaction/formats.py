@@ -121,7 +121,17 @@ _FREE_LENGTH = 4
 
 
 def _find_in_words(text: str, _low: str) -> Iterator[Span]:
+    """Yield the credentials in `text` that their format gives away."""
+    return _in_words(text, marked=True)
+
+
+def _find_issued(text: str, _low: str) -> Iterator[Span]:
     """Yield the credentials in `text` that an issuer's published format gives away."""
+    return _in_words(text, marked=False)
+
+
+def _in_words(text: str, *, marked: bool) -> Iterator[Span]:
+    """Yield those of published formats, and those that only a marker gives away if wanted."""
     for first, last in long_runs(classified(text, TOKEN_CLASS), _SHORTEST):
         position = first
         while (found := _PREFIX.search(text, position, last)) is not None:
@@ -130,12 +140,13 @@ def _find_in_words(text: str, _low: str) -> Iterator[Span]:
             if span is not None:
                 yield span
                 position = span.end
-        if last - first >= _MARKED_LENGTH:
+        if marked and last - first >= _MARKED_LENGTH:
             yield from _marked(text, first, last)
         if last - first >= _LOOSE_LENGTH:
             if _LOOSE_SIGN.search(text, first, last):
                 yield from _loose(text, first, last)
-            yield from _prefixed(text, first, last)
+            if marked:
+                yield from _prefixed(text, first, last)
             for match in _WALLET.finditer(text, first, last):
                 yield Span(*match.span(), "wallet_key")
 
@@ -223,3 +234,5 @@ def _differ(one: str, other: str) -> bool:
 
 
 FINDERS = (Finder(_find_in_words), Finder(_find_hashes, ("$",)))
+CERTAIN = (Finder(_find_issued), Finder(_find_hashes, ("$",)))
+"""Without those that only a marker such as `sk_` gives away."""

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
+from kp_langchain._notices import warn_once
 from kp_langchain.redaction.extents import bare, quoted
 from kp_langchain.redaction.keys import Telling, split_name, telling
 from kp_langchain.redaction.spans import Span
 from kp_langchain.redaction.values import fills_the_place
 
+if TYPE_CHECKING:
+    import regex
+
+_Found = TypeVar("_Found")
 _KIND = re.compile(r"[a-z0-9_]{1,40}")
 _SECRET = "secret"  # noqa: S105 - the name of a group
-_KEY_CHARS_MIN = 16
+KEY_CHARS_MIN = 16
 _NAME_CHARS_MAX = 128
+_LONGEST_SEARCH_S = 1.0
+_PAUSE_S = 60.0
 # Between a name and its value, in text: `=`, `:`, `is`, and a flag's blank.
 _LEADS_TO = re.compile(
     r"(?:\\{0,40}[\"'`])?"
@@ -25,12 +34,62 @@ _LEADS_TO = re.compile(
 _FLAG_GAP = re.compile(r"[ \t]+(?!-)")
 
 
+class SlowPatternError(Exception):
+    """A pattern of the user's takes too long on a text, or did so a short while ago."""
+
+
+class _Pattern:
+    """A regular expression of the user's, under a time limit.
+
+    Python's own `re` has none, and while it searches no other thread runs, the agent's included.
+    """
+
+    def __init__(self, text: str) -> None:
+        # Here, because it takes 40 ms to import, and most users have no patterns.
+        import regex
+
+        self._text = text
+        self._slow_until = 0.0
+        self.compiled: regex.Pattern[str] = regex.compile(text)
+
+    def run(self, search: Callable[[float], _Found]) -> _Found:
+        """Return what `search` returns, which is given the seconds it may take.
+
+        Raises:
+            SlowPatternError: It takes longer; or one did in the last minute, so that a run of many
+                texts is not held up by each of them.
+        """
+        if time.monotonic() >= self._slow_until:
+            try:
+                return search(_LONGEST_SEARCH_S)
+            except TimeoutError:
+                self._slow_until = time.monotonic() + _PAUSE_S
+                warn_once(
+                    f"slow pattern:{self._text}",
+                    "the pattern %s of [redaction] takes longer than %.0f s on a text, so it is not "
+                    "tried for %.0f s at a time: what it is to find is dropped with its whole text, "
+                    "and what it is to allow is redacted; write it without nested repetition",
+                    self._text[:_LONGEST_SHOWN_CHARS],
+                    _LONGEST_SEARCH_S,
+                    _PAUSE_S,
+                )
+        raise SlowPatternError(self._text[:_LONGEST_SHOWN_CHARS])
+
+
+_LONGEST_SHOWN_CHARS = 80
+
+
 def _readable(pattern: str) -> str:
+    import regex
+
     try:
-        compiled = re.compile(pattern)
-    except re.error as error:
+        compiled = regex.compile(pattern)
+        is_empty = compiled.fullmatch("", timeout=_LONGEST_SEARCH_S)
+    except (regex.error, RecursionError, OverflowError) as error:
         raise ValueError(f"{pattern[:80]!r} is no regular expression: {error}") from None
-    if compiled.fullmatch(""):
+    except TimeoutError:
+        is_empty = None
+    if is_empty:
         raise ValueError(f"{pattern[:80]!r} matches nothing at all, so it would match everywhere")
     return pattern
 
@@ -48,8 +107,8 @@ def _name(name: str) -> str:
 
 
 def _strong(key: SecretStr) -> SecretStr:
-    if len(key.get_secret_value()) < _KEY_CHARS_MIN:
-        raise ValueError(f"the key must have at least {_KEY_CHARS_MIN} characters")
+    if len(key.get_secret_value()) < KEY_CHARS_MIN:
+        raise ValueError(f"the key must have at least {KEY_CHARS_MIN} characters")
     return key
 
 
@@ -59,15 +118,18 @@ Pattern = Annotated[str, AfterValidator(_readable)]
 class Rules(BaseModel):
     """What is redacted besides what always is.
 
-    The regular expressions are yours: one that backtracks without end holds up the worker, not the
-    agent.
+    The regular expressions are those of the package `regex`, which knows what `re` does and more.
+    Where one takes longer than a second on a text, that text is dropped, and its run is not
+    contributed; the pattern is then left alone for a minute, with the same outcome.
 
     Args:
         patterns: By kind, a regular expression for what becomes `[REDACTED:kind]`. With a group
             named `secret`, only that group does.
         names: Further telling names, in words: `employee number` stands for `employeeNumber`,
             `EMPLOYEE_NUMBER` and `my-employee-number`. Whatever stands under one goes.
-        allow: Regular expressions. What would be replaced stays if one of them matches all of it.
+        allow: Regular expressions. What would be replaced stays if one of them matches all of it,
+            unless it is a secret by its own form (an issuer's token, a private key, a JSON Web
+            Token) or by what carries it (a password in a URL, an HTTP scheme).
         pseudonym_key: With it (16 characters or more), identifiers become
             `[REDACTED:email#k3f9x2m1qa]`: the same for the same address under the same key, so that
             a reader can follow one person without knowing who it is. Secrets never do.
@@ -83,15 +145,15 @@ class Rules(BaseModel):
     allow: list[Pattern] = Field(default_factory=list)
     pseudonym_key: Annotated[SecretStr, AfterValidator(_strong)] | None = None
 
-    _patterns: list[tuple[str, re.Pattern[str]]] = PrivateAttr(default_factory=list)
-    _allow: list[re.Pattern[str]] = PrivateAttr(default_factory=list)
+    _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
+    _allow: list[_Pattern] = PrivateAttr(default_factory=list)
     _names: list[list[str]] = PrivateAttr(default_factory=list)
     _in_text: re.Pattern[str] | None = PrivateAttr(default=None)
 
     def model_post_init(self, _context: Any) -> None:
         """Prepare what every text is searched with."""
-        self._patterns = [(kind, re.compile(text)) for kind, text in self.patterns.items()]
-        self._allow = [re.compile(text) for text in self.allow]
+        self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
+        self._allow = [_Pattern(text) for text in self.allow]
         self._names = [split_name(name) for name in self.names]
         self._in_text = _names_in_text(self._names)
 
@@ -105,12 +167,13 @@ class Rules(BaseModel):
         return telling(name)
 
     def find(self, text: str) -> Iterator[Span]:
-        """Yield what these rules find in a text."""
+        """Yield what these rules find in a text.
+
+        Raises:
+            SlowPatternError: A pattern takes too long.
+        """
         for kind, pattern in self._patterns:
-            group = _SECRET if _SECRET in pattern.groupindex else 0
-            for match in pattern.finditer(text):
-                if match.start(group) < match.end(group):
-                    yield Span(*match.span(group), kind)
+            yield from pattern.run(partial(_spans, pattern, kind, text))
         if self._in_text is not None:
             for named in self._in_text.finditer(text):
                 extent = _value_after(text, named)
@@ -120,7 +183,23 @@ class Rules(BaseModel):
 
     def allows(self, found: str) -> bool:
         """Tell whether what would be replaced is to stay."""
-        return any(pattern.fullmatch(found) for pattern in self._allow)
+        return any(_matches(pattern, found) for pattern in self._allow)
+
+
+def _spans(pattern: _Pattern, kind: str, text: str, limit_s: float) -> list[Span]:
+    group = _SECRET if _SECRET in pattern.compiled.groupindex else 0
+    matches = pattern.compiled.finditer(text, timeout=limit_s)
+    extents = (match.span(group) for match in matches)
+    return [Span(start, end, kind) for start, end in extents if start < end]
+
+
+def _matches(pattern: _Pattern, found: str) -> bool:
+    try:
+        return pattern.run(
+            lambda limit_s: pattern.compiled.fullmatch(found, timeout=limit_s) is not None
+        )
+    except SlowPatternError:
+        return False
 
 
 def _names_in_text(names: list[list[str]]) -> re.Pattern[str] | None:

@@ -41,6 +41,9 @@ SECRETS = {
 }
 """What finds secrets; the values under names that tell of identifiers count if those do."""
 
+CERTAIN = Finders(*formats.CERTAIN, *blocks.FINDERS, *carriers.FINDERS)
+"""What finds secrets that no rule of the user's can allow."""
+
 _NO_SECRETS = PERSONAL | {BLOB}
 _NO_RULES = Rules()
 _MAX_PASSES = 8
@@ -104,9 +107,24 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
     if rules.patterns or rules.names:
         secrets += rules.find(text)
     spans = secrets + personal
-    if rules.allow:
-        spans = [span for span in spans if not rules.allows(text[span.start : span.end])]
+    if rules.allow and spans:
+        stays = {span for span in spans if rules.allows(text[span.start : span.end])}
+        if stays:
+            stays.difference_update(_certain(text))
+            spans = [span for span in spans if span not in stays]
     return spans
+
+
+def _certain(text: str) -> list[Span]:
+    """Return the secrets that are known by their own form, or by what carries them."""
+    low = _lowered(text)
+    return CERTAIN.find(text, low, signs_of(text))
+
+
+def _lowered(text: str) -> str:
+    """Return the text in lower case, of the same length: positions must not move."""
+    low = text.lower()
+    return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
 
 
 def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
@@ -114,9 +132,7 @@ def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
     harmless = _harmless[identifiers]
     if text in harmless:
         return [], []
-    low = text.lower()
-    if len(low) != len(text):  # some letters grow when lowered; positions must not move
-        low = text.translate(_ASCII_LOWER)
+    low = _lowered(text)  # some letters grow when lowered
     signs = signs_of(text)
     secrets = SECRETS[identifiers].find(text, low, signs)
     personal = find_identifiers(text, low, signs) if identifiers else []

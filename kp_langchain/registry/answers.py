@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -28,10 +28,14 @@ _QUOTE_CHARS = 24
 # About this one unit: no other attempt with it can go better.
 _REFUSALS = frozenset({400, 409, 413, 415, 422, 431, 451})
 _LATER = frozenset({408, 425, 429})
+_UNKNOWN_KEY = "it does not know the key"
 _STOPS = {
-    401: "it does not know the key",
+    401: _UNKNOWN_KEY,
     403: "the key may not write, or its agent's reputation is too low",
 }
+_NO_REGISTRY = "this does not seem to be the URL of a registry"
+# Says nothing of whether the request was carried out, unlike the other refusals.
+_TIMED_OUT = 408
 _EPOCH_FROM_S = 1e9  # a smaller number is a duration
 _EPOCH_FROM_MS = 1e11
 _MOST_COUNTED = 1e9
@@ -71,6 +75,10 @@ class Answer:
         issues: Its complaints, each with `path` and `message`.
         retry_after_s: How long it asks to be left alone, in seconds, 0 to a day.
         allowance: What it tells of its rate limit.
+        words: What the registry itself says of it, as `tellable` leaves it.
+        is_json: Whether the answer is a JSON object, as a registry's are.
+        replayed: Whether it was given before, to an earlier request with the same idempotency key.
+        unit: The registry's copy of the unit. A stranger's text: neither stored nor logged.
     """
 
     verdict: Verdict
@@ -81,11 +89,25 @@ class Answer:
     issues: tuple[dict[str, str], ...] = ()
     retry_after_s: float | None = None
     allowance: Allowance | None = None
+    words: str = ""
+    is_json: bool = False
+    replayed: bool = False
+    unit: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def throttled(self) -> bool:
         """Whether it says that requests came too fast."""
-        return self.status == HTTPStatus.TOO_MANY_REQUESTS
+        return self.status == HTTPStatus.TOO_MANY_REQUESTS and self.verdict == "later"
+
+    @property
+    def was_turned_away(self) -> bool:
+        """Whether the request was refused, so that nothing of it can have been carried out."""
+        return (
+            self.verdict != "done"
+            and self.status is not None
+            and 400 <= self.status < 500
+            and self.status != _TIMED_OUT
+        )
 
 
 def read_answer(
@@ -110,7 +132,13 @@ def read_answer(
     lower = {name.lower(): value for name, value in headers.items()}
     content = _content(body)
     found = _id(content, key)
+    allowance = _allowance(lower)
     verdict, meaning = _judged(status, found, is_whole=body is not None, expects_id=expects_id)
+    if 200 <= status < 300 and content is None and _is_page(lower, body):
+        verdict, meaning = "stopped", f"{_NO_REGISTRY}, because a web page came"
+    elif status == HTTPStatus.TOO_MANY_REQUESTS and allowance is not None and allowance.limit == 0:
+        # The limiter stands before the question who is asking: to strangers it allows nothing.
+        verdict, meaning = "stopped", f"{_UNKNOWN_KEY}, because it allows 0 requests"
     issues = _issues(content) if verdict == "refused" else []
     said, *texts = tellable(
         [_said(status, lower, content), *(text for issue in issues for text in issue)], key, sent
@@ -126,7 +154,11 @@ def read_answer(
             for path, message in zip(texts[::2], texts[1::2], strict=True)
         ),
         retry_after_s=_duration_s(lower.get("retry-after"), lower),
-        allowance=_allowance(lower),
+        allowance=allowance,
+        words=said,
+        is_json=isinstance(content, dict),
+        replayed=lower.get("idempotency-replayed", "").lower() == "true",
+        unit=_unit(content),
     )
 
 
@@ -208,7 +240,12 @@ def _judged(
         return "stopped", _STOPS[status]
     if status in _LATER or not 300 <= status < 500:
         return "later", ""
-    return "stopped", "this does not seem to be the URL of a registry"
+    return "stopped", _NO_REGISTRY
+
+
+def _is_page(headers: Mapping[str, str], body: bytes | None) -> bool:
+    """Whether this is a page for people, such as a proxy or a hotel's network puts in the way."""
+    return "html" in headers.get("content-type", "").lower() or (body or b"").lstrip()[:1] == b"<"
 
 
 def _named(status: int) -> str:
@@ -255,6 +292,12 @@ def _id(content: Any, key: SecretStr | None) -> str | None:
     if not found.isprintable() or (key is not None and key.get_secret_value() in found):
         return None
     return found
+
+
+def _unit(content: Any) -> Mapping[str, Any] | None:
+    data = content.get("data") if isinstance(content, dict) else None
+    unit = data.get("unit") if isinstance(data, dict) else None
+    return unit if isinstance(unit, dict) else None
 
 
 def _score(content: Any) -> float | None:

@@ -10,11 +10,13 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import SecretStr
 
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
 ANONYMOUS = "anonymous"
 """The `Registry.key_id` of one without a key."""
+
+ANONYMOUS_READS = 60
+"""Requests a minute that a registry allows whom it does not know; with a key it allows more."""
+
+_NO_UNIT = "kp:trace:00000000-0000-0000-0000-000000000000"
 
 _SCHEMA_VERSION = "v1"
 _MAX_ANSWER_BYTES = 2**20
@@ -60,6 +67,7 @@ class Registry:
     Args:
         url: Its address. `https://`, or `http://` on this very machine.
         api_key: Your key. It is sent to this address alone and never shown.
+        agent_id: Whose key it is: traces that carry this id can be withdrawn with it.
         timeout_s: Seconds that each step of a request (connecting, sending, receiving) may take.
             From the connection on, the whole may take three times as long, redirects included. How
             long a name server takes is up to the system.
@@ -69,9 +77,15 @@ class Registry:
     """
 
     def __init__(
-        self, url: str, *, api_key: SecretStr | str | None = None, timeout_s: float = 10.0
+        self,
+        url: str,
+        *,
+        api_key: SecretStr | str | None = None,
+        agent_id: str | None = None,
+        timeout_s: float = 10.0,
     ) -> None:
         self._url = base_url(url)
+        self._agent_id = agent_id
         self._key = None if api_key is None else _checked_key(api_key)
         if not 0.0 < timeout_s < math.inf:
             raise ConfigError(f"timeout_s={timeout_s} must be seconds above 0")
@@ -92,8 +106,17 @@ class Registry:
             return ANONYMOUS
         return sha256(self._key.get_secret_value().encode()).hexdigest()[:16]
 
+    @property
+    def agent_id(self) -> str | None:
+        """Whose key it is, as the registry knows the agent; None if that is not known here."""
+        return self._agent_id
+
     def __repr__(self) -> str:
         return f"Registry({self._url!r}, api_key={'***' if self._key else None})"
+
+    def __reduce__(self) -> tuple[partial[Registry], tuple[()]]:
+        # To another process it travels as its arguments, the key among them, as a SecretStr.
+        return (partial(type(self), self._url, api_key=self._key, timeout_s=self._timeout_s), ())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Registry):
@@ -117,18 +140,36 @@ class Registry:
     def find(self, registry_id: str) -> Answer:
         """Ask whether the registry has a unit: `done`, or `refused` with status 404."""
         answer = self._ask("GET", _path_of(registry_id), expects_id=True)
-        if answer.status in _NOT_THERE:
+        # Without JSON it is not the registry that does not have it: a proxy, or another server.
+        if answer.status in _NOT_THERE and answer.is_json:
             return replace(answer, verdict="refused", reason=f"{answer.status}: no such unit")
         return answer
 
     def withdraw(self, registry_id: str) -> Answer:
         """Have the registry delete a unit of yours. One that is not there counts as deleted."""
         answer = self._ask("DELETE", _path_of(registry_id))
-        if answer.status in _NOT_THERE:
+        if answer.status in _NOT_THERE and answer.is_json:
             return replace(answer, verdict="done", reason=f"{answer.status}: already gone")
         if answer.status in _MAY_NOT_DELETE:
-            return replace(answer, verdict="refused", reason=f"{answer.status}: may not be deleted")
+            said = f": {answer.words}" if answer.words else ""
+            reason = f"{answer.status}: may not be deleted{said}"
+            return replace(answer, verdict="refused", reason=reason)
         return answer
+
+    def check(self) -> Answer:
+        """Make one cheap request that tells whether the registry is there and knows the key.
+
+        Returns:
+            `done`: it is there, and knows the key as far as one can tell; else as for any request.
+        """
+        answer = self._ask("GET", _path_of(_NO_UNIT))
+        if answer.status not in _NOT_THERE or not answer.is_json:
+            return answer
+        allowed = None if answer.allowance is None else answer.allowance.limit
+        if self._key is None or allowed is None or allowed > ANONYMOUS_READS:
+            return replace(answer, verdict="done", reason=f"{answer.status}: no such unit")
+        told = f"it does not know the key: it allows {allowed} requests a minute, as to anybody"
+        return replace(answer, verdict="stopped", reason=told)
 
     def register(self, agent_id: str) -> SecretStr:
         """Obtain a key for `agent_id`, which may read and write on the free tier.
@@ -199,7 +240,7 @@ class Registry:
                 url = target
             return self._request(method, url, headers, body, deadline)
         except Exception as error:  # noqa: BLE001 - httpx, TLS, the environment, the server
-            return _failure(error)
+            return _failure(error, self._url)
 
     def _request(
         self,
@@ -387,7 +428,7 @@ def _key_in(body: bytes | None) -> SecretStr | None:
     return SecretStr(found) if isinstance(found, str) and _KEY.fullmatch(found) else None
 
 
-def _failure(error: Exception) -> Answer:
+def _failure(error: Exception, url: str) -> Answer:
     """Say what kept an answer from coming. A foreign error's text may quote a header: left out."""
     import httpx
 
@@ -397,13 +438,39 @@ def _failure(error: Exception) -> Answer:
             told = tellable([chain.verify_message])[0]
             return Answer("stopped", f"its certificate is not trusted: {told}")
         chain = chain.__cause__ or chain.__context__
+    proxy = proxy_of(url)
+    through = f" through the proxy {proxy}" if proxy else ""
     if isinstance(error, (httpx.TimeoutException, _LateError)):
-        return Answer("later", "no answer in time")
+        return Answer("later", f"no answer in time{through}")
     if isinstance(error, httpx.ConnectError):  # the system's words
-        return Answer("later", f"no connection: {tellable([str(error)])[0]}")
+        return Answer("later", f"no connection{through}: {tellable([str(error)])[0]}")
+    if isinstance(error, httpx.ProxyError):  # the proxy's own status and phrase
+        return Answer("later", f"the proxy {proxy} refused: {tellable([str(error)])[0]}")
     if isinstance(error, httpx.TransportError):
-        return Answer("later", f"the connection broke ({type(error).__name__})")
+        return Answer("later", f"the connection{through} broke ({type(error).__name__})")
     return Answer(
         "later",
-        f"no request could be made ({type(error).__name__}); check HTTPS_PROXY, SSL_CERT_FILE",
+        f"no request could be made{through} ({type(error).__name__}); "
+        "check HTTPS_PROXY, SSL_CERT_FILE",
     )
+
+
+def proxy_of(url: str) -> str | None:
+    """Return the proxy of the environment that requests to `url` go through, or None.
+
+    Args:
+        url: A registry's URL in the form of `base_url`.
+
+    Returns:
+        Scheme, host and port alone: the rest may be secret.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "https" or proxy_bypass(parts.netloc):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get("https") or proxies.get("all")
+    if not proxy:
+        return None
+    scheme, _, rest = proxy.rpartition("://")
+    host = re.split(r"[/?#]", rest.rpartition("@")[2], maxsplit=1)[0]
+    return tellable([f"{scheme or 'http'}://{host}"])[0]

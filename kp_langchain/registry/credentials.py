@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import SecretStr
 
@@ -32,15 +33,28 @@ def key_file() -> Path:
     return data_dir() / "credentials.json"
 
 
+class StoredKey(NamedTuple):
+    """A key, and the agent that it was given to, as the registry knows it."""
+
+    api_key: SecretStr
+    agent_id: str
+
+
 def stored_key(url: str) -> SecretStr | None:
-    """Return the key stored for the registry at `url`, or None.
+    """Return the key stored for the registry at `url`, or None; raises what `stored` does."""
+    found = stored(url)
+    return None if found is None else found.api_key
+
+
+def stored(url: str) -> StoredKey | None:
+    """Return the key stored for the registry at `url`, with its agent, or None.
 
     Raises:
         ConfigError: The URL is none, or the file of keys is damaged, cannot be read, or can be
             read by others.
     """
     found = _read(key_file()).get(base_url(url))
-    return None if found is None else SecretStr(found["api_key"])
+    return None if found is None else StoredKey(SecretStr(found["api_key"]), found["agent_id"])
 
 
 def save_key(url: str, agent_id: str, key: SecretStr) -> Path:

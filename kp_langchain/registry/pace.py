@@ -2,6 +2,9 @@
 
 A registry revokes the key at the third 429 within an hour. So requests stop before the window's
 allowance is used up, and after a second 429 nothing is sent until the first is an hour old.
+
+It counts contributions in one window and all other requests in another, which allows ten times as
+many. The standing holds the first; of the second each answer tells enough by itself.
 """
 
 from __future__ import annotations
@@ -48,8 +51,10 @@ def wait_s(standing: Standing, now: datetime) -> float:
 def due_in_s(contribution: Contribution, now: datetime) -> float:
     """Return the seconds until a contribution is to be tried; 0 for now."""
     left = (contribution.due_at - now).total_seconds()
-    # Longer than any rest: the clock was set back.
-    return max(0.0, left) if left <= LONGEST_REST_S + 1.0 else 0.0
+    # Changed in the future, or a rest longer than any: the clock was set back meanwhile.
+    if now < contribution.changed_at or left > LONGEST_REST_S + 1.0:
+        return 0.0
+    return max(0.0, left)
 
 
 def set_right(standing: Standing, now: datetime) -> Standing:
@@ -62,8 +67,23 @@ def set_right(standing: Standing, now: datetime) -> Standing:
     return standing
 
 
-def before_request(standing: Standing, now: datetime) -> Standing:
+def shifted(standing: Standing, seconds: float) -> Standing:
+    """Return the standing with all its times moved, as the clock was that they are read by."""
+    by = timedelta(seconds=seconds)
+    return replace(
+        standing,
+        quiet_until=standing.quiet_until and standing.quiet_until + by,
+        window_ends_at=standing.window_ends_at and standing.window_ends_at + by,
+        throttled_at=tuple(
+            (datetime.fromisoformat(time) + by).isoformat() for time in standing.throttled_at
+        ),
+    )
+
+
+def before_request(standing: Standing, now: datetime, *, contributes: bool = True) -> Standing:
     """Return the standing with one request counted, before it goes out: its answer may be lost."""
+    if not contributes:
+        return standing
     if standing.window_ends_at is None or standing.remaining is None:
         return standing
     if now >= standing.window_ends_at:
@@ -71,27 +91,45 @@ def before_request(standing: Standing, now: datetime) -> Standing:
     return _within_window(replace(standing, remaining=standing.remaining - 1), now)
 
 
-def after_answer(standing: Standing, answer: Answer, now: datetime) -> Standing:
-    """Return the standing that an answer leaves behind."""
-    standing = _counted(standing, answer, now)
+def after_answer(
+    standing: Standing, answer: Answer, now: datetime, *, contributes: bool = True
+) -> Standing:
+    """Return the standing that an answer leaves behind.
+
+    Args:
+        standing: The standing before.
+        answer: The answer.
+        now: When it came.
+        contributes: Whether it is to a contribution, or else to another request.
+    """
+    if contributes:
+        standing = _counted(standing, answer, now)
     throttled = _last_hour(standing, now)
     if answer.throttled:
         throttled.append(now)
     standing = replace(
         standing,
         throttled_at=tuple(time.isoformat() for time in throttled),
-        stopped=answer.verdict == "stopped",
+        stopped=answer.verdict == "stopped" and not is_stale(answer),
     )
-    if answer.verdict in ("done", "refused"):
+    if answer.verdict in ("done", "refused") or is_stale(answer):
         standing = replace(standing, failures=0, quiet_until=None, quiet_s=0.0, quiet_reason=None)
-        return _within_window(standing, now)
+        if contributes:
+            return _within_window(standing, now)
+        return _after_reading(standing, answer, now)
     if answer.verdict == "stopped":
-        return _quiet(standing, LONGEST_REST_S, answer.reason, now)
+        seconds = max(LONGEST_REST_S, answer.retry_after_s or 0.0)
+        return _quiet(standing, seconds, answer.reason, now)
     standing = replace(standing, failures=standing.failures + 1)
     seconds = max(rest_s(standing.failures), answer.retry_after_s or 0.0)
     if answer.throttled:
         seconds = max(seconds, _after_throttle_s(answer, throttled, now))
     return _quiet(standing, seconds, answer.reason, now)
+
+
+def is_stale(answer: Answer) -> bool:
+    """Whether a refusal is one of an earlier request, which says nothing of the present."""
+    return answer.replayed and answer.verdict in ("refused", "stopped")
 
 
 def _after_throttle_s(answer: Answer, throttled: list[datetime], now: datetime) -> float:
@@ -113,7 +151,7 @@ def _quiet(standing: Standing, seconds: float, reason: str, now: datetime) -> St
 def _counted(standing: Standing, answer: Answer, now: datetime) -> Standing:
     """Take over what an answer says of the registry's window."""
     told = answer.allowance
-    if told is None or told.remaining is None or told.resets_in_s is None:
+    if told is None or told.remaining is None or told.resets_in_s is None or told.limit == 0:
         return standing
     return replace(
         standing,
@@ -133,6 +171,16 @@ def _within_window(standing: Standing, now: datetime) -> Standing:
     limit = standing.window_limit
     why = f"its limit{f' of {limit} requests' if limit else ''} is reached"
     return _quiet(standing, left + _MARGIN_S, why, now)
+
+
+def _after_reading(standing: Standing, answer: Answer, now: datetime) -> Standing:
+    """Add the silence that the other window asks for, or its rest."""
+    told = answer.allowance
+    if told is None or told.remaining is None or told.resets_in_s is None:
+        return _quiet(standing, _UNTOLD_REST_S, "the registry does not tell its rate limit", now)
+    if told.remaining > _RESERVE:
+        return standing
+    return _quiet(standing, told.resets_in_s + _MARGIN_S, "its limit of requests is reached", now)
 
 
 def _last_hour(standing: Standing, now: datetime) -> list[datetime]:

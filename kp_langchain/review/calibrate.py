@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from kp_langchain.errors import KPError
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.output import say_json, visible
 
 if TYPE_CHECKING:
     from kp_langchain.review.calibration import Calibration, Wish
@@ -80,7 +80,7 @@ def _calibrate(
             if as_json:
                 written = _written(found) if write else None
                 told = found.to_dict() | {"written": _as_json(written)}
-                print(json.dumps(told, ensure_ascii=False))  # noqa: T201
+                say_json(told)
                 continue
             _print(found, trial=dry_run)
             _tell("")
@@ -115,7 +115,7 @@ def show(
                     "installed_at": one.installed_at.isoformat(),
                     "model": one.model.to_dict(),
                 }
-                print(json.dumps(told, ensure_ascii=False))  # noqa: T201
+                say_json(told)
             return
         if not entries:
             of = "" if domain is None else f" of domain {domain!r}"
@@ -133,8 +133,6 @@ def remove(
     database: Database = None,
 ) -> None:
     """Take a domain's model out of force; its runs get the default confidence again."""
-    from kp_langchain.review.tables import visible
-
     with open_store(database or context.obj) as store:
         if not store.models.remove(domain):
             raise KPError(
@@ -185,7 +183,7 @@ def _tell(*lines: str) -> None:
     from kp_langchain.review.tables import make_console
 
     for line in lines:
-        make_console().print(Text(line), soft_wrap=True)
+        make_console().print(Text(visible(line)), soft_wrap=True)
 
 
 def _written(found: Calibration) -> Written | None:
@@ -212,8 +210,6 @@ def _in_words(found: Calibration) -> str:
 
 
 def _what_was_written(found: Calibration, written: Written | None) -> list[str]:
-    from kp_langchain.review.tables import visible
-
     if written is None:
         return ["  Nothing was written, because no threshold is proposed."]
     file = f"{written.path}, a new file" if written.created else str(written.path)
@@ -222,6 +218,11 @@ def _what_was_written(found: Calibration, written: Written | None) -> list[str]:
         lines.append(
             f"  It has no effect here: {visible(', '.join(names))} in the environment says another "
             f"{field} and comes first; unset it."
+        )
+    if written.ignored:
+        lines.append(
+            "  It has no effect yet: runs of this domain may be sent, and the file is not trusted; "
+            f"if you have read it: kp-langchain trust {visible(str(written.path))}"
         )
     return lines
 

@@ -18,7 +18,7 @@ from kp_langchain.calibration.measures import Estimate
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.proposals import Ranking, WeightsProposal
 from kp_langchain.review.calibration import Calibration, WeighedThreshold, at_threshold
-from kp_langchain.review.tables import visible
+from kp_langchain.review.output import visible
 from kp_langchain.store.models import InstalledModel
 
 _PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)

@@ -7,10 +7,10 @@ import json
 import sys
 from contextlib import suppress
 from datetime import datetime
+from io import StringIO
 from typing import Annotated, Any, Literal, Optional
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from kp_langchain import __version__
@@ -20,7 +20,9 @@ from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
+from kp_langchain.review.output import say, say_json, visible
 from kp_langchain.review.score import score
+from kp_langchain.review.trust import trust
 
 app = typer.Typer(
     name="kp-langchain",
@@ -39,15 +41,31 @@ app.command()(contributions.register)
 app.command()(score)
 app.command()(label)
 app.command()(doctor)
+app.command()(trust)
 
 
 def main() -> None:
     """Run the command line; an error of this package ends it with its message and status 1."""
     try:
-        app()
+        status = app(standalone_mode=False)
     except KPError as error:
-        Console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        from kp_langchain.review.tables import make_console
+
+        make_console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
         sys.exit(1)
+    except typer.Abort:
+        say("Aborted!", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        # Wrong usage: typer would print the arguments, such as names of files, as they are.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        told = StringIO()
+        show(file=told)
+        say(told.getvalue().rstrip("\n"), file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 def _version(wanted: bool) -> None:
@@ -91,7 +109,7 @@ def _list(
         total = store.count(domain=domain, decision=decision, min_score=min_score or None)
         if as_json:
             for run in runs:
-                print(json.dumps(_as_json(run), ensure_ascii=False))  # noqa: T201
+                say_json(_as_json(run))
             return
         console = make_console()
         if not runs:
@@ -119,7 +137,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
-    from kp_langchain.review.tables import make_console, steps_table, verdict_line, visible
+    from kp_langchain.review.tables import make_console, steps_table, verdict_line
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     with open_store(database or context.obj) as store:
@@ -133,7 +151,7 @@ def show(
                 "verdicts": [_as_json(verdict) for verdict in verdicts],
                 "trace": trace.model_dump(mode="json") if trace else None,
             }
-            print(json.dumps(_as_json(found) | more, ensure_ascii=False))  # noqa: T201
+            say_json(_as_json(found) | more)
             return
         console = make_console()
         console.print(Text(visible(found.objective), style="bold"))

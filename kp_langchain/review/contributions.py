@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -12,14 +12,19 @@ from rich.text import Text
 
 from kp_langchain.errors import KPError
 from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.output import say, say_json, visible
 
 if TYPE_CHECKING:
+    from kp_langchain.config import Settings
     from kp_langchain.registry.client import Registry
     from kp_langchain.store import Contribution, TraceStore
 
 outbox = typer.Typer(
     help="List what passed and goes to a registry; `show`, `send`, `retry` and `drop` act on it."
 )
+
+_GET_KEY = "get one: kp-langchain register --agent-id kp:agent:NAME"
+_SHOWN = 5
 
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Trace id or its beginning, or the registry's id.")
@@ -46,25 +51,30 @@ def _list(
         found = store.outbox.entries(state=state, limit=limit)
         if as_json:
             for one in found:
-                print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+                say_json(_as_json(one))
             return
         counts = store.outbox.counts()
         console = make_console()
         if found:
             console.print(contributions_table(found, datetime.now(UTC)))
         told = ", ".join(f"{number} {name}" for name, number in counts.items())
-        console.print(f"{told} in {store.location}.", soft_wrap=True)
+        to_withdraw = len(store.outbox.to_withdraw())
+        more = f"; {to_withdraw} to withdraw" if to_withdraw else ""
+        console.print(f"{told} in {store.location}{more}.", soft_wrap=True)
         for line in silence(store):
             console.print(line, soft_wrap=True)
 
 
 def silence(store: TraceStore) -> list[str]:
     """Say what keeps pending ones from being sent."""
+    from kp_langchain.registry.client import ANONYMOUS
     from kp_langchain.registry.pace import wait_s
 
     registry = configured()
     if registry is None:
         return ["No registry is configured (KP_REGISTRY_URL), so nothing is sent."]
+    if registry.key_id == ANONYMOUS:
+        return [f"Nothing is sent to {registry.url}, because there is no key for it; {_GET_KEY}."]
     standing = store.outbox.standing(registry.url, registry.key_id)
     seconds = wait_s(standing, datetime.now(UTC))
     if seconds <= 0.0:
@@ -80,12 +90,12 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Show one contribution, with what the registry said of it."""
-    from kp_langchain.review.tables import make_console, visible
+    from kp_langchain.review.tables import make_console
 
     with open_store(database or context.obj) as store:
         one = _found(store, contribution)
         if as_json:
-            print(json.dumps(_as_json(one), ensure_ascii=False))  # noqa: T201
+            say_json(_as_json(one))
             return
         lines = [
             f"{one.trace_id}  {one.standing_in_words}",
@@ -130,12 +140,14 @@ def send(
         before = store.outbox.counts()
         done = send_now(store, registry, timeout)
         counts = store.outbox.counts()
+        to_withdraw = store.outbox.to_withdraw()
         withdrawn = counts["withdrawn"] - before["withdrawn"]
         console = make_console()
         console.print(
             f"Sent {counts['sent'] - before['sent'] + withdrawn}, refused "
             f"{counts['dead'] - before['dead']}, still pending {counts['pending']}"
-            f"{f', withdrawn {withdrawn}' if withdrawn else ''}.",
+            f"{f', withdrawn {withdrawn}' if withdrawn else ''}"
+            f"{f', still to withdraw {len(to_withdraw)}' if to_withdraw else ''}.",
             soft_wrap=True,
         )
         if elsewhere:
@@ -145,9 +157,26 @@ def send(
                 soft_wrap=True,
             )
         if not done:
-            for line in silence(store):
-                console.print(line, soft_wrap=True)
+            lines = [*_left_over(store, to_withdraw, registry), *silence(store)]
+            for line in lines or ["The time was over before all was sent; give --timeout more."]:
+                console.print(Text(visible(line)), soft_wrap=True)
             raise typer.Exit(1)
+
+
+def _left_over(store: TraceStore, to_withdraw: list[Contribution], registry: Registry) -> list[str]:
+    """Say why contributions were not sent, or not withdrawn."""
+    waiting = [
+        *((one, "is not withdrawn") for one in to_withdraw),
+        *((one, "is not sent") for one in store.outbox.entries(state="pending", limit=None)),
+    ]
+    told = [
+        f"{one.trace_id} {what}: {one.reason}. Asked again after "
+        f"{one.due_at:%Y-%m-%d %H:%M:%S} UTC."
+        for one, what in waiting
+        if one.reason and one.registry == registry.url
+    ]
+    more = len(told) - _SHOWN
+    return told[:_SHOWN] + ([f"And {more} more: kp-langchain outbox"] if more > 0 else [])
 
 
 def send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
@@ -184,9 +213,9 @@ def retry(context: typer.Context, contribution: Id, database: Database = None) -
         to = registry.url if registry else one.registry
         again = replace(one, state="pending", due_at=now, changed_at=now, registry=to)
         if to != one.registry:
-            again = replace(again, first_attempt_at=None)
-        store.outbox.save(again)
-        print(f"{one.trace_id} is pending for {to}; send it: kp-langchain outbox send")  # noqa: T201
+            again = replace(again, first_attempt_at=None, registry_id=None)
+        store.outbox.settle(again, read=one)
+        say(f"{one.trace_id} is pending for {to}; send it: kp-langchain outbox send")
 
 
 @outbox.command()
@@ -199,7 +228,7 @@ def drop(context: typer.Context, contribution: Id, database: Database = None) ->
                 f"{one.trace_id} was sent; take it back: kp-langchain withdraw {one.trace_id}"
             )
         store.outbox.remove(one.trace_id)
-        print(f"{one.trace_id} is no longer in the outbox")  # noqa: T201
+        say(f"{one.trace_id} is no longer in the outbox")
 
 
 def withdraw(contribution: Id, database: Database = None) -> None:
@@ -214,13 +243,16 @@ def withdraw(contribution: Id, database: Database = None) -> None:
         now = datetime.now(UTC)
         gone = replace(one, state="withdrawn", changed_at=now, body=None, reason=None, issues=None)
         store.outbox.save(replace(gone, withdraw_asked=False))
-        print(f"{one.trace_id} is withdrawn; its run stays in {store.location}")  # noqa: T201
+        say(f"{one.trace_id} is withdrawn; its run stays in {store.location}")
 
 
 def _delete(store: TraceStore, one: Contribution) -> None:
     from kp_langchain.registry import pace
+    from kp_langchain.registry.client import ANONYMOUS
 
     registry = _needed(one.registry)
+    if registry.key_id == ANONYMOUS:
+        raise KPError(f"there is no key for {registry.url}; {_GET_KEY}")
     now = datetime.now(UTC)
     standing = pace.set_right(store.outbox.standing(registry.url, registry.key_id), now)
     seconds = pace.wait_s(standing, now)
@@ -229,12 +261,14 @@ def _delete(store: TraceStore, one: Contribution) -> None:
             f"nothing may be asked of {registry.url} for {seconds:.0f} s "
             f"({standing.quiet_reason}); withdraw {one.trace_id} after that"
         )
-    standing = pace.before_request(standing, now)
-    store.outbox.save(standing)
     answer = registry.withdraw(one.registry_id or one.trace_id)
-    store.outbox.save(pace.after_answer(standing, answer, datetime.now(UTC)))
+    now = datetime.now(UTC)
+    store.outbox.save(pace.after_answer(standing, answer, now, contributes=False))
     if answer.verdict != "done":
-        raise KPError(f"{one.trace_id} could not be withdrawn: {answer.reason}")
+        raise KPError(
+            f"{one.trace_id} could not be withdrawn: {answer.reason}. kp-langchain doctor says "
+            "whether the key lives, and whose it is"
+        )
 
 
 def register(
@@ -243,15 +277,62 @@ def register(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="URL", help="The registry; by default the one of the settings."),
     ] = None,
+    replace_key: Annotated[
+        bool, typer.Option("--replace", help="Also in place of the key of another agent.")
+    ] = False,
 ) -> None:
-    """Obtain a key for a registry and store it in a file that only you can read."""
-    from kp_langchain.registry.credentials import save_key, stored_key
+    """Obtain a key for a registry and store it in a file that only you can read.
 
+    Traces carry the key's agent id from then on, and only with this key can they be withdrawn.
+    """
+    from kp_langchain.agent_id import normalised, shown, usable
+    from kp_langchain.config import Settings
+    from kp_langchain.registry.credentials import key_file, save_key, stored
+
+    settings = Settings()
+    agent_id = usable(agent_id, settings.redaction)
     to = _needed(registry)
-    stored_key(to.url)  # the key is shown once, so the file had better be in order before
+    # The key is shown once, so the file had better be in order before.
+    known = stored(to.url)
+    if known is not None and normalised(known.agent_id) != agent_id and not replace_key:
+        raise KPError(
+            f"{key_file()} holds a key for {to.url} already, of {shown(known.agent_id)}; with "
+            "--replace it is lost, and what was sent with it can no longer be withdrawn"
+        )
     key = to.register(agent_id)
     path = save_key(to.url, agent_id, key)
-    print(f"{to.url} gave a key for {agent_id}; it is in {path}")  # noqa: T201
+    for line in _what_comes_before(settings, to.url, agent_id):
+        say(line)
+    say(f"{to.url} gave a key for {agent_id}; it is in {path}")
+
+
+def _what_comes_before(settings: Settings, url: str, agent_id: str) -> list[str]:
+    """Say which settings keep a stored key, or its agent, from being used."""
+    from kp_langchain.agent_id import normalised
+
+    lines = []
+    used = configured(url)
+    if settings.api_key is not None and used is not None and used.agent_id != agent_id:
+        lines.append(
+            f"But api_key is set ({_origin('api_key')}) and comes before it: unset that to use the "
+            "new key"
+        )
+    if settings.agent_id is not None and normalised(settings.agent_id) != agent_id:
+        lines.append(
+            f"But agent_id is set ({_origin('agent_id')}) to another one, so that what is sent "
+            "could not be withdrawn: unset that"
+        )
+    return lines
+
+
+def _origin(name: str) -> str:
+    """Where a setting comes from."""
+    from kp_langchain.config_files import read_files
+
+    variable = f"KP_{name.upper()}"
+    named = [key for key, value in os.environ.items() if key.upper() == variable and value]
+    files = [str(file.path) for file in read_files() if name in file.values]
+    return (named + files)[0]
 
 
 def configured(url: str | None = None) -> Registry | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from kp_langchain.review.database import Database, is_missing
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
+    from kp_langchain.registry import Registry
     from kp_langchain.scoring.models import LocalModel
 
 EXTRAS = {
@@ -57,13 +58,14 @@ class Finding:
 def doctor(database: Database = None) -> None:
     """Show what is in force: settings, store, registry, embedding model, extras.
 
-    Loads the embedding model, so it takes as long as that. Creates no database.
+    Loads the embedding model, so it takes as long as that. Creates no database. Asks the registry
+    one question, if one is configured with a key.
 
     Exit status: 0, all of it works; 1, something is broken.
     """
     from rich.text import Text
 
-    from kp_langchain.review.tables import make_console, visible
+    from kp_langchain.review.tables import make_console
 
     console = make_console()
     broken = 0
@@ -72,7 +74,7 @@ def doctor(database: Database = None) -> None:
         text = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
         text.append("BROKEN: " if finding.broken else "", style="red")
         margin = "\n" + " " * _TOPIC_WIDTH
-        text.append(visible(finding.said).replace("\n", margin))
+        text.append(finding.said.replace("\n", margin))
         console.print(text, soft_wrap=True)
     if broken:
         raise typer.Exit(1)
@@ -89,31 +91,55 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     yield Finding("kp-langchain", __version__)
     yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
     yield Finding("langchain-core", version("langchain-core"))
-    yield Finding("settings", _sources())
+    sources = list(_sources())
+    yield from sources
     try:
         settings = Settings()
     except KPError as error:
-        yield Finding("settings", str(error), broken=True)
+        if len(sources) == 1:
+            yield Finding("settings", str(error), broken=True)
     else:
         on = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
         yield Finding("recording", on)
         yield _store(database)
-        yield _registry(settings)
+        yield from _registry(settings, database)
         yield from _embedding(settings)
     yield from _extras()
 
 
-def _sources() -> str:
-    from kp_langchain.config import config_file
+def _sources() -> Iterator[Finding]:
+    """Say which sources there are, and what counts of each; the environment comes first."""
+    from kp_langchain.config_files import places, read_files
 
-    file = config_file().expanduser().absolute()
+    lines = []
+    fault = None
+    try:
+        files = {file.path: file for file in read_files()}
+    except KPError as error:
+        files, fault = {}, str(error)
+    for place in places():
+        file = files.get(place.path)
+        if file is None:
+            lines.append(f"{'no file ' if place.content is None else ''}{place.path}")
+            continue
+        keys = ", ".join(_keys(file.values)) or "nothing"
+        lines.append(f"{file.path} ({file.standing.value}) says {keys}")
+        if file.refused:
+            lines.append(f"  does not count: {', '.join(file.refused)}")
+            lines.append(f"  {file.remedy}")
     variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
-    return "\n".join(
-        [
-            str(file) if file.exists() else f"no file {file}",
-            f"environment: {', '.join(variables) or 'nothing that begins with KP_'}",
-        ]
-    )
+    lines.append(f"environment: {', '.join(variables) or 'nothing that begins with KP_'}")
+    yield Finding("settings", "\n".join(lines))
+    if fault is not None:
+        yield Finding("settings", fault, broken=True)
+
+
+def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _keys(value, f"{prefix}{key}.")
+        elif value != {}:
+            yield f"{prefix}{key}"
 
 
 def _store(database: str | None) -> Finding:
@@ -128,20 +154,87 @@ def _store(database: str | None) -> Finding:
         return Finding("store", str(error), broken=True)
 
 
-def _registry(settings: Settings) -> Finding:
+def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
     from kp_langchain.registry.client import ANONYMOUS
     from kp_langchain.registry.configured import configured_registry
 
     try:
         registry = configured_registry(settings)
     except KPError as error:
-        return Finding("registry", str(error), broken=True)
+        yield Finding("registry", str(error), broken=True)
+        return
     if registry is None:
-        return Finding("registry", "none configured; nothing is sent anywhere")
-    key = "with a key"
-    if registry.key_id == ANONYMOUS:
-        key = "without a key; get one: kp-langchain register"
-    return Finding("registry", f"{registry.url}, {key}")
+        yield Finding("registry", "none configured; nothing is sent anywhere")
+    elif registry.key_id == ANONYMOUS:
+        without = "without a key; get one: kp-langchain register"
+        yield Finding("registry", f"{registry.url}, {without}")
+    else:
+        yield _key(registry, settings, database)
+        yield _agent(registry, settings)
+        yield from _visibility(settings)
+
+
+def _key(registry: Registry, settings: Settings, database: str | None) -> Finding:
+    """Ask the registry once whether it knows the key, unless it is to be left alone."""
+    line = f"{registry.url}, with a key"
+    left_alone_s = _left_alone_s(registry, database)
+    if settings.disabled:
+        return Finding("registry", f"{line}; not asked, because recording is off")
+    if left_alone_s > 0.0:
+        return Finding("registry", f"{line}; to be left alone for {left_alone_s:.0f} s")
+    answer = registry.check()
+    if answer.verdict == "done":
+        allowed = None if answer.allowance is None else answer.allowance.limit
+        known = "which it knows" if allowed else "and does not say whether it knows it"
+        return Finding("registry", f"{line}, {known}")
+    hint = "\nSee to the key (kp-langchain register, KP_API_KEY) or to registry_url"
+    stopped = answer.verdict == "stopped"
+    what = answer.reason + hint if stopped else f"it cannot be asked now: {answer.reason}"
+    return Finding("registry", f"{line}\n{what}", broken=stopped)
+
+
+def _left_alone_s(registry: Registry, database: str | None) -> float:
+    """Return the seconds for which the registry asked, by a 429, to be left alone."""
+    from datetime import UTC, datetime
+
+    from kp_langchain.registry.pace import wait_s
+    from kp_langchain.store import TraceStore
+
+    try:
+        with TraceStore(database) as store:
+            if is_missing(store):
+                return 0.0
+            standing = store.outbox.standing(registry.url, registry.key_id)
+    except KPError:  # told under "store"
+        return 0.0
+    return wait_s(standing, datetime.now(UTC)) if standing.throttled_at else 0.0
+
+
+def _agent(registry: Registry, settings: Settings) -> Finding:
+    """Compare the agent that traces carry with the one that the key belongs to."""
+    from kp_langchain.agent_id import shown
+    from kp_langchain.registry.configured import agent_of, key_agent
+
+    try:
+        agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)
+    except KPError as error:
+        return Finding("agent", str(error), broken=True)
+    if of_key is None:
+        said = f"{agent_id or 'traces carry none'}; whose the key is, is not known here"
+        if agent_id is None:
+            said += "\nnothing that is sent can be withdrawn; set agent_id (KP_AGENT_ID) to it"
+        return Finding("agent", said, broken=agent_id is None)
+    if agent_id == of_key:
+        return Finding("agent", f"{agent_id}, as of the key")
+    said = f"{agent_id or 'traces carry none'}, but the key is of {shown(of_key)}"
+    more = "nothing that is sent can be withdrawn; leave out agent_id, or register this one"
+    return Finding("agent", f"{said}\n{more}", broken=True)
+
+
+def _visibility(settings: Settings) -> Iterator[Finding]:
+    policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
+    if any(policy.visibility == "org" for policy in policies):
+        yield Finding("visibility", "org; the public registry shows such units to anybody, too")
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:

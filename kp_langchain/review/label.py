@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from kp_langchain.review.contributions import configured, send_now, silence
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.jsonl import STDIN
 from kp_langchain.review.labels import Label, Unreadable, read_labels
+from kp_langchain.review.output import say, say_json
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -166,7 +166,7 @@ class Labelling:
         first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
         self._decisions[change.trace_id] = (first, change.decision)
         if self._as_json:
-            print(json.dumps(asdict(change), ensure_ascii=False))  # noqa: T201
+            say_json(asdict(change))
             return
         decision: str = change.decision
         if decision != change.decision_before:
@@ -203,7 +203,7 @@ class Labelling:
         """How many of the labelled runs are to be sent, or withdrawn."""
         found = (self._store.outbox.get(trace_id) for trace_id in self._decisions)
         states = Counter(one.standing_in_words for one in found if one is not None)
-        return states["pending"] + states["to withdraw"]
+        return states["pending"] + states["to replace"] + states["to withdraw"]
 
 
 def _check(
@@ -264,14 +264,8 @@ def _run_ids(store: TraceStore) -> Iterator[tuple[str, str]]:
 
 
 def _print(line: str) -> None:
-    print(_plain(line))  # noqa: T201
+    say(line)
 
 
 def _tell(line: str) -> None:
-    print(_plain(line), file=sys.stderr)  # noqa: T201
-
-
-def _plain(text: str) -> str:
-    from kp_langchain.review.tables import visible
-
-    return visible(text)
+    say(line, file=sys.stderr)

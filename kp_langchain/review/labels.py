@@ -6,16 +6,17 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from kp_langchain.errors import KPError
 from kp_langchain.recording.outcome import ReportError, read_success
-from kp_langchain.review.jsonl import STDIN, explained, read_lines
+from kp_langchain.review.jsonl import LONGEST_LINE_BYTES, STDIN, explained, read_lines
 from kp_langchain.store import Verdict
 
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
+_LONGEST_CSV_LINE_CHARS = 1 << 20
 
 
 class Label(NamedTuple):
@@ -63,7 +64,7 @@ def read_labels(file: str) -> Iterator[Label | Unreadable]:
 def _json_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]:
     name = "stdin" if file == STDIN else file
     for line in read_lines(file, lambda _: None):
-        fields: object = None
+        fields: object = KPError(f"longer than {LONGEST_LINE_BYTES >> 20} MB")
         if line.content is not None:
             try:
                 fields = json.loads(line.content)
@@ -80,31 +81,74 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
         # What is no UTF-8 spoils its own line only.
         Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as lines,
     ):
-        first = lines.readline()
+        read = _CsvLines(lines)
+        first = next(read, "")
+        if read.too_long:
+            raise KPError(f"{file}:1: {_TOO_LONG}")
         # A spreadsheet writes what its country takes for a comma.
         delimiter = max(",;\t", key=first.count)
-        names = [
-            name.strip().casefold() for name in next(csv.reader([first], delimiter=delimiter), [])
-        ]
+        try:
+            head = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise KPError(f"{file}:1: no CSV: {error}") from None
+        names = [name.strip().casefold() for name in head]
         if not set(names) & set(_IDS):
             raise KPError(
                 f"{file} begins with {_shown(first.strip())}; its first line must name the "
                 f"columns, one of them {_AN_ID}"
             )
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        reader = csv.reader(read, delimiter=delimiter, strict=True)
         while True:
             place = f"{file}:{reader.line_num + 2}"
+            read.begin_row()
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield place, KPError(f"no CSV: {error}")
+                yield place, KPError(_TOO_LONG if read.too_long else f"no CSV: {error}")
                 continue
             if len(row) > len(names):
                 yield place, KPError(f"{len(row)} fields, but the first line names {len(names)}")
             elif any(row):
                 yield place, dict(zip(names, row, strict=False))
+
+
+_TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
+
+
+class _CsvLines:
+    """The lines of a CSV file; a row that is too long is not held in memory.
+
+    Attributes:
+        too_long: Whether the row under way is too long; what stands for its rest is no CSV.
+    """
+
+    def __init__(self, lines: TextIO) -> None:
+        self._lines = lines
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """Count anew: a row may go over several lines."""
+        self._chars = 0
+        self.too_long = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
+        if not line:
+            raise StopIteration
+        self._chars += len(line)
+        self.too_long |= self._chars > _LONGEST_CSV_LINE_CHARS
+        while len(part) == _LONGEST_CSV_LINE_CHARS and not part.endswith("\n"):
+            self.too_long = True
+            part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
+        return _NO_CSV if self.too_long else line
+
+
+_NO_CSV = '"x"x\n'
 
 
 def _id_in(fields: Mapping[str, object]) -> str:

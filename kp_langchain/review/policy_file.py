@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kp_langchain import trusted
 from kp_langchain.config import Settings, config_file
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.scoring.weights import ScoringWeights
@@ -29,11 +30,14 @@ class Written:
         path: The file it stands in now.
         created: Whether the file is new.
         overridden_by: Environment variables that say otherwise and come first, for each field.
+        ignored: Whether it does not count, because the file is not trusted and the domain's runs
+            may be sent.
     """
 
     path: Path
     created: bool
     overridden_by: Mapping[str, tuple[str, ...]]
+    ignored: bool = False
 
 
 def write_policy(
@@ -42,7 +46,8 @@ def write_policy(
     """Write a domain's threshold, weights or both into the configuration file.
 
     That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory. It is replaced
-    as a whole or not at all; a link stays a link, and a new file is made if there is none.
+    as a whole or not at all; a link stays a link, and a new file is made if there is none. A file
+    that was trusted stays so, and a new one, which holds nothing else, becomes so if need be.
 
     Args:
         domain: The domain's exact name.
@@ -81,13 +86,27 @@ def write_policy(
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{path} is left as it was: it cannot be written: {reason}") from None
+    wanted = {"threshold": threshold, "weights": weights}
+    overridden = {
+        field: variables
+        for field in _differing(settings, domain, wanted)
+        if (variables := _variables(domain, field))
+    }
+    ignored = not overridden and bool(_differing(settings, domain, wanted))
+    place = trusted.place_of(path)
+    if trusted.is_trusted(place, old.encode()) or (created and ignored):
+        trusted.trust(place, new.encode())
+        ignored = False
+    return Written(path, created, overridden, ignored)
+
+
+def _differing(settings: Settings, domain: str, wanted: Mapping[str, Any]) -> list[str]:
     policy = settings.policy_for(domain)
-    differing = [
+    return [
         field
-        for field, wanted in (("threshold", threshold), ("weights", weights))
-        if wanted is not None and getattr(policy, field) != wanted
+        for field, value in wanted.items()
+        if value is not None and getattr(policy, field) != value
     ]
-    return Written(path, created, {field: _variables(domain, field) for field in differing})
 
 
 def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from kp_langchain.printable import one_line, printable_json
 from kp_langchain.review.jsonl import (
     LONGEST_LINE_BYTES,
     STDIN,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _GROUP_LINES = 64
 _GROUP_BYTES = 8 << 20
 _SKIPPED, _INTERRUPTED = 1, 130
+_LONGEST_MESSAGE_CHARS = 2000
 
 
 def score(
@@ -64,14 +66,13 @@ def score(
     from rich.text import Text
 
     from kp_langchain.config import Settings
-    from kp_langchain.review.tables import visible
     from kp_langchain.scoring.scorer import Scorer
 
     settings = Settings()
     with _progress(files) as progress:
 
         def tell(message: str) -> None:
-            line = visible(message).replace("\n", " ")
+            line = one_line(message, _LONGEST_MESSAGE_CHARS)
             progress.console.print(Text(line), soft_wrap=True)
 
         scoring = Scoring(
@@ -183,7 +184,8 @@ class Scoring:
             "breakdown": breakdown.to_dict(),
         }
         beginning = json.dumps(values, separators=(",", ":"))
-        return f'{beginning[:-1]},"trace":{trace.model_dump_json()}}}\n'.encode(), passed
+        record = printable_json(f'{beginning[:-1]},"trace":{trace.model_dump_json()}}}')
+        return f"{record}\n".encode(), passed
 
     def _lines_after(self, files: Sequence[str], output: Output) -> Iterator[Line]:
         """The lines that come after what was written before."""
@@ -318,14 +320,15 @@ def _size_bytes(file: str) -> int | None:
 
 def _progress(files: Sequence[str]) -> Progress:
     """A bar on stderr, if that is a terminal, with one task, which counts the bytes read."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    from kp_langchain.review.tables import make_console
 
     progress = Progress(
         BarColumn(),
         TaskProgressColumn(show_speed=False),
         TimeRemainingColumn(),
-        console=Console(stderr=True, highlight=False),
+        console=make_console(stderr=True),
         disable=not sys.stderr.isatty(),
         transient=True,
     )

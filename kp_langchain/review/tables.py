@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from kp_langchain.review.output import visible
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -29,16 +32,28 @@ _WIDTH_FOR_BAR = 112
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
 
 
-def visible(text: str) -> str:
-    """Text of a run without what a terminal would obey: escapes and other control characters."""
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+class _SafeConsole(Console):
+    """Shows whatever it is given as characters to be seen, and adds colours of its own alone."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
 
 
 def make_console(**options: Any) -> Console:
-    """A console as wide as the terminal; what is piped elsewhere is not cut to 80 columns."""
-    console = Console(highlight=False, **options)
+    """A console as wide as the terminal; what is piped elsewhere is not cut to 80 columns.
+
+    It takes texts as they are: no markup, of which theirs may look like some.
+    """
+    plain = {"highlight": False, "markup": False, "emoji": False, **options}
+    console: Console = _SafeConsole(**plain)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=_PIPED_WIDTH, **options)
+        console = _SafeConsole(width=_PIPED_WIDTH, **plain)
     return console
 
 

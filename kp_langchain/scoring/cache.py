@@ -6,6 +6,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence, Set
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -91,6 +92,11 @@ class VectorCache:
         self._added_at = np.zeros(length)
         self._keys: list[str | None] = [None] * length
         self._start = self._end = 0  # the rows of the entries, oldest first
+
+    def __reduce__(self) -> tuple[partial[VectorCache], tuple[()]]:
+        # To another process it travels empty: what it remembers is this process's.
+        bounds = (self._max_elements, self._dimensions, self._ttl_ms)
+        return (partial(type(self), *bounds, clock=self._clock), ())
 
     @property
     def max_elements(self) -> int:

@@ -24,8 +24,8 @@ class BadEmbeddingError(EmbedderError):
 class Embedder(Protocol):
     """Anything that turns texts into vectors.
 
-    One that has an attribute `ready` and says False there is still to load its model: a scorer
-    with a latency budget then does not wait for it beyond that budget.
+    One that has an attribute `ready` and says False there is still to load its model. A scorer
+    then has it loaded on a thread of its own: `embed` is called there first.
     """
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -37,16 +37,16 @@ class _Adapter:
     """Gives a foreign embedder clean texts and checks what it returns."""
 
     def __init__(self, foreign: object, call: Callable[[list[str]], object]) -> None:
-        self._foreign = foreign
+        self.origin = foreign
         self._call = call
 
     @property
     def ready(self) -> bool:
-        return bool(getattr(self._foreign, "ready", True))
+        return bool(getattr(self.origin, "ready", True))
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         clean = prepared(texts)
-        return checked(self._call(clean), len(clean), type(self._foreign).__name__)
+        return checked(self._call(clean), len(clean), type(self.origin).__name__)
 
 
 def resolve_embedder(embedder: object) -> Embedder | None:

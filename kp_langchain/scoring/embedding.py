@@ -63,6 +63,11 @@ def is_ready(embedder: Embedder) -> bool:
     return bool(getattr(embedder, "ready", True))
 
 
+def origin(embedder: Embedder) -> object:
+    """Return the object that does the work: several adapters may stand before one."""
+    return getattr(embedder, "origin", embedder)
+
+
 def failed(error: BaseException) -> Embedding:
     """Return what there is when an embedder raised, and warn once per kind of failure."""
     if isinstance(error, MissingExtraError):

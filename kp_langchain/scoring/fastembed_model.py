@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.scoring.hub import announce_download, without_progress_bars
+from kp_langchain.scoring.legibility import unreadable_share
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     INSTALL_HINT,
@@ -96,7 +98,7 @@ def _open(model: str, folder: Path) -> Loaded:
         return vectors / np.where(lengths == 0, 1, lengths)
 
     encode([""])  # the first run prepares buffers
-    return Loaded(encode, tokeniser, model, "fastembed")
+    return Loaded(encode, partial(unreadable_share, tokeniser), model, "fastembed")
 
 
 def _from_path(path: Path) -> tuple[str, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from kp_langchain._notices import warn_once
 from kp_langchain.scoring.models import MODEL_VARIABLE
@@ -34,6 +35,29 @@ def announce_download(repository: str, size: str) -> None:
         size,
         MODEL_VARIABLE,
     )
+
+
+def model_snapshot(name: str, *, local: bool) -> Path:
+    """Return the folder with a sentence-transformers model from the hub: weights and settings.
+
+    Args:
+        name: Name on the hub; without an owner, that of sentence-transformers.
+        local: Look in the local cache alone, and download nothing.
+
+    Raises:
+        Exception: It is not there, or cannot be downloaded.
+    """
+    from huggingface_hub import snapshot_download
+
+    repository = name if "/" in name else f"sentence-transformers/{name}"
+    patterns = ["*.json", "*.txt", "*.model", "*.safetensors"]
+    folder = snapshot_download(
+        repository,
+        local_files_only=local,
+        allow_patterns=patterns,
+        ignore_patterns=["onnx/*", "openvino/*"],
+    )
+    return Path(folder)
 
 
 @contextmanager

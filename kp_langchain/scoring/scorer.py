@@ -52,11 +52,11 @@ class Scorer:
             embedder's length.
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
-        latency_budget_ms: Milliseconds that an evaluation may take. While the embedder's model is
-            still to load (its attribute `ready` is False), the first evaluation waits for it up
-            to 80 % of this, and further ones do not wait: novelty is then 0.5, and the embedding
-            is remembered once there is one. An evaluation that takes longer for another reason
-            says so in its breakdown. None for no limit.
+        latency_budget_ms: Milliseconds that an evaluation may take; one that takes longer says so
+            in its breakdown. While the embedder's model is still to load (its attribute `ready`
+            is False), the first evaluation waits for it up to 80 % of this, and further ones do
+            not wait: novelty is then 0.5, and the embedding is remembered once there is one.
+            None for no limit: the first evaluation waits until the model is loaded.
 
     Raises:
         ConfigError: The embedder, the cache, the step cap or the budget is unusable.
@@ -70,7 +70,7 @@ class Scorer:
         embedder: object = "auto",
         cache: VectorCache | None = None,
         step_cap: int | None = None,
-        latency_budget_ms: float | None = 100.0,
+        latency_budget_ms: float | None = None,
     ) -> None:
         if step_cap is not None:
             _check_above_0("step_cap", step_cap, or_else=", or None")
@@ -78,7 +78,14 @@ class Scorer:
             _check_budget(latency_budget_ms)
         if cache is not None:
             _check_cache(cache)
-        self._profiles = {**PROFILES, **_profiles_of(profiles or {})}
+        self._arguments: dict[str, Any] = {
+            "profiles": _profiles_of(profiles or {}),
+            "embedder": embedder,
+            "cache": cache,
+            "step_cap": step_cap,
+            "latency_budget_ms": latency_budget_ms,
+        }
+        self._profiles = {**PROFILES, **self._arguments["profiles"]}
         self._step_cap = step_cap
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
@@ -86,6 +93,10 @@ class Scorer:
         self._cache = cache
         self._cache_is_given = cache is not None
         self._lock = ForkSafeLock()
+
+    def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
+        # To another process it travels as its arguments; what it remembers stays behind.
+        return (partial(type(self), **self._arguments), ())
 
     @property
     def max_remembered(self) -> int:
@@ -99,7 +110,7 @@ class Scorer:
         return DEFAULT_MAX_ELEMENTS
 
     def load(self) -> None:
-        """Load the embedding model now, so that no evaluation has to do without it.
+        """Load the embedding model now, so that no evaluation waits for it or has to do without it.
 
         For services that start up before they serve; it does nothing if the model is loaded
         already, or there is none to load.
@@ -109,7 +120,25 @@ class Scorer:
             EmbedderError: The model cannot be found, downloaded or loaded.
         """
         if self._embedder is not None and not is_ready(self._embedder):
-            self._embedder.embed(["ready?"])
+            self.wait_until_ready()
+            self._embedder.embed(["ready?"])  # raises what went wrong
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
+        """Wait until no evaluation has to do without the model because it is still loading.
+
+        Loading begins now if it has not, on a thread of its own. Any number of threads may wait;
+        a fork does not wait for them.
+
+        Args:
+            timeout_s: Longest wait in seconds; None for no limit.
+
+        Returns:
+            False if the model is still loading. True if it is loaded, or failed to load, or there
+            is none to load: waiting longer would change nothing.
+        """
+        if self._embedder is None or is_ready(self._embedder):
+            return True
+        return background.wait_until_loaded(self._embedder, timeout_s)
 
     def score(
         self,
@@ -271,6 +300,8 @@ class Scorer:
         With `remember`, a vector that a loading model gives only after `until` (None: whenever)
         is added to the memory by itself.
         """
+        if until is None:
+            self.wait_until_ready()
         if self._embedder is None:
             if self._no_embedder_because == parts.NOT_INSTALLED:
                 return not_installed()
@@ -281,7 +312,7 @@ class Scorer:
                 (embedding,) = embeddings(self._embedder, [text])
             else:
                 coming = background.submit(self._embedder, text)
-                if coming is None or not background.comes_in_time(coming, until):
+                if coming is None or not background.comes_in_time(self._embedder, coming, until):
                     if coming is not None and remember:
                         coming.add_done_callback(partial(self._add_late, trace.id))
                     elif coming is not None:
@@ -320,12 +351,16 @@ class Scorer:
 def evaluate_value(trace: TraceLike) -> float:
     """Score a trace with the process's default scorer, remember it, return the score, 0 to 1.
 
-    The `evaluateValue` of the KnowledgePulse documents.
+    The `evaluateValue` of the KnowledgePulse documents. The first call waits until the embedding
+    model is loaded.
 
     Raises:
         pydantic.ValidationError: The mapping is no valid trace; the message names the field.
     """
-    return default_scorer().evaluate(trace).total
+    trace = ReasoningTrace.model_validate(trace)
+    scorer = default_scorer()
+    scorer.wait_until_ready()
+    return scorer.evaluate(trace).total
 
 
 async def aevaluate_value(trace: TraceLike) -> float:
@@ -340,7 +375,9 @@ _default_lock = ForkSafeLock()
 def default_scorer() -> Scorer:
     """Return the one scorer behind `evaluate_value`, `aevaluate_value` and handlers without one.
 
-    Its latency budget is the setting `latency_budget_ms` as it was when first asked for.
+    Its latency budget is the setting `latency_budget_ms` as it was when first asked for. That
+    bounds what `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits
+    before it calls that.
 
     Raises:
         ConfigError: A setting cannot be read or used.

@@ -6,16 +6,20 @@ import ctypes
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kp_langchain.errors import MissingExtraError
-from kp_langchain.scoring.hub import announce_download, without_progress_bars
+from kp_langchain.scoring.hub import announce_download, model_snapshot, without_progress_bars
+from kp_langchain.scoring.legibility import unreadable_share
+from kp_langchain.scoring.model_folder import NO_CODE, refuse_code
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     PACKAGED_WEIGHTS,
     Loaded,
     LocalModel,
+    ModelLoadError,
     cannot_load,
     installed,
     local_path,
@@ -36,7 +40,7 @@ class SentenceTransformerEmbedder(LocalModel):
 
 
 def load(wanted: str | None) -> Loaded:
-    """Load the model `wanted`, or the default one; see `SentenceTransformerEmbedder`.
+    """Load the model `wanted`, or the default one, in this process.
 
     Raises:
         MissingExtraError: sentence-transformers is not installed.
@@ -53,6 +57,8 @@ def load(wanted: str | None) -> Loaded:
         one_thread = _one_thread()
         with one_thread(), without_progress_bars(), _without_transformers_bars():
             model = _model(name)
+    except ModelLoadError:
+        raise
     except Exception as error:
         raise cannot_load(name, error) from error
 
@@ -65,20 +71,27 @@ def load(wanted: str | None) -> Loaded:
     encode([""])  # the first run prepares buffers
     # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
     tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    return Loaded(encode, tokeniser, name, "sentence-transformers")
+    share = None if tokeniser is None else partial(unreadable_share, tokeniser)
+    return Loaded(encode, share, name, "sentence-transformers")
 
 
 def _model(name: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
+    def opened(folder: Path) -> Any:
+        refuse_code(folder)
+        return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
+
     path = local_path(name)
     if path is not None:
-        return SentenceTransformer(str(path), device="cpu", local_files_only=True)
+        return opened(path)
     try:
-        return SentenceTransformer(name, device="cpu", local_files_only=True)
+        return opened(model_snapshot(name, local=True))
+    except ModelLoadError:
+        raise
     except Exception:  # noqa: BLE001 - whatever was wrong with the cache, the hub may help
         announce_download(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
-        return SentenceTransformer(name, device="cpu")
+        return opened(model_snapshot(name, local=False))
 
 
 def _one_thread() -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
@@ -22,6 +23,8 @@ _WAL_ATTEMPTS = 20
 _OPEN_ATTEMPTS = 5
 _MIGRATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
 _WRITES = "kp_writes"
+# Alembic's context is one for the whole process.
+_upgrading = ForkSafeLock()
 
 _SCHEMA = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
 
@@ -218,7 +221,8 @@ def _upgrade(connection: sa.Connection, location: Location) -> None:
     scripts = Path(__file__).parent / "migrations"
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     try:
-        command.upgrade(config, "head")
+        with _upgrading:
+            command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(
             f"the trace store at {location} cannot be brought to schema version {SCHEMA_VERSION}: "

@@ -31,14 +31,15 @@ def make_private(path: Path) -> None:
         OSError: It cannot be made, or is no file that may be read and written.
     """
     _make_folders(path)
-    if not path.exists():
-        # Made here, because whoever writes it would go by the umask.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    # A file that is there is not opened: closing it again would take from SQLite every lock that
-    # this process holds on it, and another process would delete the log that is in use.
-    elif path.is_dir():
+    with suppress(FileExistsError):
+        # Made here, because whoever writes it would go by the umask. One that is there is not
+        # opened: closing it again would take from SQLite every lock that this process holds on it,
+        # and another process would delete the log that is in use.
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        return
+    if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    elif not os.access(path, os.R_OK | os.W_OK):
+    if not os.access(path, os.R_OK | os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 

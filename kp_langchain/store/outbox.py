@@ -35,10 +35,12 @@ class Contribution:
         queued_at: When it entered the outbox, in UTC.
         changed_at: When it last changed, in UTC.
         due_at: When it is next to be tried, in UTC; only of use while it is pending.
-        attempts: How often it was tried.
-        first_attempt_at: When it was first tried, in UTC.
-        registry_id: The registry's id for it, once sent; while it is pending, the id under which
-            the registry may have it already.
+        attempts: How often the registry was asked about it, in all.
+        first_attempt_at: When this text of it was first tried, in UTC; None, too, once it is known
+            that the registry did not take it. While it is pending with one, the registry may have
+            it, and is asked before it is sent again.
+        registry_id: The registry's id for it, once sent. One that is pending with an id replaces
+            what the registry has.
         reason: What came of the last attempt, if it was no success.
         issues: The registry's complaints, each with `path` and `message`.
         body: The JSON text to send; None once it was sent or withdrawn.
@@ -61,9 +63,10 @@ class Contribution:
 
     @property
     def standing_in_words(self) -> str:
-        """The state, or that it is still to be withdrawn."""
-        waits = self.withdraw_asked and self.state in ("pending", "sent")
-        return "to withdraw" if waits else self.state
+        """The state, or that the registry's copy is still to be withdrawn or replaced."""
+        if self.withdraw_asked and self.state in ("pending", "sent"):
+            return "to withdraw"
+        return "to replace" if self.state == "pending" and self.registry_id else self.state
 
     @property
     def idempotency_key(self) -> str:
@@ -177,10 +180,15 @@ class Outbox:
 
         with self._store._reading() as connection:  # noqa: SLF001
             row = outbox_queries.standing(connection, registry, key_id)
-        return Standing(**row) if row else Standing(registry, key_id)
+        if row is None:
+            return Standing(registry, key_id)
+        return Standing(**row | {"throttled_at": tuple(row["throttled_at"])})
 
     def save(self, *changes: Contribution | Standing) -> None:
-        """Write contributions and standings in one transaction. Hold `sending` meanwhile."""
+        """Write contributions and standings in one transaction. Hold `sending` meanwhile.
+
+        What a verdict changed of a contribution since it was read is overwritten; see `settle`.
+        """
         from kp_langchain.store import outbox_queries
 
         with self._store._writing() as connection:  # noqa: SLF001
@@ -204,10 +212,50 @@ class Outbox:
         from kp_langchain.store import outbox_queries
 
         with self._store._writing() as connection:  # noqa: SLF001
-            same = outbox_queries.begin(connection, _fields(unit), read.changed_at)
+            same = outbox_queries.begin(connection, _fields(unit), _fields(read))
             if same:
                 outbox_queries.write_standing(connection, _fields(standing))
         return same
+
+    def settle(self, unit: Contribution, *standings: Standing, read: Contribution) -> None:
+        """Write what came of an attempt, unless a verdict that came meanwhile counts more.
+
+        Hold `sending` meanwhile.
+
+        Args:
+            unit: The contribution as the answer leaves it.
+            standings: The standing as the answer leaves it.
+            read: The contribution as it was read before the attempt.
+        """
+        from kp_langchain.store import outbox_queries
+
+        with self._store._writing() as connection:  # noqa: SLF001
+            outbox_queries.settle(connection, _fields(unit), _fields(read))
+            for standing in standings:
+                outbox_queries.write_standing(connection, _fields(standing))
+
+    def set_right(self, registry: str, now: datetime) -> int:
+        """Make due what waits only because the clock was set back. Hold `sending` meanwhile.
+
+        Args:
+            registry: Of what is meant for this registry.
+            now: The time, in UTC.
+
+        Returns:
+            How many contributions that was.
+        """
+        from kp_langchain.store import outbox_queries
+
+        with self._store._writing() as connection:  # noqa: SLF001
+            return outbox_queries.set_right(connection, registry, now)
+
+    def to_withdraw(self) -> list[Contribution]:
+        """Return the contributions that are still to be withdrawn, without their bodies."""
+        from kp_langchain.store import outbox_queries
+
+        with self._store._reading() as connection:  # noqa: SLF001
+            rows = outbox_queries.to_withdraw(connection)
+        return [Contribution(**row) for row in rows]
 
     def remove(self, trace_id: str) -> None:
         """Take a contribution out of the outbox. Hold `sending` meanwhile."""
@@ -246,6 +294,15 @@ class Outbox:
                     f"{_PATIENCE_S:.0f} s; try again when it has ended"
                 )
             yield
+
+
+def fresh_text(body: str, attempts: int) -> str:
+    """Return the same JSON as another text than was sent in any attempt so far.
+
+    A registry answers a text that it knows as it did before, for a day: with a refusal whose cause
+    was mended, or with a success although the unit was deleted since.
+    """
+    return body.rstrip(" ") + " " * attempts
 
 
 def _fields(record: Contribution | Standing) -> dict[str, Any]:

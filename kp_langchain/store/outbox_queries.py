@@ -9,13 +9,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from kp_langchain.store.outbox import fresh_text
 from kp_langchain.store.queries import begins, exactly_or_beginning
-from kp_langchain.store.rows import clean_json, clean_text, json_text
-from kp_langchain.store.tables import outbox, registries, runs
+from kp_langchain.store.rows import clean_json, clean_text
+from kp_langchain.store.tables import outbox, registries
 
 _MATCHES_SHOWN = 10
 _c = outbox.c
 _listed = [column for column in outbox.columns if column is not _c.body]
+# What a verdict changes of a contribution, whoever sends it.
+_TOLD_BY_VERDICTS = ("state", "body", "withdraw_asked")
 
 
 def enter(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -63,49 +66,67 @@ def _hold(connection: sa.Connection, trace_id: str) -> None:
     connection.execute(select.with_for_update())
 
 
+def _held(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
+    """Return a contribution that nobody else changes until the transaction ends."""
+    select = sa.select(outbox).where(_c.trace_id == trace_id).with_for_update()
+    found = _dicts(connection.execute(select))
+    return found[0] if found else None
+
+
 def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
     """Have a contribution withdrawn: at once if the registry has not got it, else by the sender."""
     _hold(connection, trace_id)
-    at_home = sa.or_(sa.and_(_c.state == "pending", _c.attempts == 0), _c.state == "dead")
+    untried = sa.and_(_c.state == "pending", _c.first_attempt_at.is_(None))
+    at_home = sa.and_(_c.registry_id.is_(None), sa.or_(untried, _c.state == "dead"))
     this = sa.update(outbox).where(_c.trace_id == trace_id)
     gone = {"state": "withdrawn", "withdraw_asked": True, "body": None, "changed_at": now}
     connection.execute(this.where(at_home).values(gone))
-    out = this.where(_c.state.in_(("pending", "sent")))
-    connection.execute(out.values(withdraw_asked=True, due_at=now, changed_at=now))
+    # Of a dead one the registry still has what was sent before.
+    out = this.where(_c.state.in_(("pending", "sent", "dead")))
+    state = sa.case((_c.state == "dead", "sent"), else_=_c.state)
+    connection.execute(out.values(state=state, withdraw_asked=True, due_at=now, changed_at=now))
 
 
 def take_back_withdrawal(connection: sa.Connection, trace_id: str, body: str) -> None:
     """Let a contribution go after all; what a person withdrew stays withdrawn."""
-    _hold(connection, trace_id)
-    this = sa.update(outbox).where(_c.trace_id == trace_id, _c.withdraw_asked)
-    anew = _anew(body)
-    connection.execute(this.where(_c.state == "withdrawn").values(anew))
-    # The registry may have deleted it without our knowing, so it is asked before it is sent.
-    there = {"attempts": _c.attempts, "registry_id": sa.func.coalesce(_c.registry_id, _c.trace_id)}
-    connection.execute(this.where(_c.state.in_(("pending", "sent"))).values(anew | there))
-    connection.execute(this.values(withdraw_asked=False))
+    row = _held(connection, trace_id)
+    if row is None or not row["withdraw_asked"]:
+        return
+    there = row["registry_id"]
+    if row["state"] == "withdrawn":
+        there = None
+    elif row["state"] != "dead":  # it may still be there, or be deleted without our knowing
+        there = there or trace_id
+    anew = _anew(row, body) | {"registry_id": there, "withdraw_asked": False}
+    connection.execute(sa.update(outbox).where(_c.trace_id == trace_id).values(anew))
 
 
-def _anew(body: str) -> dict[str, Any]:
-    """What makes of a withdrawn contribution one that was never tried."""
+def renew(connection: sa.Connection, trace_id: str, body: str) -> None:
+    """Put another body in the place of the one that is sent, or was; a sent one is sent again."""
+    row = _held(connection, trace_id)
+    if row is None or row["state"] == "withdrawn":
+        return
+    this = sa.update(outbox).where(_c.trace_id == trace_id)
+    if row["state"] == "pending" or row["registry_id"] is None:
+        # If it is not known whether the registry has the other one, that is asked first.
+        values = {"body": fresh_text(body, row["attempts"]), "changed_at": datetime.now(UTC)}
+        connection.execute(this.values(values))
+    else:
+        connection.execute(this.values(_anew(row, body)))
+
+
+def _anew(row: dict[str, Any], body: str) -> dict[str, Any]:
+    """What has a contribution sent that was sent, refused or withdrawn before."""
     now = datetime.now(UTC)
     return {
         "state": "pending",
-        "body": body,
-        "attempts": 0,
+        "body": fresh_text(body, row["attempts"]),
         "first_attempt_at": None,
-        "registry_id": None,
+        "reason": None,
+        "issues": None,
         "due_at": now,
         "changed_at": now,
-        "withdraw_asked": False,
     }
-
-
-def renew_body(connection: sa.Connection, trace_id: str, body: str) -> None:
-    """Put another body in the place of one that was never tried."""
-    untried = sa.and_(_c.state == "pending", _c.attempts == 0)
-    this = sa.update(outbox).where(_c.trace_id == trace_id, untried)
-    connection.execute(this.values(body=body, changed_at=datetime.now(UTC)))
 
 
 def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | None:
@@ -120,30 +141,70 @@ def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | N
     return found[0] if found else None
 
 
-def begin(connection: sa.Connection, row: dict[str, Any], unchanged_since: datetime) -> bool:
-    """Write down an attempt; False if the contribution changed meanwhile."""
-    this = sa.update(outbox).where(_c.trace_id == row["trace_id"], _c.changed_at == unchanged_since)
+def begin(connection: sa.Connection, row: dict[str, Any], read: dict[str, Any]) -> bool:
+    """Write down an attempt; False if the contribution is other than it was read."""
+    same = [_c[name].is_not_distinct_from(read[name]) for name in _TOLD_BY_VERDICTS]
+    this = sa.update(outbox).where(_c.trace_id == row["trace_id"], *same)
     tried = {name: row[name] for name in ("attempts", "first_attempt_at", "changed_at")}
     return connection.execute(this.values(tried)).rowcount > 0
 
 
+def settle(connection: sa.Connection, row: dict[str, Any], read: dict[str, Any]) -> None:
+    """Write what came of an attempt; a verdict that came since it was read counts more."""
+    there = _held(connection, row["trace_id"])
+    if there is None:
+        return
+    this = sa.update(outbox).where(_c.trace_id == row["trace_id"])
+    row = _clean(row)
+    asked_before, asked = read["withdraw_asked"], there["withdraw_asked"]
+    del row["withdraw_asked"]
+    if asked_before and not asked:
+        # Taken back while the registry was asked to delete it: pending again, as another text.
+        row = {"registry_id": None} if row["state"] == "withdrawn" else {}
+    elif not asked and there["state"] == "pending" and there["body"] != read["body"]:
+        # A verdict changed it on its way. What is known of the earlier text stays known.
+        is_known = row["state"] != "pending" or row["first_attempt_at"] is None
+        row = {
+            "registry_id": row["registry_id"],
+            "first_attempt_at": None if is_known else row["first_attempt_at"],
+        }
+    elif asked and row["state"] == "dead" and row["registry_id"] is not None:
+        row |= {"state": "sent", "body": None}  # an earlier text of it is there, to be withdrawn
+    if row:
+        connection.execute(this.values(row))
+
+
+def set_right(connection: sa.Connection, registry: str, now: datetime) -> int:
+    """Make due what waits because the clock was set back since; return how many."""
+    waits = sa.or_(_c.state == "pending", _to_be_withdrawn())
+    this = sa.update(outbox).where(
+        _c.registry == registry, waits, _c.due_at > now, _c.changed_at > now
+    )
+    return connection.execute(this.values(due_at=now, changed_at=now)).rowcount
+
+
+def to_withdraw(connection: sa.Connection) -> list[dict[str, Any]]:
+    """Return the contributions that the sender is still to withdraw, without bodies."""
+    asked = sa.and_(_c.withdraw_asked, _c.state.in_(("pending", "sent")))
+    return _dicts(connection.execute(sa.select(*_listed).where(asked).order_by(_c.due_at)))
+
+
 def update(connection: sa.Connection, row: dict[str, Any]) -> None:
-    """Write a contribution that is there."""
+    """Write a contribution that is there, whatever happened to it since it was read."""
+    _hold(connection, row["trace_id"])
+    row = _clean(row)
+    if row["state"] != "withdrawn" or row["withdraw_asked"]:  # only by hand is it taken back here
+        del row["withdraw_asked"]
+    connection.execute(sa.update(outbox).where(_c.trace_id == row["trace_id"]).values(row))
+
+
+def _clean(row: dict[str, Any]) -> dict[str, Any]:
+    row = dict(row)
     if isinstance(row["reason"], str):
         row["reason"] = clean_text(row["reason"])
     if row["issues"] is not None:
         row["issues"] = clean_json(list(row["issues"]))
-    _hold(connection, row["trace_id"])
-    asked = row.pop("withdraw_asked")
-    this = sa.update(outbox).where(_c.trace_id == row["trace_id"])
-    if not asked:
-        by_hand = row["state"] == "withdrawn"  # no verdict overrules a person
-        connection.execute(this.values(row | {"withdraw_asked": False} if by_hand else row))
-    elif connection.execute(this.where(_c.withdraw_asked).values(row)).rowcount:
-        pass
-    elif row["state"] == "withdrawn":  # a verdict took that back while the registry deleted it
-        kept = connection.scalar(sa.select(runs.c.body).where(runs.c.trace_id == row["trace_id"]))
-        connection.execute(this.values(_anew(json_text(kept))))
+    return row
 
 
 def remove(connection: sa.Connection, trace_id: str) -> None:

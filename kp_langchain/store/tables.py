@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0004"
 """Revision of the newest migration in `migrations/versions`; grows as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -95,6 +95,17 @@ models = sa.Table(
     sa.Column("version", sa.Integer(), primary_key=True, autoincrement=False),
     sa.Column("active", sa.Boolean(), nullable=False),
     sa.Column("installed_at", UtcTime(), nullable=False),
+    sa.Column("body", sa.JSON(), nullable=False),
+)
+
+# Finished runs that wait for their score, and the process that scores them.
+unscored = sa.Table(
+    "unscored",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("run_id", key_text(), nullable=False),
+    sa.Column("queued_at", UtcTime(), nullable=False),
+    sa.Column("owner", sa.String(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
@@ -22,6 +23,7 @@ from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.rows import contribution_of, row_of
 from kp_langchain.store.stored_run import StoredRun, trace_of
+from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import Rescored, Verdict, log_rescored, redacted, rescore, unknown
 
 if TYPE_CHECKING:
@@ -81,8 +83,14 @@ class TraceStore:
     def __repr__(self) -> str:
         return f"TraceStore({self.location!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process the store travels as its address, password included; connections stay
+        # behind. What arrives there several times is one store.
+        if type(self) is TraceStore:
+            return (default_store, (self._location.url or self._location.path,))
+        return (copyreg.__newobj__, (type(self),), self.__getstate__())  # type: ignore[attr-defined]
+
     def __getstate__(self) -> dict[str, Any]:
-        # To another process the store travels as its address; connections stay behind.
         return {name: value for name, value in vars(self).items() if name not in _STAYS_BEHIND}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -123,10 +131,11 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
-        from kp_langchain.store import outbox_queries, queries, verdict_queries
+        from kp_langchain.store import outbox_queries, queries, unscored_queries, verdict_queries
 
         with self._writing() as connection:
             queries.write(connection, rows)
+            unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             verdict_queries.add(connection, verdicts)
             if leaving:
                 outbox_queries.enter(connection, leaving)
@@ -135,6 +144,11 @@ class TraceStore:
     def outbox(self) -> Outbox:
         """The contributions of this store."""
         return Outbox(self)
+
+    @property
+    def unscored(self) -> Unscored:
+        """The finished runs of this store that wait for their score."""
+        return Unscored(self)
 
     @property
     def models(self) -> Models:

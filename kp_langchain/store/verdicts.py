@@ -6,13 +6,14 @@ What passes now is contributed now, and what does not is taken back.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import tell_event
 from kp_langchain.errors import ConfigError, UnknownRunError
-from kp_langchain.gate import Decision, decide
+from kp_langchain.gate import Decision, decide, may_leave
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import TraceShape
 from kp_langchain.scoring.rescoring import with_outcome
@@ -204,7 +205,6 @@ def _judged_body(
     metadata.quality_score = score
     confirmed = [*(metadata.validated_by or []), verdict.source]
     metadata.validated_by = list(dict.fromkeys(confirmed))
-    metadata.validated_at = verdict.at
     trace.outcome.confidence = confidence
     return json_text(trace.model_dump(warnings=False))
 
@@ -234,14 +234,15 @@ def _settle(
     trace_id = after["trace_id"]
     if after["decision"] == "below_threshold":
         outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
-    elif after["visibility"] != "private":
+    elif may_leave(after["visibility"], after["privacy_level"]):
         if before["decision"] == "below_threshold":
             outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
             if registry is not None:
                 now = datetime.now(UTC)
                 outbox_queries.enter(connection, [contribution_of(after, registry, now)])
-        else:
-            outbox_queries.renew_body(connection, trace_id, after["body"])
+        elif json.loads(after["body"]) != before["body"]:
+            # What the registry has of it no longer holds, also where the run still passes.
+            outbox_queries.renew(connection, trace_id, after["body"])
 
 
 def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:

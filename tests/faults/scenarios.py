@@ -11,20 +11,22 @@ import os
 import random
 import resource
 import signal
+import socket
 import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from kp_langchain import Registry, TraceStore
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording import worker
 from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 
 SCENARIOS: dict[str, Callable[[int, Path], Account]] = {}
-TIMEOUT_S = 0.15
+TIMEOUT_S = 0.5
 ENOUGH_S = 300.0
 
 Scenario = Callable[[int, Path], Account]
@@ -42,11 +44,13 @@ def registry_at(server: LoopbackRegistry) -> Registry:
     return Registry(server.url, api_key=KEY, timeout_s=TIMEOUT_S)
 
 
-def misbehaving(name: str, misbehave: Callable[[], Misbehave]) -> None:
+def misbehaving(name: str, misbehave: Callable[[], Misbehave], *, replays: bool = True) -> None:
     """Enter a scenario in which only the registry is at fault."""
 
     def play(runs: int, folder: Path) -> Account:
-        with LoopbackRegistry(keys={KEY}, hour_s=0.5, misbehave=misbehave()) as server:
+        with LoopbackRegistry(
+            keys={KEY}, hour_s=0.5, misbehave=misbehave(), replays=replays
+        ) as server:
             players = Players(TraceStore(folder / "traces.db"), registry_at(server))
             players.play(runs)
             sent = players.handler.send(ENOUGH_S)
@@ -70,6 +74,9 @@ misbehaving("503 with Retry-After", lambda: at_random(1, 0.005, "503_retry_after
 misbehaving("slow to answer", lambda: at_random(2, 0.02, "slow"))
 misbehaving("reset before storing", lambda: at_random(3, 0.3, "reset_before"))
 misbehaving("stored, then reset", lambda: at_random(4, 0.3, "reset_after"))
+misbehaving(
+    "stored, then reset, without replays", lambda: at_random(18, 0.3, "reset_after"), replays=False
+)
 misbehaving("half an answer", lambda: at_random(5, 0.3, "half", "bad_json"))
 misbehaving("stored, then 500", lambda: at_random(6, 0.3, "stored_500"))
 misbehaving("201 without an id", lambda: at_random(7, 0.3, "no_id", "stored_no_id"))
@@ -83,7 +90,7 @@ misbehaving(
 )
 
 
-@scenario("401 after a while, then a new key")
+@scenario("key revoked after a while, then a new key")
 def key_revoked(runs: int, folder: Path) -> Account:
     with LoopbackRegistry(keys={KEY}) as server:
         store = TraceStore(folder / "traces.db")
@@ -94,7 +101,7 @@ def key_revoked(runs: int, folder: Path) -> Account:
         server.keys.clear()
         players.play(runs - runs // 2)
         players.handler.flush(ENOUGH_S)
-        refused = sum(status == 401 for *_, status in server.requests)
+        refused = sum(status == 429 for *_, status in server.requests)
         server.keys.add("kp_new")
         late = Players(store, Registry(server.url, api_key="kp_new", timeout_s=TIMEOUT_S))
         late.handler.send(ENOUGH_S)
@@ -103,15 +110,17 @@ def key_revoked(runs: int, folder: Path) -> Account:
 
 @scenario("registry dead at first")
 def dead_server(runs: int, folder: Path) -> Account:
-    with LoopbackRegistry(keys={KEY}) as probe:
-        port = int(probe.url.rsplit(":", 1)[1])
-    registry = Registry(f"http://127.0.0.1:{port}", api_key=KEY, timeout_s=TIMEOUT_S)
-    players = Players(TraceStore(folder / "traces.db"), registry)
-    players.play(runs)
-    players.handler.send(0.1)
-    with LoopbackRegistry(keys={KEY}, port=port) as server:
-        players.handler.send(ENOUGH_S)
-        return players.account(server)
+    with socket.socket() as unheard:  # bound, so that nobody else gets the port meanwhile
+        unheard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
+        registry = Registry(f"http://127.0.0.1:{port}", api_key=KEY, timeout_s=TIMEOUT_S)
+        players = Players(TraceStore(folder / "traces.db"), registry)
+        players.play(runs)
+        players.handler.send(0.1)
+        with LoopbackRegistry(keys={KEY}, port=port) as server:
+            players.handler.send(ENOUGH_S)
+            return players.account(server)
 
 
 @scenario("disk full for a while")
@@ -126,7 +135,7 @@ def disk_full(runs: int, folder: Path) -> Account:
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
         try:
             players.play(runs // 3)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -144,7 +153,7 @@ def locked_file(runs: int, folder: Path) -> Account:
         holder = sqlite3.connect(folder / "traces.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         players.play(runs - 1)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         holder.execute("ROLLBACK")
         holder.close()
@@ -168,7 +177,7 @@ def broken_file(content: bytes | None, mode: int = 0o600) -> Scenario:
                 path.write_bytes(content)
             players = Players(TraceStore(path), registry_at(server))
             players.play(runs)
-            worker.wait(ENOUGH_S)
+            players.handler.flush(ENOUGH_S)
             waited = players.handler.stats()["waiting_to_store"]
             for one in folder.glob("traces.db*"):
                 one.unlink()
@@ -190,7 +199,7 @@ def read_only(runs: int, folder: Path) -> Account:
     with LoopbackRegistry(keys={KEY}) as server:
         players = Players(TraceStore(path), registry_at(server))
         players.play(runs)
-        worker.wait(ENOUGH_S)
+        players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         path.rmdir()
         settle(players)
@@ -203,7 +212,7 @@ def dying_jobs(runs: int, folder: Path) -> Account:
         players = Players(TraceStore(folder / "traces.db"), registry_at(server))
         for number in range(runs):
             if number % 5 == 0:
-                worker.submit(lambda: sys.exit("a job that ends its thread"))
+                worker.intake.submit(lambda: sys.exit("a job that ends its thread"))
             players.play(1)
         settle(players)
         return players.account(server)
@@ -257,8 +266,17 @@ def exits(runs: int, folder: Path) -> Account:
 
 @scenario("kill -9 at random moments")
 def kills(runs: int, folder: Path) -> Account:
-    """As many kills as a tenth of the runs, each in the middle of an endless loop of them."""
+    """As many kills as a tenth of the runs, each in the middle of an endless loop of them.
+
+    A third comes a moment after a number of requests, and a third after a number of stored runs,
+    so that there are some on a slow machine, too; the rest hits wherever the time finds a child.
+    """
     path = folder / "traces.db"
+
+    def stored() -> int:
+        with closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+
     drawn = random.Random(16)
     moments = max(2, runs // 10)
     with TraceStore(path) as store:  # also loads what every child would spend its life loading
@@ -267,9 +285,16 @@ def kills(runs: int, folder: Path) -> Account:
         keys={KEY}, misbehave=at_random(17, 0.1, "reset_after", "stored_500")
     ) as server:
         for number in range(moments):
+            count = (lambda: len(server.requests), stored, None)[number % 3]
+            enough = drawn.randint(1, 12) + (count() if count else 0)
             child = in_child(folder, server, 10**9, f"kill {number}")
-            time.sleep(drawn.uniform(0.02, 0.3))
-            os.kill(child, signal.SIGKILL)
+            try:
+                while count and count() < enough:
+                    assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended by itself"
+                    time.sleep(0.001)
+                time.sleep(drawn.uniform(0.0, 0.02) if count else drawn.uniform(0.02, 0.3))
+            finally:
+                os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         account = whole_account(path, server, 0, 0)
         account.note = f"{moments} kills"
@@ -290,8 +315,8 @@ def in_child(
         if wait:
             settle(players)
         else:
-            worker.exit_timeout_s = 0.3
-            worker._at_exit()
+            players.handler.flush(ENOUGH_S)  # what is left to send stays, what is to store does not
+            worker.finish(0.3)
         code = 1 if players.errors else 0
     finally:
         os._exit(code)

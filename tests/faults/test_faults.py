@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_the_count_of_what_reaches_for_a_network_can_fail() -> None:
                 "--inside", "--registry", server.url,
             ],
             cwd=ROOT,
+            env={**os.environ, "KP_REGISTRY_URL": server.url, "KP_API_KEY": "kp_key"},
             capture_output=True,
             text=True,
             check=True,

@@ -178,7 +178,7 @@ def label(server: LoopbackLangSmith, *words: str) -> subprocess.CompletedProcess
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
         check=False,
     )  # fmt: skip

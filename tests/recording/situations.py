@@ -515,7 +515,7 @@ def _(watching: KPCallbackHandler) -> None:
 
     class Slow(ScriptedChatModel):
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            go.wait(30)
+            go.wait(300)
             return super()._generate(*args, **kwargs)
 
     def hedge(question: str) -> str:
@@ -531,7 +531,7 @@ def _(watching: KPCallbackHandler) -> None:
         thread = threading.Thread(target=context.run, args=(work,))
         thread.start()
         _unclosed.append(thread)
-        begun.wait(30)
+        begun.wait(300)
         return str(answer)
 
     try:

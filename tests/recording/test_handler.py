@@ -32,7 +32,7 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
-from kp_langchain.recording.worker import worker
+from kp_langchain.recording.worker import intake
 from tests.agents import (
     ASK,
     QUESTION,
@@ -107,7 +107,7 @@ def test_keep_all_keeps_the_body_of_a_run_that_did_not_pass(tmp_path: Path) -> N
 
 def test_policy_weights_visibility_and_privacy_reach_the_trace() -> None:
     policy = DomainPolicy(
-        weights=ScoringWeights(0.0, 0.0, 0.0, 1.0), visibility="org", privacy_level="private"
+        weights=ScoringWeights(0.0, 0.0, 0.0, 1.0), visibility="org", privacy_level="federated"
     )
     watching = handler("finance", policy={"finance": policy})
     searching().invoke(ASK, {"callbacks": [watching]})
@@ -115,7 +115,7 @@ def test_policy_weights_visibility_and_privacy_reach_the_trace() -> None:
     assert scored is not None
     assert scored.breakdown.outcome_confidence.weight == 1.0
     assert scored.trace.metadata.visibility == "org"
-    assert scored.trace.metadata.privacy_level == "private"
+    assert scored.trace.metadata.privacy_level == "federated"
 
 
 def test_the_runs_metadata_names_the_domain() -> None:
@@ -361,12 +361,15 @@ class _RaisingScorer(Scorer):
 def test_a_scorer_that_raises_is_counted_and_logged_once_without_payload(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watching = handler(scorer=_RaisingScorer(embedder=None))
+    watching = handler(scorer=_RaisingScorer(embedder=None), policy=ALWAYS)
     for _ in range(3):
         assert searching().invoke(ASK, {"callbacks": [watching]})["messages"][-1].content == "42"
-    assert watching.flush()
-    assert watching.stats()["failed"] == 3
-    assert watching.stats()["scored"] == 0
+    scored = watching.last()
+    assert scored is not None
+    assert scored.breakdown.novelty_source == "scorer failed: RuntimeError"
+    assert scored.decision == "below_threshold"
+    stats = watching.stats()
+    assert (stats["scorer_errors"], stats["scored"], stats["failed"]) == (3, 3, 0)
     warned = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warned) == 1
     assert "RuntimeError" in warned[0].getMessage()
@@ -419,35 +422,48 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
         assert (watching.stats()["not_stored"], store.count()) == (1, 1)
 
 
-def hold_worker() -> threading.Event:
-    """Have the worker wait until the event is set, so that finished runs queue up behind it."""
+def hold_intake() -> threading.Event:
+    """Have the intake wait until the event is set, so that finished runs queue up behind it."""
     go = threading.Event()
-    worker.submit(lambda: go.wait(30) or None)
+    intake.submit(lambda: go.wait(300) or None)
     return go
 
 
+class HeldStore(TraceStore):
+    """Takes the first scored runs only when told to, so that others queue up behind them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.go = threading.Event()
+        self.written: list[int] = []
+
+    def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
+        assert self.go.wait(60)
+        runs = list(scored)
+        super().add_many(runs, registry=registry)
+        self.written.append(len(runs))
+
+
+def let_all_be_scored(watching: KPCallbackHandler) -> None:
+    assert intake.wait(60)
+    assert watching._pipeline.lane.wait(60)
+
+
 def test_runs_that_queued_up_are_written_together(tmp_path: Path) -> None:
-    written: list[int] = []
-
-    class Counting(TraceStore):
-        def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
-            runs = list(scored)
-            super().add_many(runs, registry=registry)
-            written.append(len(runs))
-
     path = tmp_path / "runs.db"
-    with Counting(path) as store:
+    with HeldStore(path) as store:
         watching = handler(store=store)
-        go = hold_worker()
         for _ in range(40):
             searching().invoke(ASK, {"callbacks": [watching]})
-        go.set()
+        let_all_be_scored(watching)
+        store.go.set()
         assert watching.flush()
-        assert sum(written) == 40
-        assert 1 < max(written) <= 32
+        assert sum(store.written) == 40
+        assert 1 < max(store.written) <= 32
         assert watching.stats()["waiting_to_store"] == 0
         with closing(sqlite3.connect(path)) as other:  # what is flushed is committed
             assert other.execute("SELECT count(*) FROM runs").fetchone() == (40,)
+            assert other.execute("SELECT count(*) FROM unscored").fetchone() == (0,)
 
 
 def test_a_store_in_order_takes_more_runs_than_may_wait_for_it(
@@ -458,7 +474,7 @@ def test_a_store_in_order_takes_more_runs_than_may_wait_for_it(
         first = handler(store=store)
         monkeypatch.delenv("KP_MAX_QUEUE")
         watching = handler(store=store)
-        go = hold_worker()
+        go = hold_intake()
         for _ in range(9):
             searching().invoke(ASK, {"callbacks": [watching]})
         go.set()
@@ -476,7 +492,7 @@ def test_a_run_that_the_database_refuses_does_not_take_others_with_it(tmp_path: 
                 "BEGIN SELECT raise(ABORT, 'not this one'); END"
             )
             watching = handler("finance", store=store)
-            go = hold_worker()
+            go = hold_intake()
             for at in range(7):
                 domain = {"kp_domain": "code"} if at == 3 else {}
                 searching().invoke(ASK, {"callbacks": [watching], "metadata": domain})
@@ -760,11 +776,11 @@ def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monke
 
     def hold(_: ScoredTrace) -> None:
         begun.set()
-        go.wait(30)
+        go.wait(300)
 
     watching = handler(on_scored=hold)
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert begun.wait(30)
+    assert begun.wait(300)
     for _ in range(5):
         searching().invoke(ASK, {"callbacks": [watching]})
     assert watching.stats()["dropped"] == 3
@@ -865,11 +881,12 @@ def test_a_logging_handler_that_raises_costs_its_lines_only() -> None:
         fine = handler()
         for _ in range(2):
             searching().invoke(ASK, {"callbacks": [watching, fine]})
-        assert fine.flush(30)
+        assert watching.flush(300)
+        assert fine.flush(300)
     finally:
         logger.removeHandler(broken)
         logger.setLevel(level)
-    assert watching.stats()["failed"] == 2
+    assert watching.stats()["scorer_errors"] == 2
     assert fine.stats()["scored"] == 2
     assert fine.last() is not None
 
@@ -1074,41 +1091,9 @@ def test_on_scored_finds_its_run_in_the_store(tmp_path: Path) -> None:
             store=store,
             on_scored=lambda scored: found.append(store.get(scored.trace.id) is not None),
         )
-        go = hold_worker()
+        go = hold_intake()
         for _ in range(3):
             searching().invoke(ASK, {"callbacks": [watching]})
         go.set()
         assert watching.flush()
     assert found == [True] * 3
-
-
-def test_a_flush_does_not_answer_for_runs_that_end_after_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They wait to be written together, which is no trouble of the store's."""
-    kept, answers, real = threading.Event(), [], worker.wait
-
-    def until_the_next_run_is_kept(timeout_s: float | None = None) -> bool:
-        done = real(timeout_s)
-        assert kept.wait(30)
-        return done
-
-    with TraceStore(tmp_path / "runs.db") as store:
-        watching = handler(store=store)
-        go = hold_worker()
-        searching().invoke(ASK, {"callbacks": [watching]})
-        with monkeypatch.context() as patched:
-            patched.setattr(worker, "wait", until_the_next_run_is_kept)
-            flushing = threading.Thread(target=lambda: answers.append(watching.flush()))
-            flushing.start()
-            while worker.waiting < 3 and flushing.is_alive():  # the run, and what flush asked for
-                pass
-            searching().invoke(ASK, {"callbacks": [watching]})
-            worker.submit(kept.set)
-            go_on = hold_worker()
-            go.set()
-            flushing.join(60)
-            assert (answers, watching.stats()["waiting_to_store"]) == ([True], 1)
-            go_on.set()
-        assert watching.flush()
-        assert store.count() == 2

@@ -188,21 +188,24 @@ _reports = st.builds(Report, st.none() | st.booleans(), st.none() | st.floats(0,
     success=st.booleans(),
     reports=st.lists(_reports, max_size=3),
     structured=st.none() | st.floats(0, 1),
-    logprobs=st.none() | st.lists(st.floats(max_value=0)),
+    token_probability=st.none() | st.floats(0, 1),
 )
 def test_success_and_confidence_come_each_from_the_first_source_that_tells(
-    success: bool, reports: list[Report], structured: float | None, logprobs: Any
+    success: bool,
+    reports: list[Report],
+    structured: float | None,
+    token_probability: float | None,
 ) -> None:
     verdict = judge(
         success,
         reports=[(str(at), one) for at, one in enumerate(reports)],
         structured=structured,
-        logprobs=logprobs,
+        token_probability=token_probability,
     )
     told = [one.success for one in reports if one.success is not None]
     assert verdict.success is (told[0] if told else success)
     sure = [one.confidence for one in reports if one.confidence is not None]
-    sure += [value for value in (structured, mean_probability(logprobs)) if value is not None]
+    sure += [value for value in (structured, token_probability) if value is not None]
     assert verdict.confidence == (sure[0] if sure else 0.8 if verdict.success else 0.2)
     assert verdict.source
 

@@ -27,8 +27,8 @@ def python(script: str, *, check: bool = True) -> subprocess.CompletedProcess[st
         [sys.executable, "-W", "ignore", "-c", HEAD + textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KP_EXIT_TIMEOUT_S": "300"},
         check=False,
     )
     assert not check or done.returncode == 0, done.stderr
@@ -63,9 +63,9 @@ def test_exit_is_not_held_up_for_ever() -> None:
     done = python(
         """
         import threading
-        from kp_langchain.recording.worker import worker
+        from kp_langchain.recording import worker
         worker.exit_timeout_s = 0.05
-        worker.submit(threading.Event().wait)
+        worker.intake.submit(threading.Event().wait)
         searching().invoke(ASK, {"callbacks": [watching]})
         """
     )
@@ -77,15 +77,17 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
     python(
         """
         import threading
+        from kp_langchain import _forksafe
+        _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
         go, begun = threading.Event(), threading.Event()
 
         def hold(_):
             begun.set()
-            go.wait(60)
+            go.wait(300)
 
         held = handler("held", store=store, on_scored=hold)
         searching().invoke(ASK, {"callbacks": [held]})
-        begun.wait(60)
+        assert begun.wait(300)
         # These wait in the queue while the process forks: they are the parent's to score.
         for _ in range(3):
             searching().invoke(ASK, {"callbacks": [watching]})
@@ -96,13 +98,13 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
                 mine = handler("child", store=store)
                 searching().invoke(ASK, {"callbacks": [mine]})
                 searching().invoke(ASK, {"callbacks": [watching]})
-                code = 0 if mine.flush(60) else 2
+                code = 0 if mine.flush(300) else 2
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0, status
         go.set()
-        assert watching.flush(60)
+        assert watching.flush(300)
         """
     )
     with TraceStore("runs.db") as store:
@@ -137,7 +139,7 @@ def test_fork_while_threads_record() -> None:
                     mine.on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
                     mine.on_tool_end("y", run_id=tool)
                     mine.on_chain_end({"output": "z"}, run_id=run)
-                    code = 0 if mine.flush(60) and mine.stats()["scored"] == 1 else 2
+                    code = 0 if mine.flush(300) and mine.stats()["scored"] == 1 else 2
                 finally:
                     os._exit(code)
             _, status = os.waitpid(child, 0)
@@ -145,7 +147,7 @@ def test_fork_while_threads_record() -> None:
         stop.set()
         for thread in threads:
             thread.join()
-        assert watching.flush(60)
+        assert watching.flush(300)
         stats = watching.stats()
         assert stats["scored"] == stats["runs"]
         assert store.count(domain="default") == stats["scored"]

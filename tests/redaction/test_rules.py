@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -76,6 +77,63 @@ def test_what_is_allowed_stays_and_hides_nothing_else():
     assert value({"password": "hunter3"}, allow=allow) == {"password": "[REDACTED:password]"}
     kept = value("password=hunter2 bob@example.com", allow=[".+@.+"])
     assert kept == "password=[REDACTED:password] bob@example.com"
+
+
+PRIVATE_KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("ghp_" + "a1B2" * 9, "a1B2a1B2"),
+        ("AKIA" + "Q3EGZ7MV" * 2, "Q3EGZ7MV"),
+        (PRIVATE_KEY, "MIIEvQIBADANBgkq"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N", "dozjgNry"),
+        ("postgresql://me:hunter22@host/db", "hunter22"),
+        ("Authorization: Bearer 8fj3kd9s0dkf7slq", "8fj3kd9s"),
+        ("$2b$12$abcdefghijklmnopqrstuv0123456789ABCDEFGHIJKLM", "abcdefghij"),
+    ],
+)
+def test_no_rule_allows_a_secret_that_its_form_gives_away(text, secret):
+    for what in (text, {"password": text}, [f"it is {text} here"], text.encode()):
+        assert secret not in str(value(what, allow=["(?s).+"]))
+    assert value("bob@example.com", allow=["(?s).+"]) == "bob@example.com"
+
+
+SLOW = r"(\w+\s?)+$"
+
+
+def test_a_pattern_without_end_drops_the_text_and_stops_nobody(caplog):
+    rules = Rules(patterns={"slow": SLOW, "ticket": "TICK-[0-9]+"})
+    long = "word " * 2000 + "!"
+    done = redact([long, long, long, "TICK-7"], rules=rules)
+    assert done.value == ["[REDACTED:failed]"] * 4
+    (told,) = [one.getMessage() for one in caplog.records]
+    assert f"the pattern {SLOW} of [redaction] takes longer than 1 s" in told
+    assert "word" not in told
+
+
+def test_while_a_pattern_searches_others_run():
+    rules = Rules(patterns={"slow": SLOW})
+    began, done = threading.Event(), threading.Event()
+
+    def search():
+        began.set()
+        redact("word " * 2000 + "!", rules=rules)
+        done.set()
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    turns = 0
+    while not done.wait(0.001):
+        turns += began.is_set()
+    thread.join()
+    assert turns > 5  # with `re` it is 0: nothing else runs until it is through
+
+
+def test_what_an_endless_exception_would_allow_is_redacted():
+    address = "a" * 60 + "@example.com"
+    assert value(address, allow=[r"(\w+\s?)+$"]) == "[REDACTED:email]"
 
 
 def test_a_pseudonym_follows_one_person():

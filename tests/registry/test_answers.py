@@ -39,7 +39,6 @@ def test_a_success_has_the_id() -> None:
         b"null",
         b"[1]",
         STORED[:-1],
-        b"<html>",
         b'\xff{"data": {"id": "x"}}',
         b'{"data": "x"}',
         b'{"data": {"id": null}}',
@@ -62,6 +61,35 @@ def test_a_success_without_a_usable_id_is_none(body: bytes) -> None:
 @pytest.mark.parametrize("expects_id", [True, False])
 def test_half_a_success_is_none(expects_id: bool) -> None:
     assert read_answer(200, {}, None, expects_id=expects_id).verdict == "later"
+
+
+@pytest.mark.parametrize("expects_id", [True, False])
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"<html>Please log in", {}),
+        (b"\n  <!DOCTYPE html>", {}),
+        (b"Please log in", {"Content-Type": "text/html; charset=utf-8"}),
+    ],
+)
+def test_a_web_page_is_no_success(body: bytes, headers: dict[str, str], expects_id: bool) -> None:
+    got = read_answer(200, headers, body, expects_id=expects_id)
+    assert (got.verdict, got.is_json) == ("stopped", False)
+    assert "does not seem to be the URL of a registry, because a web page came" in got.reason
+
+
+def test_what_allows_nothing_does_not_know_the_key() -> None:
+    got = answer(429, {"error": "Rate limit exceeded"}, X_RateLimit_Limit="0", Retry_After="60")
+    assert (got.verdict, got.throttled) == ("stopped", False)
+    assert "does not know the key" in got.reason
+    got = answer(429, {}, X_RateLimit_Limit="30", Retry_After="60")
+    assert (got.verdict, got.throttled) == ("later", True)
+
+
+def test_an_answer_that_is_given_again_says_so() -> None:
+    assert answer(403, {}, Idempotency_Replayed="true").replayed
+    assert not answer(403, {}, Idempotency_Replayed="false").replayed
+    assert not answer(403, {}).replayed
 
 
 def test_a_success_that_needs_no_id() -> None:

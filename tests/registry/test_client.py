@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry import Registry
 from kp_langchain.registry.answers import Answer
-from kp_langchain.registry.client import base_url
+from kp_langchain.registry.client import base_url, proxy_of
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from tests.loopback_registry import AFTER_STORING, LoopbackRegistry
 
@@ -428,6 +428,34 @@ def test_https_goes_through_the_proxy_which_does_not_see_the_key(
         assert KEY not in repr(proxy.requests)
 
 
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("credentials", ["", "me:hunter2@", "me:hun/ter2@"])
+def test_what_goes_wrong_at_a_proxy_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, credentials: str
+) -> None:
+    for other in ("HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(other, raising=False)
+        monkeypatch.delenv(other.lower(), raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+    here = Registry("https://registry.example", api_key=KEY)
+    monkeypatch.setenv(name, f"http://{credentials.replace('/', '%2F')}{host}")
+    reason = give(here, unit()[1]).reason
+    assert reason.startswith(f"no connection through the proxy http://{host}: ")
+    assert "hunter2" not in reason
+    with answering(http(407)) as proxy:
+        here = Registry("https://registry.example", api_key=KEY)
+        monkeypatch.setenv(name, proxy.url)
+        assert give(here, unit()[1]).reason.startswith(f"the proxy {proxy.url} refused: 407")
+    with answering(b"") as proxy:
+        here = Registry("https://registry.example", api_key=KEY)
+        monkeypatch.setenv(name, proxy.url)
+        assert f"through the proxy {proxy.url}" in give(here, unit()[1]).reason
+    monkeypatch.setenv("NO_PROXY", "registry.example")
+    assert proxy_of("https://registry.example") is None
+    assert proxy_of("http://127.0.0.1:80") is None
+
+
 def test_a_broken_environment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "gopher://user:hunter2@proxy.example")
     got = give(Registry("https://registry.example"), unit()[1])
@@ -576,7 +604,7 @@ def in_new_process(code: str, *arguments: str) -> str:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr

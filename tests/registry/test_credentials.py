@@ -168,7 +168,7 @@ def test_many_may_save_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.wait(600) for process in processes] == [0, 0]
     for name in ("a", "b", "c", "d"):
         for n in range(20):
             assert stored_key(f"https://{name}-{n}.example") == SecretStr(f"{name}-{n}")

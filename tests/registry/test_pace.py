@@ -131,3 +131,22 @@ def test_a_clock_set_back_does_not_hold_a_contribution_up():
     assert pace.due_in_s(waits, START) == 600.0
     assert pace.due_in_s(waits, later(700)) == 0.0
     assert pace.due_in_s(waits, START - timedelta(days=365)) == 0.0
+    assert pace.due_in_s(waits, START - timedelta(minutes=10)) == 0.0
+
+
+def test_reading_is_counted_apart_from_contributing():
+    contributed = Answer("done", "201", 201, allowance=Allowance(30, 3, 60.0))
+    standing = ask(FRESH, contributed, START)
+    read = Answer("done", "200", 200, allowance=Allowance(300, 299, 60.0))
+    standing = pace.before_request(standing, START, contributes=False)
+    standing = pace.after_answer(standing, read, START, contributes=False)
+    assert (standing.remaining, standing.window_limit) == (3, 30)
+    last = Answer("done", "200", 200, allowance=Allowance(300, 1, 20.0))
+    standing = pace.after_answer(standing, last, START, contributes=False)
+    assert pace.wait_s(standing, START) == 21.0
+
+
+def test_a_refusal_that_is_given_again_stops_nothing():
+    stale = Answer("stopped", "403", 403, replayed=True, allowance=Allowance(30, 20, 60.0))
+    standing = ask(FRESH, stale, START)
+    assert (standing.stopped, pace.wait_s(standing, START)) == (False, 0.0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kp_langchain import TraceStore
+from kp_langchain import DomainPolicy, Registry, TraceStore
+from tests.agents import ASK, handler, searching
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY, passed
 from tests.review.test_cli import cli
@@ -91,16 +93,19 @@ def test_what_a_person_withdrew_no_verdict_sends(here):
 
 
 def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
-    server.misbehave = lambda number, method, path: "reset_after" if method == "POST" else None
+    busy = b"HTTP/1.1 503 -\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
+    server.misbehave = lambda number, method, path: "reset_after" if method == "POST" else busy
     (lost,) = fill(server.url, 1)
-    assert cli("outbox", "send", "--timeout", "3", **here).returncode == 1
+    assert cli("outbox", "send", **here).returncode == 1
     assert set(server.units) == {lost}
-    for _ in range(20):  # it may not be asked again at once
-        done = cli("withdraw", lost, **here)
-        if done.returncode == 0:
-            break
-        assert "nothing may be asked" in done.stderr
-    assert done.returncode == 0
+    server.misbehave = lambda number, method, path: None
+    assert "nothing may be asked" in cli("withdraw", lost, **here).stderr
+    with TraceStore("runs.db") as store:  # as if the hour were over
+        key_id = Registry(server.url, api_key=KEY).key_id
+        standing = store.outbox.standing(server.url, key_id)
+        store.outbox.save(replace(standing, quiet_until=None))
+    done = cli("withdraw", lost, **here)
+    assert done.returncode == 0, done.stderr
     assert server.units == {}
 
 
@@ -123,7 +128,7 @@ def test_a_refused_key_and_a_new_one(server, here):
     done = cli("outbox", "send", **wrong)
     assert done.returncode == 1
     assert "still pending 2" in done.stdout
-    assert "401" in done.stdout
+    assert "it does not know the key" in done.stdout
     assert "kp_wrong" not in done.stdout + done.stderr
     # Asked for by a person, it is tried again at once.
     cli("outbox", "send", **wrong)
@@ -165,3 +170,100 @@ def test_mistakes_are_told(here, words, environment, told):
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# As the README says: register, run, find out that it failed.
+
+
+def without_key(here: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in here.items() if name != "KP_API_KEY"}
+
+
+def test_who_registers_can_withdraw(server, here, monkeypatch):
+    settings = without_key(here)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    done = cli("register", "--agent-id", "desk", **settings)
+    assert "gave a key for kp:agent:desk" in done.stdout
+    assert set(server.agents.values()) == {"kp:agent:desk"}
+    policy = DomainPolicy(threshold=0.3, visibility="network")
+    watching = handler(policy=policy, store="runs.db")
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.send(30.0)
+    (unit,) = server.units.values()
+    assert unit["metadata"]["agent_id"] == "kp:agent:desk"
+    done = cli("label", unit["id"], "--failure", **settings)
+    assert "withdrawn 1" in done.stdout
+    assert "1 of 1." in done.stdout
+    assert server.units == {}
+
+
+def test_a_deletion_that_is_refused_is_told_and_counted(server, here):
+    server.agents[KEY] = "kp:agent:other"
+    one, other = fill(server.url, 2)
+    cli("outbox", "send", **here)
+    with TraceStore("runs.db") as store:
+        store.report_outcome(one, success=False)
+    done = cli("outbox", "send", **here)
+    assert done.returncode == 1
+    assert "still pending 0, still to withdraw 1." in done.stdout
+    assert f"{one} is not withdrawn: 403: may not be deleted: Forbidden: can only" in done.stdout
+    assert "1 to withdraw" in cli("outbox", **here).stdout
+    assert "to withdraw" in cli("outbox", "show", one, **here).stdout
+    assert other in server.units
+    done = cli("withdraw", one, **here)
+    assert done.returncode == 1
+    assert "Forbidden: can only delete your own contributions" in done.stderr
+
+
+def test_without_a_key_the_commands_say_so_and_ask_nothing(server, here):
+    (one,) = fill(server.url, 1)
+    done = cli("outbox", "send", **without_key(here))
+    assert done.returncode == 1
+    assert "there is no key for it; get one: kp-langchain register" in done.stdout
+    assert "there is no key for it" in cli("outbox", **without_key(here)).stdout
+    with TraceStore("runs.db") as store:
+        store.outbox.save(replace(store.outbox.get(one), state="sent", attempts=1))
+    assert "there is no key" in cli("withdraw", one, **without_key(here)).stderr
+    assert server.requests == []
+
+
+def test_a_key_goes_to_its_own_registry_alone(server, here):
+    with LoopbackRegistry() as other:
+        (one,) = fill(other.url, 1)
+        with TraceStore("runs.db") as store:
+            store.outbox.save(replace(store.outbox.get(one), state="sent", attempts=1))
+        assert "there is no key" in cli("withdraw", one, **here).stderr
+        assert other.requests == []
+
+
+def test_registering_says_what_comes_before_the_new_key(server, here):
+    done = cli("register", "--agent-id", "kp:agent:desk", **here, KP_AGENT_ID="other")
+    assert done.returncode == 0
+    assert "But api_key is set (KP_API_KEY) and comes before it" in done.stdout
+    assert "But agent_id is set (KP_AGENT_ID) to another one" in done.stdout
+    assert KEY not in done.stdout + done.stderr
+
+
+def test_registering_keeps_the_key_of_another_agent(server, here):
+    settings = without_key(here)
+    done = cli("register", "--agent-id", "desk", **settings)
+    path = Path(done.stdout.rsplit(" ", 1)[1].strip())
+    before = path.read_text()
+    assert cli("register", "--agent-id", "kp:agent:desk", **settings).returncode == 0
+    assert path.read_text() != before
+    before, asked = path.read_text(), len(server.requests)
+    done = cli("register", "--agent-id", "other", **settings)
+    assert done.returncode == 1
+    assert "already, of kp:agent:desk; with --replace it is lost" in done.stderr
+    assert (path.read_text(), len(server.requests)) == (before, asked)
+    assert cli("register", "--agent-id", "other", "--replace", **settings).returncode == 0
+    assert json.loads(path.read_text())[server.url]["agent_id"] == "kp:agent:other"
+
+
+def test_an_agent_that_would_be_redacted_is_not_registered(server, here):
+    done = cli("register", "--agent-id", "ada@example.org", **without_key(here))
+    assert done.returncode == 1
+    assert "would be redacted to 'kp:agent:[REDACTED:email]'" in done.stderr
+    assert "ada" not in done.stderr
+    assert server.requests == []

@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import kp_langchain
-from kp_langchain import TraceStore
+from kp_langchain import Registry, TraceStore
 from kp_langchain.review.doctor import EXTRAS
+from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
+from tests.loopback_registry import LoopbackRegistry
+from tests.registry.test_sender import KEY
 from tests.review.test_cli import ROOT, cli
+from tests.trusting import write_trusted
 
 HIDDEN = "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
 
@@ -67,7 +72,7 @@ def test_the_store_that_is_there_is_opened(onnx: str) -> None:
             watching = handler(store=store)
             searching().invoke(ASK, {"callbacks": [watching]})
             assert watching.flush()
-    Path("kp.toml").write_text('database_url = "runs.db"\n')
+    write_trusted('database_url = "runs.db"\n')
     done = cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200)
     assert done.returncode == 0, done.stdout
     assert row(done.stdout, "store") == f"{Path('runs.db').absolute()}, 3 runs"
@@ -102,19 +107,86 @@ def test_settings_that_cannot_be_used_are_broken() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("kp_0123456789abcdef", "with a key"),
-        ("", "without a key; get one: kp-langchain register"),
-    ],
-)
-def test_a_registry_is_named_and_its_key_is_not(onnx: str, key: str, said: str) -> None:
-    url = "https://registry.example.org"
-    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_REGISTRY_URL=url, KP_API_KEY=key)
-    assert done.returncode == 0, done.stdout
-    assert row(done.stdout, "registry") == f"{url}, {said}"
-    assert "0123456789" not in done.stdout + done.stderr
+def asked(server: LoopbackRegistry, onnx: str, **settings: str) -> tuple[int, str, str]:
+    """Its exit status, and what it says of registry and agent; it may ask one question."""
+    before = len(server.requests)
+    settings = {"KP_EMBEDDING_MODEL": onnx, "KP_REGISTRY_URL": server.url, **settings}
+    done = cli("doctor", columns=300, **settings)
+    assert len(server.requests) - before <= 1
+    assert KEY not in done.stdout + done.stderr
+    agent = row(done.stdout, "agent") if "\nagent " in done.stdout else ""
+    return done.returncode, row(done.stdout, "registry"), agent
+
+
+def test_a_registry_is_asked_once_whether_it_knows_the_key(onnx: str) -> None:
+    with LoopbackRegistry(keys={KEY}, read_limit=300) as server:
+        status, said, agent = asked(server, onnx, KP_API_KEY=KEY, KP_AGENT_ID="desk")
+        assert (status, said) == (0, f"{server.url}, with a key, which it knows")
+        assert agent == "kp:agent:desk; whose the key is, is not known here"
+        status, said, _ = asked(server, onnx, KP_API_KEY="kp_wrong", KP_AGENT_ID="desk")
+        assert status == 1
+        assert "BROKEN" in said
+        assert "it does not know the key: it allows 60 requests a minute" in said
+        assert "kp-langchain register" in said
+        status, said, _ = asked(server, onnx, KP_API_KEY="")
+        told = "without a key; get one: kp-langchain register"
+        assert (status, said) == (0, f"{server.url}, {told}")
+        assert len(server.requests) == 2
+        asked(server, onnx, KP_API_KEY=KEY, KP_DISABLED="1")
+        assert len(server.requests) == 2
+
+
+def test_the_agent_in_force_is_held_against_that_of_the_key(onnx: str) -> None:
+    with LoopbackRegistry(keys=set()) as server:
+        cli("register", "--agent-id", "desk", KP_REGISTRY_URL=server.url)
+        assert asked(server, onnx)[::2] == (0, "kp:agent:desk, as of the key")
+        status, _, agent = asked(server, onnx, KP_AGENT_ID="other")
+        assert status == 1
+        assert "kp:agent:other, but the key is of kp:agent:desk" in agent
+        assert "nothing that is sent can be withdrawn" in agent
+        status, _, agent = asked(server, onnx, KP_API_KEY=KEY)
+        assert status == 1
+        assert "traces carry none; whose the key is, is not known here" in agent
+        status, _, agent = asked(server, onnx, KP_AGENT_ID="ada@example.org")
+        assert (status, "would be redacted" in agent, "ada" in agent) == (1, True, False)
+
+
+def test_a_registry_that_is_not_there_is_told_and_not_broken(onnx: str) -> None:
+    with LoopbackRegistry() as server:
+        pass
+    status, said, _ = asked(server, onnx, KP_API_KEY=KEY, KP_AGENT_ID="desk")
+    assert status == 0
+    assert "it cannot be asked now: no connection" in said
+
+
+def test_a_web_page_is_no_registry(onnx: str) -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    with LoopbackRegistry(misbehave=lambda *_: page) as server:
+        status, said, _ = asked(server, onnx, KP_API_KEY=KEY, KP_AGENT_ID="desk")
+        assert status == 1
+        assert "does not seem to be the URL of a registry" in said
+
+
+def test_a_registry_that_is_to_be_left_alone_is_not_asked(onnx: str) -> None:
+    with LoopbackRegistry() as server, TraceStore("runs.db") as store:
+        now = datetime.now(UTC)
+        key_id = Registry(server.url, api_key=KEY).key_id
+        until = now + timedelta(hours=1)
+        throttled = (now.isoformat(), now.isoformat())
+        store.outbox.save(
+            Standing(server.url, key_id, until, 3600.0, "429", throttled_at=throttled)
+        )
+        settings = {"KP_API_KEY": KEY, "KP_AGENT_ID": "desk", "KP_DATABASE_URL": "runs.db"}
+        status, said, _ = asked(server, onnx, **settings)
+        assert (status, "to be left alone for" in said) == (0, True)
+        assert server.requests == []
+
+
+def test_that_anybody_sees_org_is_said(onnx: str) -> None:
+    with LoopbackRegistry() as server:
+        settings = {"KP_REGISTRY_URL": server.url, "KP_API_KEY": KEY, "KP_EMBEDDING_MODEL": onnx}
+        done = cli("doctor", KP_DOMAINS__FINANCE__VISIBILITY="org", columns=200, **settings)
+        assert "shows such units to anybody" in row(done.stdout, "visibility")
 
 
 def test_a_registry_that_cannot_be_used_is_broken(onnx: str) -> None:

@@ -56,7 +56,7 @@ def label_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         check=False,
     )  # fmt: skip

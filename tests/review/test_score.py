@@ -80,7 +80,7 @@ def cli(*words: object, text: str | None = None, **more: Any) -> subprocess.Comp
         input=text,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
         **more,
@@ -286,7 +286,7 @@ def test_a_full_disk(by_option):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=600,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,
         )
@@ -312,7 +312,7 @@ def test_a_reader_that_goes_away():
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
@@ -377,7 +377,7 @@ def test_killed_again_and_again():
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", KILLED, str(calls)],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == -signal.SIGKILL
@@ -407,7 +407,7 @@ def test_ctrl_c_leaves_what_can_be_gone_on_with():
             assert line
         process.send_signal(signal.SIGINT)  # it waits for more lines
         told = process.stderr.read()
-        assert process.wait(60) == 130
+        assert process.wait(600) == 130
     assert "interrupted; the same command goes on from here" in told
     assert "scored 64," in told
     assert len(read(Path("out.jsonl"))) == 64

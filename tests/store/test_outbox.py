@@ -49,6 +49,18 @@ def test_what_must_stay_does_not_enter(url, scored, options, registry):
         assert store.outbox.entries() == []
 
 
+@pytest.mark.parametrize("visibility", ["org", "network"])
+def test_what_only_has_its_secrets_redacted_never_enters(url, scored, visibility):
+    with TraceStore(url) as store:
+        one = scored(visibility=visibility)
+        one.trace.metadata.privacy_level = "private"
+        store.add(one, registry=REGISTRY)
+        assert store.outbox.entries() == []
+        for success in (False, True):
+            store.report_outcome(one.trace.id, success=success, registry=REGISTRY)
+            assert store.outbox.entries() == []
+
+
 def test_a_write_that_fails_leaves_neither(url, scored):
     bad = scored(1, visibility="org", tool_input={"n": 10**5000})
     with TraceStore(url) as store:
@@ -145,7 +157,7 @@ def test_a_waiting_sender_gets_its_turn(url):
     got = []
 
     def wait_for_it() -> None:
-        with TraceStore(url) as other, other.outbox.sending(30.0) as held:
+        with TraceStore(url) as other, other.outbox.sending(300.0) as held:
             got.append(held)
 
     with TraceStore(url) as store:
@@ -154,7 +166,7 @@ def test_a_waiting_sender_gets_its_turn(url):
             waiting.start()
             turn.set()
             assert held
-        waiting.join(30)
+        waiting.join(300)
     assert got == [True]
 
 
@@ -184,7 +196,7 @@ def test_a_killed_sender_leaves_the_way_free(url):
                 assert not held
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-        with store.outbox.sending(30.0) as held:
+        with store.outbox.sending(300.0) as held:
             assert held
 
 
@@ -215,3 +227,48 @@ def test_files_and_folders_are_private(tmp_path, scored):
     assert set(modes) == {"traces.db", "traces.db-wal", "traces.db-shm", "traces.db-sender"}
     assert set(modes.values()) == {0o600}
     assert {folder.stat().st_mode & 0o777 for folder in (path.parent, path.parents[1])} == {0o700}
+
+
+APART = """
+import sys
+from kp_langchain import TraceStore
+with TraceStore(sys.argv[1]) as store:
+    print(store.count())
+"""
+
+
+def test_a_second_store_on_the_file_leaves_the_first_ones_locks(tmp_path, scored):
+    """Closing any descriptor of a file drops the locks that this process has on it."""
+    path = tmp_path / "traces.db"
+    with TraceStore(path) as first, first._reading():
+        first.add(scored(1))
+        with TraceStore(path) as second:
+            second.add(scored(2))
+        # The last to close a database removes its log, if it takes itself for that.
+        done = subprocess.run(
+            [sys.executable, "-c", APART, str(path)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout == "2\n", done.stderr
+        assert path.with_name("traces.db-wal").exists()
+        with TraceStore(path) as third:
+            third.add(scored(3))
+        assert first.count() == 3
+
+
+def test_a_second_store_on_the_file_leaves_the_senders_place(tmp_path):
+    path = tmp_path / "traces.db"
+    ask = (
+        "import sys; from kp_langchain import TraceStore\n"
+        "with TraceStore(sys.argv[1]).outbox.sending() as held: print(held)"
+    )
+    with (
+        TraceStore(path) as first,
+        TraceStore(path) as second,
+        first.outbox.sending() as held,
+        second.outbox.sending() as also,
+    ):
+        assert (held, also) == (True, False)
+        done = subprocess.run(
+            [sys.executable, "-c", ask, str(path)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout == "False\n", done.stderr

@@ -1,4 +1,4 @@
-"""The confidence that a domain's installed model gives a run for which nobody vouches."""
+"""The confidence that a domain's installed model gives a run that nobody judged."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING
 from kp_langchain._notices import told, warn_once
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kp_langchain.calibration.model import ConfidenceModel
-    from kp_langchain.store import TraceStore
 
 _READ_AGAIN_S = 60.0
 _MOST_DOMAINS = 1000
 
 
-class Calibrated:
+class CalibratedConfidence:
     """The models in force in one store, each read again after a minute.
 
-    Only the worker's thread calls this, so nothing here needs a lock.
-
     Args:
-        store: Where they are installed.
+        model_in_force: Reads a domain's model from the store.
     """
 
-    def __init__(self, store: TraceStore) -> None:
-        self._store = store
+    def __init__(self, model_in_force: Callable[[str], ConfidenceModel | None]) -> None:
+        self._model_in_force = model_in_force
         self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
 
     def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
@@ -56,6 +55,6 @@ class Calibrated:
             self._models.clear()
         # Noted first: a store that is away is not to be asked for each run.
         self._models[domain] = (now, model)
-        model = self._store.models.in_force(domain)
+        model = self._model_in_force(domain)
         self._models[domain] = (now, model)
         return model

@@ -1,0 +1,91 @@
+"""`Draft`: a finished run as it stands on disk until it is scored.
+
+It is written before the run is scored, so that a process that dies in between costs a score and not
+a run: whoever uses the store next scores it. So all that scoring needs is in it, and nothing that
+redaction would remove.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from uuid import UUID
+
+from kp_langchain.recording.outcome import Report
+from kp_langchain.schema import ReasoningTrace
+
+if TYPE_CHECKING:
+    from kp_langchain.config import DomainPolicy
+
+
+class Reported(NamedTuple):
+    """What was reported of a run before it ended.
+
+    Args:
+        source: Who said it.
+        report: What; its note is redacted.
+    """
+
+    source: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finished run, redacted and not scored yet.
+
+    Args:
+        trace: The run; success and confidence are those of a run that nobody judged.
+        run_id: LangChain's id of the root run.
+        policy: What holds for its domain.
+        looked_successful: Whether it looks like a success by itself.
+        failed: Whether the trace's result is the error that ended it.
+        reported: What was reported while it ran.
+        structured: The confidence in its structured output, 0 to 1.
+        token_probability: Mean probability of the tokens of its last answer, 0 to 1.
+        task: What tells repeats of its task, other than the objective; nothing to be read.
+        withheld: Why it must never be contributed, if so.
+        registry: URL of the registry to contribute to, if any.
+    """
+
+    trace: ReasoningTrace
+    run_id: UUID
+    policy: DomainPolicy
+    looked_successful: bool
+    failed: bool = False
+    reported: Reported | None = None
+    structured: float | None = None
+    token_probability: float | None = None
+    task: str | None = None
+    withheld: str | None = None
+    registry: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-like values."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {
+            "trace": self.trace.model_dump(warnings=False),
+            "run_id": str(self.run_id),
+            "policy": self.policy.model_dump(exclude_none=True),
+            "reported": self.reported and [self.reported.source, *self.reported.report],
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the draft that `to_dict` wrote.
+
+        Raises:
+            ValueError, TypeError, KeyError: It is none.
+        """
+        from kp_langchain.config import DomainPolicy
+
+        reported = values["reported"]
+        return cls(
+            **values
+            | {
+                "trace": ReasoningTrace.model_validate(values["trace"]),
+                "run_id": UUID(values["run_id"]),
+                "policy": DomainPolicy.model_validate(values["policy"]),
+                "reported": reported and Reported(reported[0], Report(*reported[1:])),
+            }
+        )

@@ -1,0 +1,433 @@
+"""Writes finished runs and verdicts on them into one store, on a thread of its own.
+
+A store may be slow, locked, full or frozen. So each has its own thread, and nobody else waits for
+it. What it cannot take now waits in memory and is tried again, with growing pauses. A redacted
+draft of each run is written before the run is scored; see `Draft`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._notices import told, warn_once
+from kp_langchain.errors import UnknownRunError
+from kp_langchain.recording import worker
+from kp_langchain.recording.confidence import CalibratedConfidence
+from kp_langchain.recording.draft import Draft
+from kp_langchain.recording.time_limit import LateError
+from kp_langchain.recording.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.tally import Tally
+    from kp_langchain.registry.sender import Sender
+    from kp_langchain.store import TraceStore, Verdict
+
+log = logging.getLogger("kp_langchain")
+
+Answer = TypeVar("Answer")
+Adopt = Callable[[Draft], None]
+
+# A dead server costs 10 s a try, which the runs behind it would wait for.
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_MOST_TOGETHER = 32
+# How long scoring waits for a store that has not failed, before it goes on without it.
+_PATIENCE_S = 10.0
+_CLAIM_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    scored: ScoredTrace
+    registry: str | None
+    sender: Sender | None
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class _LateVerdict:
+    run: str
+    verdict: Verdict
+    sender: Sender | None
+    tally: Tally
+
+
+class StoreWriter:
+    """Writes drafts, scored runs, and what is said of them later, into one store.
+
+    Args:
+        store: The store.
+        bound: Most runs that wait for it; further ones are given up and counted as `not_stored`.
+            The same for verdicts.
+    """
+
+    def __init__(self, store: TraceStore, bound: int) -> None:
+        self._store = store
+        self._bound = bound
+        self._worker = Worker("kp_langchain store")
+        self._confidence = CalibratedConfidence(self._model_of)
+        self._reset()
+        _writers.add(self)
+
+    def _reset(self) -> None:
+        # In a forked child everything that waits is the parent's to write.
+        self._lock = ForkSafeLock()
+        self._drafts: dict[str, Draft] = {}
+        self._runs: deque[_Run] = deque()
+        self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
+        self._together = _MOST_TOGETHER
+        self._failures = 0
+        self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
+        self._is_stuck = False
+        self._adopt: Adopt | None = None
+        self._claim_at = 0.0
+
+    @property
+    def location(self) -> str:
+        """Where the store is, without a password."""
+        return self._store.location
+
+    @property
+    def has_failed_writes(self) -> bool:
+        """Whether the store could not take something when it was last asked."""
+        return self._failures > 0 and self.waiting > 0
+
+    @property
+    def waiting(self) -> int:
+        """Runs and verdicts that the store has not taken yet."""
+        return len(self._runs) + len(self._verdicts)
+
+    # ---------------------------------------------------------------- for the workers
+
+    def start(self, adopt: Adopt) -> None:
+        """Start the thread, and have runs scored that processes which are gone have left.
+
+        Args:
+            adopt: Given each of them.
+        """
+        self._adopt = adopt
+        if time.monotonic() >= self._claim_at:
+            self._claim_at = time.monotonic() + _CLAIM_EVERY_S
+            self._worker.submit(self._claim)
+        else:
+            self._worker.start()
+
+    def write_draft(self, draft: Draft) -> None:
+        """Write a run that is to be scored, unless it is scored before its turn comes."""
+        with self._lock:
+            if len(self._drafts) >= self._bound:
+                return
+            self._drafts[draft.trace.id] = draft
+        self._hold()
+
+    def write_run(
+        self, scored: ScoredTrace, registry: str | None, sender: Sender | None, tally: Tally
+    ) -> None:
+        """Write a scored run, with others that wait; later if the store failed a moment ago.
+
+        Args:
+            scored: The run.
+            registry: URL of the registry to contribute to, if any.
+            sender: Woken when the run is written.
+            tally: Counts what becomes of it.
+        """
+        tally.add("waiting_to_store")
+        with self._lock:
+            self._drafts.pop(scored.trace.id, None)
+            self._runs.append(_Run(scored, registry, sender, tally))
+        self._hold()
+        if len(self._runs) > self._bound and not self._failures:
+            self.settle()  # it is only slower than the scoring
+        with self._lock:
+            while len(self._runs) > self._bound:
+                _give_up(self._runs.popleft())
+
+    def write_verdict(
+        self, run: str, verdict: Verdict, sender: Sender | None, tally: Tally
+    ) -> None:
+        """Write a verdict on a run; later if the store failed a moment ago."""
+        tally.add("waiting_to_store")
+        with self._lock:
+            self._verdicts.append(_LateVerdict(run, verdict, sender, tally))
+            while len(self._verdicts) > self._bound:
+                _give_up(self._verdicts.popleft())
+        self._hold()
+
+    def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
+        """Return the confidence by the domain's model; see `CalibratedConfidence.confidence`."""
+        return self._confidence.confidence(domain, features)
+
+    def settle(self) -> None:
+        """Wait until what waits is written, unless the store fails or does not answer."""
+        if not self._failures and not self._is_stuck:
+            self._is_stuck = not self._worker.wait(_PATIENCE_S)
+
+    def answers(self, timeout_s: float | None = None) -> bool:
+        """Wait until the store has done what it was asked to; False if that took too long."""
+        return self._worker.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Try to write everything that waits now; False if that failed or took too long."""
+        self._worker.submit(self._write)
+        return self._worker.wait(timeout_s) and not self.has_failed_writes
+
+    # ---------------------------------------------------------------- on the store's thread
+
+    def _hold(self) -> None:
+        _with_waiting.add(self)
+        self._worker.submit(self._write_unless_resting)
+
+    def _write_unless_resting(self) -> None:
+        if not self._failures or time.monotonic() >= self._due_at:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what waits, until that fails."""
+        # What an earlier attempt failed on comes last, whatever it is.
+        parts = [self._write_drafts, self._write_runs, self._write_verdicts]
+        for part in parts if not self._failures else (*parts[1:], parts[0]):
+            if not part():
+                return
+        with self._lock:
+            self._is_stuck = False
+            if not self._drafts and not self.waiting:
+                self._failures = 0
+                _with_waiting.discard(self)
+
+    def _write_drafts(self) -> bool:
+        with self._lock:
+            drafts = list(self._drafts.values())[:_MOST_TOGETHER]
+        while drafts:
+            try:
+                self._store.unscored.add(
+                    (draft.trace.id, str(draft.run_id), draft.to_dict()) for draft in drafts
+                )
+            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                self._warn("draft", "the draft of a run", error)
+                self._rest()
+                return False
+            with self._lock:
+                for draft in drafts:
+                    self._drafts.pop(draft.trace.id, None)
+                drafts = list(self._drafts.values())[:_MOST_TOGETHER]
+        return True
+
+    def _write_runs(self) -> bool:
+        left = len(self._runs)
+        while left > 0 and (batch := self._next_together(left)):
+            try:
+                self._store.add_many([run.scored for run in batch], registry=batch[0].registry)
+            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                if len(batch) > 1:  # perhaps for the sake of one of them
+                    with self._lock:
+                        self._runs.extendleft(reversed(batch))
+                        self._together = 1
+                    continue
+                (run,) = batch
+                left -= 1
+                self._warn("store", "a run", error)
+                if _can_ever_be_written(run.scored):
+                    # To the back, so that one that always fails does not hold the others up.
+                    with self._lock:
+                        self._runs.append(run)
+                    self._rest()
+                    return False
+                _give_up(run)
+                continue
+            left -= len(batch)
+            self._failures = 0
+            self._together = min(2 * self._together, _MOST_TOGETHER)
+            for run in batch:
+                run.tally.add("waiting_to_store", -1)
+            for sender in {run.sender for run in batch if run.sender is not None}:
+                sender.wake()
+        return True
+
+    def _next_together(self, most: int) -> list[_Run]:
+        """Take what goes into one transaction: runs for the same registry."""
+        with self._lock:
+            if not self._runs:
+                return []
+            first = self._runs.popleft()
+            batch = [first]
+            for _ in range(min(most, self._together) - 1):
+                if not self._runs or self._runs[0].registry != first.registry:
+                    break
+                batch.append(self._runs.popleft())
+            return batch
+
+    def _write_verdicts(self) -> bool:
+        while self._verdicts:
+            late = self._verdicts[0]
+            if self._runs and not self._write_runs():  # it may be on one of them
+                return False
+            if not self._write_one_verdict(late):
+                with self._lock:
+                    # To the back; of those on one run the newest counts, whichever comes first.
+                    self._verdicts.rotate(-1)
+                self._rest()
+                return False
+            with self._lock:
+                if self._verdicts and self._verdicts[0] is late:
+                    self._verdicts.popleft()
+            late.tally.add("waiting_to_store", -1)
+            self._failures = 0
+        return True
+
+    def _write_one_verdict(self, late: _LateVerdict) -> bool:
+        said = {name: getattr(late.verdict, name) for name in late.verdict.__slots__}
+        to = late.sender.registry.url if late.sender else None
+        try:
+            changes = self._store.report_outcome(late.run, **said, registry=to)
+        except UnknownRunError as error:
+            late.tally.add("verdict_errors")
+            warn_once(
+                "verdict", "an outcome was reported of a run that is not known: %s", told(error)
+            )
+        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+            self._warn("verdict", "a verdict", error)
+            return False
+        else:
+            late.tally.add("rescored", len(changes))
+            if late.sender is not None:
+                late.sender.wake()
+        return True
+
+    def _rest(self) -> None:
+        self._failures += 1
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
+        self._due_at = time.monotonic() + pause_s
+        again = threading.Timer(pause_s, _try_again, (weakref.ref(self),))
+        again.daemon = True
+        try:
+            again.start()
+        except RuntimeError:  # the interpreter is ending
+            log.debug("no thread can be started any more")
+
+    def _warn(self, kind: str, what: str, error: BaseException) -> None:
+        warn_once(
+            f"{kind}:{self.location}:{type(error).__name__}",
+            "%s cannot be kept in %s now (%s); it waits in memory and is tried again",
+            what,
+            self.location,
+            told(error),
+        )
+
+    def _claim(self) -> None:
+        try:
+            left = self._store.unscored.claim()
+        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+            log.debug("nothing can be claimed now: %s", told(error))
+            self._claim_at = 0.0
+            return
+        for trace_id, body in left:
+            try:
+                draft = Draft.from_dict(body)
+            except (ValueError, TypeError, KeyError, LookupError) as error:
+                warn_once(
+                    "draft",
+                    "an unscored run of an earlier process cannot be read (%s) and is dropped",
+                    told(error),
+                )
+                self._store.unscored.remove(trace_id)
+                continue
+            if self._adopt is not None:
+                self._adopt(draft)
+
+    def _model_of(self, domain: str) -> ConfidenceModel | None:
+        """Return the domain's confidence model that is in force."""
+        return self._ask(lambda: self._store.models.in_force(domain))
+
+    def _ask(self, read: Callable[[], Answer]) -> Answer:
+        answers: list[Answer] = []
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                answers.append(read())
+            except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+                errors.append(error)
+
+        self._worker.submit(ask)
+        self.settle()
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise LateError(f"{self.location} does not answer")
+        return answers[0]
+
+    def _finish(self, timeout_s: float) -> None:
+        if self.wait(timeout_s) or not self.waiting:
+            return
+        log.warning(
+            "%d scored runs and verdicts could not be kept in %s before exit and are lost",
+            self.waiting,
+            self.location,
+        )
+
+
+def _try_again(reference: weakref.ref[StoreWriter]) -> None:
+    writer = reference()
+    if writer is not None:
+        writer._worker.submit(writer._write_unless_resting)  # noqa: SLF001 - same module
+
+
+def _give_up(one: _Run | _LateVerdict) -> None:
+    one.tally.add("waiting_to_store", -1)
+    one.tally.add("not_stored")
+
+
+def _can_ever_be_written(scored: ScoredTrace) -> bool:
+    from kp_langchain.store.rows import row_of
+
+    try:
+        row_of(scored)
+    except Exception:  # noqa: BLE001 - whatever it is, it would be the same next time
+        return False
+    return True
+
+
+def writer_of(store: TraceStore, bound: int) -> StoreWriter:
+    """Return the writer that this process shares for `store`."""
+    with _shared_lock:
+        writer = _shared.get(store)
+        if writer is None:
+            writer = _shared[store] = StoreWriter(store, bound)
+        return writer
+
+
+def _finish(timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    for writer in list(_with_waiting):
+        writer._finish(max(0.0, until - time.monotonic()))  # noqa: SLF001 - same module
+
+
+_shared: weakref.WeakValueDictionary[TraceStore, StoreWriter] = weakref.WeakValueDictionary()
+_shared_lock = ForkSafeLock()
+_writers: weakref.WeakSet[StoreWriter] = weakref.WeakSet()
+# Held until it has written everything, though its handler may be gone.
+_with_waiting: set[StoreWriter] = set()
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer._reset()  # noqa: SLF001 - same module
+    _with_waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+worker.at_finish["storing"] = _finish

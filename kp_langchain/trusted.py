@@ -1,0 +1,131 @@
+"""Configuration files of working folders that the user trusted, by path and content.
+
+Each is a small file in the data folder, named after the hash of both. So a file that changed, or
+the same content elsewhere, is not trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from kp_langchain.errors import ConfigError
+from kp_langchain.folders import data_dir
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PATH_BYTES_MAX = 64 * 1024
+
+
+def trust_folder() -> Path:
+    """Return the folder that says what is trusted. It need not exist.
+
+    Raises:
+        ConfigError: The user has no home folder.
+    """
+    folder = data_dir() / "trusted"
+    if not folder.is_absolute():  # it would lie wherever this process stands
+        raise ConfigError("there is no folder for what you trust; set HOME")
+    return folder
+
+
+def place_of(path: Path) -> Path:
+    """Return where a file lies: its folder without links, and its own name, link or not.
+
+    A link in one folder to a trusted file in another is not trusted, because what the file names
+    relative to its folder is another thing there.
+    """
+    path = path.expanduser()
+    return path.parent.resolve() / path.name
+
+
+def is_trusted(path: Path, content: bytes) -> bool:
+    """Tell whether the user trusted the file at `path` (see `place_of`) with this content."""
+    try:
+        folder = trust_folder()
+        return _is_own(folder.lstat(), stat.S_ISDIR) and _is_own(
+            (folder / _name(path, content)).lstat(), stat.S_ISREG
+        )
+    except (OSError, ConfigError):
+        return False
+
+
+def trust(path: Path, content: bytes) -> None:
+    """Trust the file at `path` (see `place_of`) with this content, and with no other.
+
+    Raises:
+        ConfigError: It cannot be written down.
+    """
+    folder = trust_folder()
+    own = folder / _name(path, content)
+    beside = own.with_name(f"{own.name}.{os.getpid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_own(folder.lstat(), stat.S_ISDIR):
+            raise ConfigError(f"others may write {folder}; move it away and trust again")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(path))
+        beside.replace(own)
+        for other in _entries_of(path):
+            if other != own:
+                other.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
+
+
+def distrust(path: Path) -> bool:
+    """Trust the file at `path` no more, and return whether it was.
+
+    Raises:
+        ConfigError: It cannot be written down.
+    """
+    entries = list(_entries_of(path))
+    for entry in entries:
+        try:
+            entry.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{entry} cannot be removed: {error.strerror or error}") from None
+    return bool(entries)
+
+
+def was_trusted(path: Path) -> bool:
+    """Tell whether the file at `path` is trusted, with whatever content."""
+    return next(_entries_of(path), None) is not None
+
+
+def trusted_paths() -> list[Path]:
+    """Return the paths of the files that are trusted, whatever they hold by now."""
+    return sorted({path for _, path in _entries()})
+
+
+def _entries_of(path: Path) -> Iterator[Path]:
+    return (entry for entry, of in _entries() if of == path)
+
+
+def _entries() -> Iterator[tuple[Path, Path]]:
+    with suppress(OSError, ConfigError):
+        folder = trust_folder()
+        if not _is_own(folder.lstat(), stat.S_ISDIR):
+            return
+        for entry in folder.iterdir():
+            with suppress(OSError):
+                if _is_own(entry.lstat(), stat.S_ISREG):
+                    with entry.open("rb") as file:
+                        yield entry, Path(os.fsdecode(file.read(_PATH_BYTES_MAX)))
+
+
+def _name(path: Path, content: bytes) -> str:
+    return sha256(os.fsencode(path) + b"\0" + sha256(content).digest()).hexdigest()
+
+
+def _is_own(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    """Tell whether something is of a kind, this user's, and not to be written by others."""
+    if not is_kind(status.st_mode):
+        return False
+    if os.name != "posix":
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE

@@ -1,0 +1,190 @@
+"""The registry's own server: register, contribute, withdraw, late verdicts, keys, restarts.
+
+Optional, because the server is not part of this project: skipped unless the environment variable
+`KP_TEST_REGISTRY_COMMAND` says how to start it; see `tests/real_registry.py`. The part about
+idempotency needs the program `redis-server`, too. 300 contributions under its real limiter, which
+take eleven minutes, are played by `python -m tests.faults.real_registry`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
+from kp_langchain.registry.sender import Sender
+from tests.agents import ASK, handler, searching
+from tests.real_registry import COMMAND, REDIS, RealRegistry, redis
+from tests.registry.test_sender import Clock, drive, passed
+from tests.review.test_cli import cli
+
+AGENT = "kp:agent:desk"
+pytestmark = pytest.mark.skipif(
+    not COMMAND, reason="KP_TEST_REGISTRY_COMMAND does not say how to start the registry's server"
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealRegistry]:
+    with RealRegistry(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(server: RealRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_REGISTRY_URL", server.url)
+    monkeypatch.setenv("KP_DATABASE_URL", "runs.db")
+
+
+def watch() -> KPCallbackHandler:
+    return handler(policy=DomainPolicy(threshold=0.0, visibility="network"), store="runs.db")
+
+
+def played(number: int) -> list[str]:
+    """Play runs as the README says, with the settings alone; their traces."""
+    watching = watch()
+    for _ in range(number):
+        searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.send(60.0)
+    with TraceStore("runs.db") as store:
+        return [run.trace_id for run in store.runs()][:number]
+
+
+@pytest.mark.usefixtures("settings")
+def test_who_follows_the_readme_can_withdraw(server: RealRegistry) -> None:
+    assert cli("register", "--agent-id", "desk").returncode == 0
+    assert f"{AGENT}, as of the key" in cli("doctor", KP_EMBEDDING_MODEL="/none").stdout
+    first, second = played(2)
+    for one in (first, second):
+        unit = server.unit(one)
+        assert unit is not None
+        assert unit["metadata"]["agent_id"] == AGENT
+    assert "is withdrawn" in cli("withdraw", first).stdout
+    assert server.unit(first) is None
+    with TraceStore("runs.db") as store:
+        policy_passes_all = store.report_outcome(second, success=False)
+        assert [change.decision for change in policy_passes_all] == ["contributed"]
+    assert watch().send(60.0)
+    unit = server.unit(second)
+    assert unit is not None
+    assert unit["metadata"]["success"] is False
+    assert server.contributions(AGENT) == 3
+
+
+def test_late_verdicts_change_and_withdraw(server: RealRegistry, tmp_path: Path) -> None:
+    registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
+    with TraceStore(tmp_path / "traces.db") as store:
+        stays, goes = passed(1, agent_id=AGENT, threshold=0.2), passed(2, agent_id=AGENT)
+        store.add_many([stays, goes], registry=registry.url)
+        sender = Sender(store, registry)
+        assert sender.drain(60.0)
+        for one in (stays, goes):
+            store.report_outcome(one.trace.id, success=False)
+        assert sender.drain(60.0)
+        unit = server.unit(stays.trace.id)
+        assert unit is not None
+        assert unit["metadata"]["success"] is False
+        assert unit["metadata"]["quality_score"] == store.get(stays.trace.id).score
+        assert server.unit(goes.trace.id) is None
+        store.report_outcome(goes.trace.id, success=True)
+        assert sender.drain(60.0)
+        assert server.unit(goes.trace.id) is not None
+
+
+def test_what_another_agent_sent_cannot_be_withdrawn_and_that_is_said(
+    server: RealRegistry, tmp_path: Path
+) -> None:
+    registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
+    clock = Clock()
+    with TraceStore(tmp_path / "traces.db") as store:
+        one = passed()
+        store.add(one, registry=registry.url)
+        sender = Sender(store, registry, clock=clock)
+        drive(sender, clock)
+        store.report_outcome(one.trace.id, success=False)
+        clock.skip(sender, 1.0)
+        assert sender._send_due() > 3000
+        (left,) = store.outbox.to_withdraw()
+        assert left.reason == (
+            "403: may not be deleted: Forbidden: can only delete your own contributions"
+        )
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_wrong_key_is_told_by_one_request(server: RealRegistry) -> None:
+    assert cli("register", "--agent-id", "desk").returncode == 0
+    told = cli("doctor", KP_EMBEDDING_MODEL="/none").stdout
+    assert "with a key, which it knows" in told
+    with TraceStore("runs.db") as store:
+        store.add(passed(agent_id=AGENT), registry=server.url)
+        done = cli("outbox", "send", KP_API_KEY="kp_wrong")
+        assert (done.returncode, "it does not know the key" in done.stdout) == (1, True)
+        wrong = Registry(server.url, api_key="kp_wrong")
+        standing = store.outbox.standing(wrong.url, wrong.key_id)
+        assert (standing.stopped, standing.throttled_at) == (True, ())
+        done = cli("doctor", KP_EMBEDDING_MODEL="/none", KP_API_KEY="kp_wrong")
+        assert done.returncode == 1
+        assert "it does not know the key" in done.stdout
+        assert "Sent 1" in cli("outbox", "send").stdout
+
+
+@pytest.mark.parametrize("replays", [False, True], ids=["without Redis", "with Redis"])
+def test_a_server_that_dies_gets_each_once(tmp_path: Path, replays: bool) -> None:
+    if replays and REDIS is None:
+        pytest.skip("there is no redis-server")
+    if not replays:
+        with RealRegistry(tmp_path) as server:
+            die_and_come_back(server, tmp_path)
+        return
+    with redis(tmp_path) as redis_url, RealRegistry(tmp_path, redis_url=redis_url) as server:
+        die_and_come_back(server, tmp_path)
+
+
+def die_and_come_back(server: RealRegistry, folder: Path) -> None:
+    registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
+    with TraceStore(folder / "traces.db") as store:
+        runs = [passed(number, agent_id=AGENT) for number in range(25)]
+        store.add_many(runs, registry=registry.url)
+        sender = Sender(store, registry)
+        for _ in range(3):
+            ends = threading.Thread(target=sender.drain, args=(0.5,))
+            ends.start()
+            server.stop()
+            ends.join()
+            server.start()
+        assert sender.drain(300.0)
+        assert all(server.unit(run.trace.id) for run in runs)
+        assert server.contributions(AGENT) == len(runs)
+
+
+@pytest.mark.skipif(REDIS is None, reason="there is no redis-server")
+def test_a_mended_cause_does_not_run_into_a_refusal_of_yesterday(tmp_path: Path) -> None:
+    clock = Clock()
+    with (
+        redis(tmp_path) as redis_url,
+        RealRegistry(tmp_path, redis_url=redis_url) as server,
+        TraceStore(tmp_path / "traces.db") as store,
+    ):
+        reads = Registry(server.url, api_key=server.register(AGENT, ["read"]))
+        runs = [passed(number, agent_id=AGENT) for number in range(3)]
+        store.add_many(runs, registry=server.url)
+        assert Sender(store, reads, clock=clock)._send_due() > 3000
+        standing = store.outbox.standing(reads.url, reads.key_id)
+        assert "Write scope required" in standing.quiet_reason
+        writes = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
+        assert Sender(store, writes, clock=clock).drain(60.0)
+        assert all(server.unit(run.trace.id) for run in runs)
+
+
+@pytest.mark.usefixtures("settings")
+def test_without_a_key_nothing_is_sent(server: RealRegistry) -> None:
+    with TraceStore("runs.db") as store:
+        store.add(passed(), registry=server.url)
+        done = cli("outbox", "send")
+        assert (done.returncode, "there is no key for it" in done.stdout) == (1, True)
+        assert store.outbox.counts()["pending"] == 1
+        assert json.loads(cli("outbox", "--json").stdout)["attempts"] == 0
