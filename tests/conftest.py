@@ -46,11 +46,21 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("KP_", "LANGSMITH_", "LANGCHAIN_")):
             monkeypatch.delenv(name)
+    # On a busy machine, a function that is only slow is not to be taken for one that hangs.
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "600")
+    monkeypatch.setenv("KP_EXIT_TIMEOUT_S", "600")
     # What one test was warned of, the next may be warned of, too.
     monkeypatch.setattr("kp_langchain._notices._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def default_limits(fresh_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings have their defaults, limits on time included."""
+    monkeypatch.delenv("KP_FUNCTION_TIMEOUT_S")
+    monkeypatch.delenv("KP_EXIT_TIMEOUT_S")
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.weights import ScoringWeights
 from tests.trusting import write_trusted
 
+pytestmark = pytest.mark.usefixtures("default_limits")
 EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
 
 
@@ -48,6 +49,7 @@ class TestWhereValuesComeFrom:
             "max_queue": 1000,
             "run_timeout_s": 3600.0,
             "exit_timeout_s": 10.0,
+            "function_timeout_s": 10.0,
         }
 
     def test_arguments_over_environment_over_file_over_defaults(self, folder, monkeypatch):
@@ -98,6 +100,7 @@ class TestWhereValuesComeFrom:
             "max_queue": 5,
             "run_timeout_s": 6.5,
             "exit_timeout_s": 0.5,
+            "function_timeout_s": 1.5,
         }
         others = {"defaults", "domains", "redaction", "api_key"}
         assert {*wanted, *others} == set(Settings.model_fields)

@@ -15,6 +15,7 @@ from kp_langchain.config import (
 )
 from kp_langchain.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("default_limits")
 EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
 
 

@@ -10,6 +10,8 @@ embedded, logged or written.
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -70,6 +72,9 @@ _LONGEST_WAIT_FOR_MODEL_S = 30.0
 _siblings: OrderedDict[UUID, frozenset[str]] = OrderedDict()
 _siblings_lock = ForkSafeLock()
 _SIBLINGS_KEPT = 256
+
+_SCORERS_KEPT = 16
+_model_awaited_until: dict[tuple[int, int], float] = {}
 _LARGE_TASK_BITS = 2048
 
 
@@ -324,11 +329,11 @@ class Pipeline:
         assess = self.scorer.score if draft.withheld else self.scorer.evaluate
         ignore = _siblings.get(draft.run_id, frozenset())
         assess = partial(assess, trace, weights=draft.policy.weights, ignore=ignore)
+        self._await_model()
         if not self.foreign_scorer:
-            self._await_model()
             return assess(), False
         try:
-            return self._call(partial(self._foreign_score, assess)), False
+            return self._call(partial(_checked_breakdown, assess)), False
         except BaseException as error:  # noqa: BLE001 - the caller's scorer or embedder
             name = name_of(self.scorer)
             self._trouble("scorer_errors", f"the scorer ({name}) failed", error)
@@ -336,21 +341,19 @@ class Pipeline:
             source = f"scorer failed: {type(error).__name__}"
             return replace(breakdown, novelty_source=source), True
 
-    def _foreign_score(self, assess: Callable[[], ScoreBreakdown]) -> ScoreBreakdown:
-        self._await_model()
-        breakdown: object = assess()
-        if not isinstance(breakdown, ScoreBreakdown):
-            raise ScorerError(
-                f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
-                "Scorer.evaluate does"
-            )
-        return breakdown
-
     def _await_model(self) -> None:
         """Give a model that is loading its time: the run is on disk, and nobody waits for it."""
-        wait = getattr(self.scorer, "wait_until_ready", None)
-        if wait is not None:
-            wait(_LONGEST_WAIT_FOR_MODEL_S)
+        scorer: object = self.scorer
+        if not isinstance(scorer, Scorer):  # the caller's own takes what time it needs
+            return
+        # Counted from the first run: a download that hangs must not hold up each of them so long.
+        process = os.getpid(), id(scorer)
+        now = time.monotonic()
+        if len(_model_awaited_until) >= _SCORERS_KEPT:
+            _model_awaited_until.clear()
+        until = _model_awaited_until.setdefault(process, now + _LONGEST_WAIT_FOR_MODEL_S)
+        if until > now:
+            Scorer.wait_until_ready(scorer, until - now)
 
     def _calibrated(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
         if self.writer is None:
@@ -396,6 +399,16 @@ class Pipeline:
                 note = report.note and self._redacted_note(report.note, level)
                 return Verdict(report.success, report.confidence, note, source)
         return None
+
+
+def _checked_breakdown(assess: Callable[[], object]) -> ScoreBreakdown:
+    breakdown = assess()
+    if not isinstance(breakdown, ScoreBreakdown):
+        raise ScorerError(
+            f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
+            "Scorer.evaluate does"
+        )
+    return breakdown
 
 
 def _unscored_copy(trace: ReasoningTrace) -> ReasoningTrace:

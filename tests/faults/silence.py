@@ -49,7 +49,7 @@ def play(runs: int, configured: str | None) -> tuple[int, list[str]]:
         sys.addaudithook(hook)
         for number in range(runs):
             invoke(watching, searches=number % 3 != 0)
-        watching.send(5.0)
+        watching.send(300.0)
         return watching.stats()["contributed"], reached
 
 

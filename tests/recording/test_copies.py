@@ -46,7 +46,7 @@ def test_a_handler_plays_in_a_spawned_process() -> None:
     sent = handler(store="runs.db", outcome=lenient, policy=DomainPolicy(threshold=0.0))
     child = SPAWN.Process(target=play, args=(sent,))
     child.start()
-    child.join(120)
+    child.join(600)
     assert child.exitcode == 0
     with TraceStore("runs.db") as store:
         (run,) = store.runs()
@@ -77,7 +77,7 @@ def test_what_was_left_to_the_settings_is_up_to_those_of_the_other_process() -> 
             "KP_DATABASE_URL": str(Path("there.db").absolute()),
         },
         check=True,
-        timeout=120,
+        timeout=600,
     )
     with TraceStore("there.db") as store:
         assert store.count(domain="finance") == 1

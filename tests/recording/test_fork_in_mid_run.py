@@ -185,7 +185,7 @@ def test_runs_that_wait_to_be_scored_at_the_fork_have_a_fate_in_the_child() -> N
 
         def hold(_):
             begun.set()
-            go.wait(60)
+            go.wait(300)
 
         held = handler(on_scored=hold)
         searching().invoke(ASK, {"callbacks": [held]})

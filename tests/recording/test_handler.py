@@ -33,6 +33,7 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.recording.worker import intake
+from kp_langchain.scoring.breakdown import STILL_LOADING
 from tests.agents import (
     ASK,
     QUESTION,
@@ -351,6 +352,41 @@ def test_an_embedder_that_raises_costs_the_novelty_only() -> None:
     scored = run(searching(), scorer=Scorer(embedder=_RaisingEmbedder()))
     assert scored.breakdown.novelty.value == 0.5
     assert "OSError" in scored.breakdown.novelty_source
+
+
+class _LoadingEmbedder:
+    """Is ready from its first embedding on, for which it waits until it is let."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def embed(self, texts: Any) -> Any:
+        self.asked.set()
+        assert self.go.wait(300)
+        self.ready = True
+        return [[float(len(text)), 1.0] for text in texts]
+
+
+def test_a_run_is_scored_when_the_model_is_there_and_its_draft_is_on_disk_meanwhile(
+    tmp_path: Path,
+) -> None:
+    embedder, scored = _LoadingEmbedder(), []
+    with TraceStore(tmp_path / "runs.db") as store:
+        watching = handler(store=store, scorer=Scorer(embedder=embedder), on_scored=scored.append)
+        for _ in range(2):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        assert embedder.asked.wait(300)
+        assert intake.wait(300)
+        assert watching._writer is not None
+        assert watching._writer.wait(300)
+        assert (store.count(), store.unscored.count()) == (0, 2)
+        embedder.go.set()
+        assert watching.flush(300)
+        assert (store.count(), store.unscored.count()) == (2, 0)
+    assert scored[0].breakdown.novelty_source != STILL_LOADING
+    assert scored[1].breakdown.nearest.trace_id == scored[0].trace.id
+    assert scored[1].breakdown.novelty.value == pytest.approx(0.0, abs=1e-6)
 
 
 class _RaisingScorer(Scorer):

@@ -12,7 +12,7 @@ from kp_langchain import TraceStore
 from kp_langchain.registry import Registry
 from kp_langchain.registry.sender import Sender
 from tests.loopback_registry import LoopbackRegistry
-from tests.registry.test_sender import FAULTS, KEY, Clock, drive, passed, to
+from tests.registry.test_sender import FAULTS, KEY, Clock, drive, passed, patience_s, to
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_what_changed_is_sent_again(store):
         registry = to(server)
         one = fill(store, registry)
         sender = Sender(store, registry)
-        assert sender.drain(30.0)
+        assert sender.drain(60.0)
         fail(store, one)
         waiting = store.outbox.get(one)
         assert (waiting.state, waiting.registry_id) == ("pending", one)
         assert waiting.standing_in_words == "to replace"
-        assert sender.drain(30.0)
+        assert sender.drain(60.0)
         assert agrees(store, server, one)
         assert server.units[one]["metadata"]["validated_by"] == ["reported"]
         assert store.outbox.get(one).standing_in_words == "sent"
@@ -65,10 +65,10 @@ def test_what_did_not_change_is_not(store):
         registry = to(server)
         one = fill(store, registry)
         sender = Sender(store, registry)
-        assert sender.drain(30.0)
+        assert sender.drain(60.0)
         for _ in range(3):
             fail(store, one, confidence=0.5)
-            assert sender.drain(30.0)
+            assert sender.drain(60.0)
         assert len(server.requests) == 2
 
 
@@ -85,7 +85,7 @@ def test_it_comes_through_whatever_happens_to_the_first_attempts(store, fault, r
 
     clock = Clock()
     with LoopbackRegistry(keys={KEY}, misbehave=misbehave, replays=replays) as server:
-        registry = to(server, timeout_s=2.0)
+        registry = to(server, timeout_s=patience_s(fault))
         one = fill(store, registry)
         drive(Sender(store, registry, clock=clock), clock)
         fail(store, one)
@@ -164,13 +164,13 @@ def test_it_waits_for_a_key_as_anything_else_does(store):
     with LoopbackRegistry(keys={KEY}) as server:
         registry = to(server)
         one = fill(store, registry)
-        assert Sender(store, registry).drain(30.0)
+        assert Sender(store, registry).drain(60.0)
         server.keys.clear()
         fail(store, one)
         assert not Sender(store, registry).drain(5.0)
         assert store.outbox.get(one).standing_in_words == "to replace"
         server.keys.add("kp_new")
-        assert Sender(store, Registry(server.url, api_key="kp_new")).drain(30.0)
+        assert Sender(store, Registry(server.url, api_key="kp_new")).drain(60.0)
         assert agrees(store, server, one)
 
 
@@ -180,10 +180,10 @@ def test_a_text_that_comes_back_is_another_request(store):
         registry = to(server)
         one = fill(store, registry)
         sender = Sender(store, registry)
-        assert sender.drain(30.0)
+        assert sender.drain(60.0)
         for confidence in (0.5, 0.25, 0.5, 0.25):
             fail(store, one, confidence)
-            assert sender.drain(30.0)
+            assert sender.drain(60.0)
             assert agrees(store, server, one)
         bodies = [json.loads(body) for body in server.received]
         assert len(bodies) == 5

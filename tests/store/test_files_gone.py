@@ -36,7 +36,7 @@ def run(handler: KPCallbackHandler, times: int) -> None:
 
 def wait_until_stored(handler: KPCallbackHandler) -> None:
     # What a store refused is tried again after pauses, for which flush does not wait.
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while not handler.flush(60) or handler.stats()["waiting_to_store"]:
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -54,7 +54,7 @@ def in_another_process(program: str, *arguments: object) -> str:
         [sys.executable, "-W", "error", "-c", text, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -273,7 +273,7 @@ class TestOtherUses:
                 assert other.stdout.readline() == "done\n"
                 assert committed(path) == store.count() == 40
             other.stdin.close()
-            assert other.wait(60) == 0
+            assert other.wait(600) == 0
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -25,7 +26,7 @@ psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
 from kp_langchain.store import postgres as connections  # noqa: E402
 
 # Where a limit of the client did not work, a test would wait for ever.
-LONGEST_S = 120
+LONGEST_S = 600
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="freezes processes the POSIX way")
 
@@ -161,10 +162,10 @@ class TestLocked:
 
             def stop() -> None:
                 with store._writing() as connection:
+                    connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
                     connection.exec_driver_sql(
                         "SET LOCAL idle_in_transaction_session_timeout = 100"
                     )
-                    connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
                     stopped.set()
                     go_on.wait(LONGEST_S)
                     connection.exec_driver_sql("SELECT 1")
@@ -243,13 +244,33 @@ class TestFrozen:
                     assert isinstance(each.exception(LONGEST_S), StoreError)
             assert store.count() == 1
 
-    def test_rows_that_arrive_are_no_silence(self, url):
+    def test_rows_that_arrive_are_no_silence(self, url, monkeypatch):
+        now, wait = [0.0], psycopg.Connection.wait
+
+        def arriving(gen):
+            """By this clock, something arrives every two seconds."""
+            try:
+                state = next(gen)
+                while True:
+                    ready = yield state
+                    now[0] += 2.0 if ready else 0.0
+                    state = gen.send(ready)
+            except StopIteration as end:
+                return end.value
+
         with TraceStore(url) as store, store._reading() as connection:
+            monkeypatch.setattr(
+                psycopg.Connection,
+                "wait",
+                lambda self, gen, *more: wait(self, arriving(gen), *more),
+            )
+            monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now[0]))
             connection.connection.driver_connection.silence_s = 3.0
             rows = connection.exec_driver_sql(
-                "SELECT repeat('x', 1000000), pg_sleep(0.2) FROM generate_series(1, 20)"
+                "SELECT repeat('x', 1000000), pg_sleep(0.2) FROM generate_series(1, 10)"
             )
-            assert len(rows.all()) == 20
+            assert len(rows.all()) == 10
+        assert now[0] > 20.0
 
 
 class TestForks:
