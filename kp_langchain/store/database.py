@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, only_waiting
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
@@ -19,6 +20,7 @@ from kp_langchain.store.rows import dumps
 from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE
 
 _BUSY_TIMEOUT_S = 10
+_LOOK_AGAIN_S = 0.01
 _WAL_ATTEMPTS = 20
 _OPEN_ATTEMPTS = 5
 _MIGRATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
@@ -132,9 +134,33 @@ def _sqlite_engine(path: Path) -> sa.Engine:
     def on_begin(connection: sa.Connection) -> None:
         # A deferred transaction that turns into a writing one can fail at once instead of waiting.
         writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if writes:
+            _begin_writing(connection.connection.dbapi_connection)
+        else:
+            connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _begin_writing(driver: Any) -> None:
+    """Begin a transaction as soon as nobody else writes."""
+    # Waited for here, because a fork would have to await the end of SQLite's own waiting.
+    until = time.monotonic() + _BUSY_TIMEOUT_S
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                left_s = until - time.monotonic()
+                if "locked" not in str(error) or left_s <= 0:
+                    raise
+                with only_waiting():
+                    time.sleep(min(_LOOK_AGAIN_S, left_s))
+            else:
+                return
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {round(_BUSY_TIMEOUT_S * 1000)}")
 
 
 @contextmanager

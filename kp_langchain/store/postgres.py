@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import selectors
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -19,6 +20,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from kp_langchain._forksafe import only_waiting
 from kp_langchain.errors import ConfigError
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
@@ -32,6 +34,10 @@ _MIGRATION_TIMEOUT_S = 600.0
 # Silence of the server. Of a statement it ends itself it tells, so this is longer.
 _STATEMENT_SILENCE_S = 35.0
 _GREETING_SILENCE_S = 10.0
+# Half of what the driver waits for before it looks around.
+_SURELY_READY_S = 0.05
+# How long a fork waits for an answer.
+_FORK_PATIENCE_S = 0.5
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _OWN_LIMIT = re.compile(
@@ -56,20 +62,35 @@ class _Connection(psycopg.Connection[Any]):
     def _until_silent(
         self, gen: Generator[Any, Any, Any], limit_s: float
     ) -> Generator[Any, Any, Any]:
-        # The driver resumes `gen` when the socket is ready, and every tenth of a second with 0.
+        # The driver resumes `gen` when the socket is ready, and after a tenth of a second anyway.
         try:
             state = next(gen)
-            until = time.monotonic() + limit_s
-            while True:
-                ready = yield state
-                if ready:
-                    until = time.monotonic() + limit_s
-                elif time.monotonic() >= until:
-                    self.close()
-                    raise psycopg.OperationalError(f"no answer for {limit_s:g} s")
-                state = gen.send(ready)
+            heard_at = time.monotonic()
+            is_outside = False
+            with ExitStack() as outside:
+                while True:
+                    asked_at = time.monotonic()
+                    ready = yield state
+                    now = time.monotonic()
+                    if now - asked_at < _SURELY_READY_S or self._is_ready(state):
+                        heard_at = now
+                        outside.close()
+                        is_outside = False
+                    elif now >= heard_at + limit_s:
+                        self.close()
+                        raise psycopg.OperationalError(f"no answer for {limit_s:g} s")
+                    elif now >= heard_at + _FORK_PATIENCE_S and not is_outside:
+                        outside.enter_context(only_waiting())
+                        is_outside = True
+                    state = gen.send(ready)
         except StopIteration as end:
             return end.value
+
+    def _is_ready(self, state: int) -> bool:
+        # Not every version of the driver tells truly why it resumes.
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.pgconn.socket, state)
+            return bool(selector.select(0))
 
 
 def new_engine(location: Location) -> sa.Engine:
@@ -104,7 +125,8 @@ def new_engine(location: Location) -> sa.Engine:
 
     @sa.event.listens_for(engine, "do_connect")
     def on_connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _Connection:
-        connection = _Connection.connect(*args, **options)
+        with only_waiting():
+            connection = _Connection.connect(*args, **options)
         connection.silence_s = _silence_s(own_s)
         return connection
 

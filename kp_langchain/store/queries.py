@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from kp_langchain.store.rows import clean_text
+from kp_langchain.store.rows import clean_name, clean_text
 from kp_langchain.store.tables import runs
 
 _UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
@@ -44,7 +44,7 @@ class Filter:
     def applied(self, select: sa.Select[Any]) -> sa.Select[Any]:
         """Return `select` with this filter's conditions."""
         if self.domain is not None:
-            select = select.where(_c.domain == clean_text(self.domain))
+            select = select.where(_c.domain == clean_name(self.domain))
         if self.decision is not None:
             select = select.where(_c.decision == clean_text(self.decision))
         if self.min_score is not None:
@@ -176,7 +176,7 @@ def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
 
 def exactly_or_beginning(wanted: str) -> tuple[str, bool]:
     """Return `wanted` without what every trace id begins with, and whether a UUID may begin so."""
-    uuid = clean_text(wanted.strip().lower()).removeprefix("kp:trace:")
+    uuid = clean_name(wanted.strip().lower().removeprefix("kp:trace:"))
     return uuid, _UUID_PREFIX.fullmatch(uuid) is not None
 
 

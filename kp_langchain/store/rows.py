@@ -5,17 +5,32 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.errors import StoreError
+from pydantic import BaseModel
+
+from kp_langchain._notices import warn_once
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.schema import ReasoningTrace
 
 # PostgreSQL takes no NUL in text, and no engine takes half of a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+# SQLite takes a thousand million bytes in a row, and PostgreSQL about as many in a value; a
+# character has up to four of them.
+_LONGEST_BODY_CHARS = 200_000_000
+_LONGEST_TEXT_CHARS = 1_000_000
+# What the text of a larger body is cut to, text by text.
+_LONGEST_TEXT_IN_LARGE_BODY_CHARS = 10_000
+_LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
+_DEEPEST = 200
+_MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
 
 def clean_text(text: str) -> str:
@@ -23,21 +38,64 @@ def clean_text(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def clean_json(value: Any) -> Any:
-    """Return `value` as JSON that every engine takes; NaN and infinity become null."""
+def clean_name(text: str) -> str:
+    """Return what an indexed column takes: `clean_text` of at most 500 characters."""
+    return clean_text(text[:_LONGEST_NAME_CHARS])
+
+
+def clean_json(value: Any, *, longest_text: int | None = None) -> Any:
+    """Return `value` as JSON that every engine takes; NaN and infinity become null.
+
+    What JSON cannot hold is left out, and a short note stands in its place: what holds itself, is
+    nested deeper than 200, is a number of thousands of digits, or cannot be read.
+
+    Args:
+        value: Anything.
+        longest_text: Texts of more characters are left out, too.
+    """
+    return _clean(value, longest_text, ())
+
+
+def _clean(value: Any, longest_text: int | None, inside: tuple[int, ...]) -> Any:
     if isinstance(value, str):
+        if longest_text is not None and len(value) > longest_text:
+            return f"[left out: {len(value)} characters]"
         return clean_text(value)
-    if value is None or isinstance(value, int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return (
+            value if _is_writable(value) else f"[left out: a number of {value.bit_length()} bits]"
+        )
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {_clean_key(key): clean_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [clean_json(item) for item in value]
     if isinstance(value, bytes | bytearray):
-        return clean_text(value.decode(errors="replace"))
-    return f"<{type(value).__name__}>"
+        return _clean(value.decode(errors="replace"), longest_text, inside)
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        return f"<{type(value).__name__}>"
+    if id(value) in inside:
+        return "[left out: it holds itself]"
+    if len(inside) >= _DEEPEST:
+        return f"[left out: nested deeper than {_DEEPEST}]"
+    inside = (*inside, id(value))
+    try:
+        if isinstance(value, dict):
+            return {
+                _clean_key(key): _clean(item, longest_text, inside) for key, item in value.items()
+            }
+        return [_clean(item, longest_text, inside) for item in value]
+    except Exception:  # noqa: BLE001 - somebody else's container
+        return f"[left out: a {type(value).__name__} that cannot be read]"
+
+
+def _is_writable(number: int) -> bool:
+    if number.bit_length() > _MOST_BITS:
+        return False
+    try:
+        str(number)
+    except ValueError:  # of fewer digits, where Python is told to be strict
+        return False
+    return True
 
 
 class JsonText(str):
@@ -52,11 +110,7 @@ def dumps(value: Any) -> str:
 
 
 def json_text(value: Any) -> JsonText:
-    """Return `value` as the compact JSON of `clean_json`, which only few values need.
-
-    Raises:
-        ValueError, RecursionError: It holds itself, or a number of thousands of digits.
-    """
+    """Return `value` as the compact JSON of `clean_json`, which only few values need."""
     try:
         text = _encode(value)
         text.encode()  # no half of a surrogate pair
@@ -70,24 +124,18 @@ def json_text(value: Any) -> JsonText:
 def row_of(scored: ScoredTrace) -> dict[str, Any]:
     """Return the row of the table `runs` for `scored`.
 
-    Raises:
-        StoreError: The trace cannot be written as JSON, because it holds itself or a number of
-            thousands of digits.
+    Values that no database takes are left out of the trace. One that is too large even then is not
+    kept, and its figures are.
     """
     trace, breakdown = scored.trace, scored.breakdown
     metadata = trace.metadata
-    try:
-        figures = json_text(breakdown.to_dict())
-        body = json_text(trace.model_dump(warnings=False)) if scored.keep_body else None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise StoreError(
-            f"trace {trace.id} cannot be written as JSON: {error}; leave it out, or clean it first"
-        ) from error
+    figures = json_text(breakdown.to_dict())
+    body = _body(trace) if scored.keep_body else None
     row = {
         "trace_id": trace.id.lower(),
-        "run_id": str(scored.run_id).lower(),
+        "run_id": clean_name(str(scored.run_id).lower()),
         "created_at": metadata.created_at,
-        "domain": metadata.task_domain,
+        "domain": clean_name(metadata.task_domain),
         "framework": metadata.framework,
         "agent_id": metadata.agent_id,
         "objective": trace.task.objective,
@@ -102,22 +150,59 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,
         "withheld": scored.withheld,
+        "task": scored.task,
     }
-    row = {
-        name: clean_text(value) if isinstance(value, str) else value for name, value in row.items()
-    }
+    row = {name: _column(value) for name, value in row.items()}
     expires_at = None
     if body is not None and scored.decision != "contributed" and scored.keep_days is not None:
-        expires_at = datetime.now(UTC) + timedelta(days=scored.keep_days)
+        with suppress(OverflowError):  # beyond the calendar's end is for good
+            expires_at = datetime.now(UTC) + timedelta(days=scored.keep_days)
     features = scored.features
     return row | {
         "breakdown": figures,
         "body": body,
         "body_expires_at": expires_at,
         "keep_days": scored.keep_days,
-        "task": scored.task,
         "features": None if features is None else json_text(dict(features)),
     }
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value[:_LONGEST_TEXT_CHARS])
+    if isinstance(value, float) and not math.isfinite(value):
+        return 0.0  # SQLite takes it for null
+    return value
+
+
+def _body(trace: ReasoningTrace) -> JsonText | None:
+    try:
+        data = trace.model_dump(warnings=False)
+    except (ValueError, TypeError, RecursionError):
+        data = _clean_model(trace).model_dump(warnings=False)
+    text = json_text(data)
+    if len(text) > _LONGEST_BODY_CHARS:
+        text = json_text(clean_json(data, longest_text=_LONGEST_TEXT_IN_LARGE_BODY_CHARS))
+    if len(text) <= _LONGEST_BODY_CHARS:
+        return text
+    warn_once(
+        "large body",
+        "a trace of %d characters is too large to be kept; its figures are stored without it",
+        len(text),
+    )
+    return None
+
+
+def _clean_model(model: BaseModel) -> BaseModel:
+    return model.model_copy(update={name: _clean_part(value) for name, value in model})
+
+
+def _clean_part(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _clean_model(value)
+    if isinstance(value, list) and all(isinstance(item, BaseModel) for item in value):
+        return [_clean_model(item) for item in value]
+    return value if isinstance(value, datetime) else clean_json(value)
 
 
 def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[str, Any]:
@@ -137,4 +222,5 @@ def contribution_of(row: dict[str, Any], registry: str, now: datetime) -> dict[s
 def _clean_key(key: object) -> str:
     if isinstance(key, str):
         return clean_text(key)
-    return str(key) if isinstance(key, int | float | None) else f"<{type(key).__name__}>"
+    writable = _is_writable(key) if isinstance(key, int) else isinstance(key, float | None)
+    return str(key) if writable else f"<{type(key).__name__}>"

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store.rows import clean_json, clean_text
+from kp_langchain.store.rows import clean_json, clean_name, clean_text
 
 if TYPE_CHECKING:
     from kp_langchain.store.traces import TraceStore
@@ -54,7 +54,7 @@ class Unscored:
         rows = [
             {
                 "trace_id": trace_id.lower(),
-                "run_id": clean_text(run_id),
+                "run_id": clean_name(run_id),
                 "queued_at": now,
                 "owner": owner,
                 "body": clean_json(body),

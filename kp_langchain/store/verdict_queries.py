@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.rows import clean_text, json_text
+from kp_langchain.store.rows import clean_name, clean_text, json_text
 from kp_langchain.store.tables import models, runs, verdicts
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def labelled(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
             said.c.success,
         )
         .join(said, sa.and_(said.c.trace_id == runs.c.trace_id, said.c.rank == 1))
-        .where(runs.c.domain == clean_text(domain), runs.c.features.is_not(None))
+        .where(runs.c.domain == clean_name(domain), runs.c.features.is_not(None))
         .order_by(runs.c.created_at, runs.c.trace_id)
     )
     return [dict(row._mapping) for row in connection.execute(select)]  # noqa: SLF001
@@ -105,7 +105,7 @@ def install_model(
     connection: sa.Connection, domain: str, body: dict[str, Any], now: datetime
 ) -> int:
     """Insert a model as the one in force, and return its version."""
-    domain = clean_text(domain)
+    domain = clean_name(domain)
     last = connection.scalar(
         sa.select(sa.func.max(models.c.version)).where(models.c.domain == domain)
     )
@@ -124,7 +124,7 @@ def install_model(
 
 def remove_model(connection: sa.Connection, domain: str) -> bool:
     """Take the model of a domain out of force; tell whether there was one."""
-    update = sa.update(models).where(models.c.domain == clean_text(domain), models.c.active)
+    update = sa.update(models).where(models.c.domain == clean_name(domain), models.c.active)
     return connection.execute(update.values(active=False)).rowcount > 0
 
 
@@ -134,7 +134,7 @@ def select_models(
     """Return models, by domain and version."""
     select = sa.select(models).order_by(models.c.domain, models.c.version)
     if domain is not None:
-        select = select.where(models.c.domain == clean_text(domain))
+        select = select.where(models.c.domain == clean_name(domain))
     if only_active:
         select = select.where(models.c.active)
     return [dict(row._mapping) for row in connection.execute(select)]  # noqa: SLF001

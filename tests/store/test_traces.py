@@ -6,10 +6,11 @@ import itertools
 import json
 import math
 import pickle
+import random
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from kp_langchain.errors import ConfigError, KPError, StoreError
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.store import TraceStore, default_store
+from kp_langchain.store import TraceStore, default_store, rows
 
 
 @pytest.fixture
@@ -111,16 +112,138 @@ def test_add_many_takes_nothing_and_iterators(store, scored):
 
 def test_a_batch_is_written_whole_or_not_at_all(store, scored):
     store.add(scored())
-    endless: dict = {}
-    endless["self"] = endless
     bad = scored()
-    bad.trace.steps[1].input = {"number": 10**5000}
-    with pytest.raises(StoreError, match=f"trace {bad.trace.id} cannot be written as JSON"):
+    bad.trace.outcome.__dict__["confidence"] = None
+    with pytest.raises(StoreError, match="cannot write"):
         store.add_many([scored(), bad, scored()])
-    bad.trace.steps[1].__dict__["input"] = endless
-    with pytest.raises(StoreError, match="cannot be written as JSON"):
-        store.add_many([scored(), bad])
     assert store.count() == 1
+
+
+class Unreadable(dict):
+    def items(self):
+        raise RuntimeError("not today")
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def endless():
+    value = {"a": 1}
+    value["self"] = [value]
+    return value
+
+
+ODD_VALUES = [
+    ({"number": 10**5000}, {"number": "[left out: a number of 16610 bits]"}),
+    ({"number": -(10**4000)}, {"number": -(10**4000)}),
+    ({10**5000: 1}, {"<int>": 1}),
+    ({"nested": Unreadable(a=1)}, {"nested": {"a": 1}}),
+]
+
+
+def with_input(one, value):
+    # As an integration may hand it over: what LangChain's events hold is cleaned before.
+    one.trace.steps[1].__dict__["input"] = value
+    return one
+
+
+@pytest.mark.parametrize(("value", "kept"), ODD_VALUES, ids=range(len(ODD_VALUES)))
+def test_what_no_database_takes_is_left_out_and_the_run_is_stored(store, scored, value, kept):
+    one = with_input(scored(content="the rest"), value)
+    store.add(one)
+    steps = store.get(one.trace.id).trace.steps
+    assert steps[1].input == kept
+    assert steps[0].content == "the rest"
+
+
+def test_a_value_that_holds_itself_is_written_up_to_there(store, scored):
+    one = with_input(scored(), endless())
+    store.add(one)
+    kept = store.get(one.trace.id).trace.steps[1].input
+    assert kept["a"] == 1
+    assert "[left out: it holds itself]" in json.dumps(kept)
+
+
+def test_json_is_cleaned_of_what_cannot_be_written():
+    assert rows.clean_json(endless()) == {"a": 1, "self": ["[left out: it holds itself]"]}
+    unreadable = "[left out: a Unreadable that cannot be read]"
+    assert rows.clean_json([1, Unreadable(a=1)]) == [1, unreadable]
+    same = [1]
+    assert rows.clean_json([same, same]) == [same, same]
+
+
+@pytest.mark.parametrize("depth", [150, 240, 300, 900, 5000, 100_000])
+def test_values_nested_at_any_depth_are_stored(store, scored, depth):
+    one = with_input(scored(), {"deep": nested(depth)})
+    store.add(one)
+    text = json.dumps(store.get(one.trace.id).trace.steps[1].input)
+    assert text.count("[") == depth + 1 or "[left out: nested deeper than 200]" in text
+
+
+def test_odd_values_among_unknown_fields_are_left_out_too(store, scored):
+    one = scored()
+    trace = one.trace.model_copy(update={"vendor": {"n": 10**5000}, "list": [endless()]})
+    store.add(replace(one, trace=trace, task="a\0b", threshold=math.nan))
+    run = store.get(one.trace.id)
+    assert run.threshold == 0.0
+    extra = run.trace.model_extra
+    assert extra["vendor"] == {"n": "[left out: a number of 16610 bits]"}
+    assert "[left out: it holds itself]" in json.dumps(extra["list"])
+
+
+def test_a_run_of_odd_values_spoils_no_other_of_its_batch(store, scored):
+    odd = with_input(scored(), {"number": 10**5000})
+    store.add_many([scored(), odd, scored()])
+    assert store.count() == 3
+
+
+def test_days_beyond_the_calendar_s_end_are_for_good(store, scored):
+    one = scored(score=0.1, keep_days=1e15)
+    store.add(one)
+    assert store.get(one.trace.id).kept_until is None
+    assert store.get(one.trace.id).kept
+
+
+def test_names_of_any_length_are_stored_and_found(store, scored):
+    # Of one kind of characters alone an index would make little, and take it.
+    drawn = random.Random(7)
+    name = "".join(chr(0x4E00 + drawn.randrange(20_000)) for _ in range(100_000))
+    one = scored(domain=name, run_id=name)
+    store.add(one)
+    assert store.get(one.trace.id).domain == name[:500]
+    assert store.count(domain=name) == 1
+    assert store.get(name) is not None
+
+
+class TestLargeBodies:
+    @pytest.fixture(autouse=True)
+    def small_limit(self, monkeypatch):
+        monkeypatch.setattr(rows, "_LONGEST_BODY_CHARS", 20_000)
+
+    def test_its_long_texts_are_left_out(self, store, scored):
+        one = scored(content="long " * 4000, tool_input={"short": "yes", "long": "x" * 10_001})
+        store.add(one)
+        steps = store.get(one.trace.id).trace.steps
+        assert steps[0].content == "[left out: 20000 characters]"
+        assert steps[1].input == {"short": "yes", "long": "[left out: 10001 characters]"}
+
+    def test_one_of_many_short_texts_leaves_its_figures(self, store, scored, caplog):
+        one = scored(tool_input={str(n): "x" * 100 for n in range(1000)})
+        store.add(replace(one), registry="https://kp.example")
+        run = store.get(one.trace.id)
+        assert (run.kept, run.trace, run.score) == (False, None, 0.7)
+        assert "is too large to be kept" in caplog.text
+        assert sum(store.outbox.counts().values()) == 0
+
+    def test_a_text_column_is_cut(self, store, scored):
+        one = scored()
+        one.trace.task.objective = "x" * 1_100_000
+        store.add(one)
+        assert store.get(one.trace.id).objective == "x" * 1_000_000
 
 
 def test_filters_order_and_pages_agree_with_a_plain_list(store, scored):

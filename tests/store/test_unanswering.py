@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
+import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
+from kp_langchain import _forksafe
 from kp_langchain.errors import StoreError
 from kp_langchain.store import TraceStore, database
+from tests import agents
 
 psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
 
@@ -32,14 +37,14 @@ def url(new_postgres_url) -> str:
 
 
 @contextmanager
-def frozen(*pids: int) -> Iterator[None]:
+def frozen(*pids: int) -> Iterator[pytest.MonkeyPatch]:
     """A block in which these processes do nothing, and a greeting is not awaited for long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "_GREETING_SILENCE_S", 3.0)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            yield patch
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
@@ -266,6 +271,55 @@ class TestFrozen:
             )
             assert len(rows.all()) == 10
         assert now[0] > 20.0
+
+
+class TestForks:
+    """Without an end of the waiting, each would take as long as a fork may wait: minutes here."""
+
+    @pytest.fixture(autouse=True)
+    def patient(self, monkeypatch):
+        monkeypatch.setattr(_forksafe, "_FORK_PATIENCE_S", 600.0)
+
+    def fork(self) -> float:
+        """Fork, and return for how many seconds that was held back."""
+        began = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # for forking beside threads
+            child = os.fork()
+        if child == 0:
+            os._exit(0)
+        took_s = time.monotonic() - began
+        assert os.waitpid(child, 0)[1] == 0
+        return took_s
+
+    def test_one_does_not_wait_for_a_frozen_server(self, url, postgres):
+        with TraceStore(url) as store:
+            handler = agents.handler(store=store)
+            agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
+            assert handler.flush(LONGEST_S)
+            with frozen(postmaster_of(postgres), session_of(store)) as patch:
+                patch.setattr(connections, "_GREETING_SILENCE_S", 300.0)
+                agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
+                assert not handler.flush(0.3)  # its writer waits
+                assert self.fork() < LONGEST_S
+            assert handler.flush(LONGEST_S)
+            assert store.count() == 2
+            handler.close()
+
+    def test_one_does_not_wait_for_a_file_that_another_writes(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 300)
+        with TraceStore(tmp_path / "x.db") as store:
+            handler = agents.handler(store=store)
+            agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
+            assert handler.flush(LONGEST_S)
+            with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
+                assert not handler.flush(0.3)
+                assert self.fork() < LONGEST_S
+            assert handler.flush(LONGEST_S)
+            assert store.count() == 2
+            handler.close()
 
 
 def test_a_migration_may_take_longer(url, monkeypatch):
