@@ -121,7 +121,7 @@ class Pipeline:
             self.tally, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
+        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
         policy = self.policy_for(domain)
         answer = story.last_thought if record.answer is None else record.answer
         success = looks_successful(
@@ -273,7 +273,7 @@ def build_trace(
                 "visibility": policy.visibility,
                 "privacy_level": level,
             },
-            "task": {"objective": redaction.text(objective, level)},
+            "task": {"objective": redaction.text(objective, level) or "(removed)"},
             "steps": [redaction.step(step, level) for step in story.steps],
             "outcome": {
                 "result_summary": redaction.text(record.error or answer, level),
