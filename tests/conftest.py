@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy  # noqa: ICN001,F401 - hypothesis trips over it while another thread imports it
 import pytest
 from hypothesis import HealthCheck, settings
 
