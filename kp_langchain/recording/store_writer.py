@@ -25,6 +25,7 @@ from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
 from kp_langchain.recording.time_limit import LateError
 from kp_langchain.recording.worker import Worker
+from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -333,6 +334,8 @@ class StoreWriter:
             log.debug("nothing can be claimed now: %s", told(error))
             self._claim_at = 0.0
             return
+        if len(left) >= MOST_CLAIMED:
+            self._claim_at = 0.0  # there may be more, for when the next run ends
         for trace_id, body in left:
             try:
                 draft = Draft.from_dict(body)

@@ -53,6 +53,7 @@ class Background:
     def __init__(self) -> None:
         self._ended = False
         self._has_exit_hook = False
+        self._undisturbed = Undisturbed()
         self._reset()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)
@@ -63,7 +64,7 @@ class Background:
 
     def submit(self, embedder: Embedder, text: str) -> Embedded | None:
         """Have `text` embedded; None if 1,000 texts wait already, or the process is ending."""
-        with self._lock:
+        with self._undisturbed, self._lock:  # in this order: a fork waits for whoever has the lock
             queue = self._queue(embedder)
             if queue is None or len(queue.waiting) >= _MOST_WAITING:
                 return None
@@ -97,7 +98,7 @@ class Background:
         Returns:
             False if it is still loading. True, too, if the process is ending and nothing loads.
         """
-        with self._lock:
+        with self._undisturbed, self._lock:
             queue = self._queues.get(id(origin(embedder)))
             load = None if queue is None else queue.load
             if load is None:

@@ -6,7 +6,6 @@ Whoever wrote one scores it. When its process is gone, the next one that uses th
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
 # Whether a process of another machine lives cannot be told; its runs are scored long before that.
 _GIVEN_UP_AFTER = timedelta(minutes=15)
-_MOST_AT_ONCE = 200
+MOST_CLAIMED = 200
+"""So many are taken over at once."""
 
 
 class Unscored:
@@ -69,7 +69,7 @@ class Unscored:
         """Take over what processes that are gone have left.
 
         Returns:
-            Trace ids and drafts, the oldest first; 200 at most.
+            Trace ids and drafts, the oldest first; at most `MOST_CLAIMED`.
         """
         from kp_langchain.store import unscored_queries
 
@@ -80,7 +80,7 @@ class Unscored:
             owners = unscored_queries.owners(connection)
             gone = [owner for owner in owners if is_alive(owner) is False]
             return unscored_queries.claim(
-                connection, gone, now - _GIVEN_UP_AFTER, this_process(), now, _MOST_AT_ONCE
+                connection, gone, now - _GIVEN_UP_AFTER, this_process(), now, MOST_CLAIMED
             )
 
     def remove(self, trace_id: str) -> None:
@@ -104,6 +104,8 @@ def _named(pid: int) -> str:
 
 @cache
 def _host() -> str:
+    import socket
+
     return clean_text(socket.gethostname()).replace("|", "_")
 
 

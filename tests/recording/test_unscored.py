@@ -189,3 +189,18 @@ def test_nothing_secret_is_written_before_the_score(tmp_path: Path) -> None:
     assert seen
     assert SECRET.encode() not in seen[0]
     assert b"REDACTED" in seen[0]
+
+
+def test_what_is_too_much_at_once_is_taken_over_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kp_langchain.store.unscored.MOST_CLAIMED", 2)
+    monkeypatch.setattr("kp_langchain.recording.store_writer.MOST_CLAIMED", 2)
+    with TraceStore("runs.db") as store:
+        store.unscored.add((f"kp:trace:{at}", "r", {"trace": 7}) for at in range(5))
+        with store._writing() as connection:
+            connection.execute(sa.update(unscored).values(owner=f"{this_process()}, before"))
+        watching = handler(store=store)
+        for left in (3, 1, 0):
+            assert watching.flush(300)
+            assert store.unscored.count() == left

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 HEAD = """
 import os, threading
 from kp_langchain import _forksafe
-from kp_langchain._forksafe import Undisturbed, only_waiting
+from kp_langchain._forksafe import Undisturbed
 _forksafe._FORK_PATIENCE_S = 3600  # a fork that waits in vain never ends
 forking, inside, go = threading.Event(), threading.Event(), threading.Event()
 os.register_at_fork(before=forking.set)
@@ -86,6 +86,7 @@ with short, long: print("free")
 
 def test_a_fork_does_not_wait_for_a_thread_that_only_waits(run_python):
     script = """
+from kp_langchain._forksafe import only_waiting
 first, second = Undisturbed(), Undisturbed()
 def work():
     with first, second:

@@ -144,7 +144,9 @@ def test_the_gate_stands_where_it_stands_without_novelty(model):
 def test_the_log_record_has_the_share(model, caplog):
     from tests.agents import handler, searching
 
-    watching = handler(scorer=Scorer(embedder=model, latency_budget_ms=None))
+    scorer = Scorer(embedder=model, latency_budget_ms=None)
+    scorer.load()
+    watching = handler(scorer=scorer)
     with caplog.at_level(logging.INFO, logger="kp_langchain"):
         searching().invoke({"messages": [("user", CHINESE * 9)]}, {"callbacks": [watching]})
         watching.flush()
