@@ -70,7 +70,6 @@ def stored() -> str:
     with TraceStore("runs.db") as store:
         watching = handler(
             HOSTILE, store=store, policy=DomainPolicy(threshold=0), objective=lambda _: HOSTILE,
-            agent_id=f"kp:agent:{HOSTILE}",
         )  # fmt: skip
         asked = {"messages": [("user", HOSTILE)]}
         searching().invoke(asked, {"callbacks": [watching]})

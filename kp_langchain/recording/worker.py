@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain._notices import told, warn_once
+from kp_langchain._outside import came_from_outside
 from kp_langchain.recording import process_ends
 from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
@@ -96,7 +97,9 @@ class Worker:
             )
             thread.start()
             self._thread = thread
-        except RuntimeError:  # the interpreter is ending: `wait` runs the jobs
+        except RuntimeError as error:  # the interpreter is ending: `wait` runs the jobs
+            if came_from_outside(error):
+                raise
             log.debug("no thread can be started any more")
         finally:
             self._starting.release()
