@@ -69,8 +69,8 @@ def stored() -> str:
     """The id of a run in `runs.db` whose every text is hostile."""
     with TraceStore("runs.db") as store:
         watching = handler(
-            HOSTILE, store=store, policy=DomainPolicy(threshold=0), objective=lambda _: HOSTILE,
-        )  # fmt: skip
+            HOSTILE, store=store, policy=DomainPolicy(threshold=0), objective=lambda _: HOSTILE
+        )
         asked = {"messages": [("user", HOSTILE)]}
         searching().invoke(asked, {"callbacks": [watching]})
         scored = watching.last()

@@ -35,6 +35,7 @@ MAX_ALL_ITEMS = 1000  # of a value, with what stands in its items
 MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
 _SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
 _STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
+_NO_COMMAND = (dict, list, str, type(None))
 _FIELDS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
 _WRITES_ALL = (BaseException.__str__, KeyError.__str__)  # whatever the exception was given
@@ -149,6 +150,10 @@ def text_size(value: object) -> int:
 def _plain(value: object, room: list[int], depth: int) -> Any:
     """See `plain`; `room` is for how many more characters and items there is."""
     room[1] -= 1
+    if type(value) is str:  # what most are
+        text = clip(value, max(room[0], 0))
+        room[0] -= len(text)
+        return text
     try:
         return _readable(value, room, depth)
     except BaseException as error:  # somebody else's value, which may do anything
@@ -376,25 +381,41 @@ def _items(value: object, depth: int) -> Iterator[object]:
         yield from _items(value.update, depth + 1)  # type: ignore[attr-defined]
 
 
-@contained(None)
 def attribute(value: object, name: str) -> Any:
     """An attribute of a user's value; None where it has none."""
-    return getattr(value, name, None)
+    try:
+        return getattr(value, name, None)
+    except BaseException as error:  # somebody else's value, which may do anything
+        if came_from_outside(error):
+            raise
+        return None
 
 
 @contained(False)
+def _is_command(value: object) -> bool:
+    return hasattr(value, "update") and hasattr(value, "resume") and hasattr(value, "goto")
+
+
 def is_command(value: object) -> bool:
     """Whether `value` is a LangGraph `Command`."""
-    return hasattr(value, "update") and hasattr(value, "resume") and hasattr(value, "goto")
+    return type(value) not in _NO_COMMAND and _is_command(value)
 
 
 def _is_block(item: object) -> bool:
     return isinstance(item, str) or (isinstance(item, MAPPING) and "type" in item)
 
 
-@contained("")
 def message_text(message: object, limit: int) -> str:
     """The text and reasoning of a message; signatures, images and the like are left out."""
+    try:
+        return _text_of(message, limit)
+    except BaseException as error:  # somebody else's message
+        if came_from_outside(error):
+            raise
+        return ""
+
+
+def _text_of(message: object, limit: int) -> str:
     text = content_text(getattr(message, "content", None), limit)
     extra = getattr(message, "additional_kwargs", None)
     reasoning = extra.get("reasoning_content") if isinstance(extra, MAPPING) else None

@@ -143,7 +143,7 @@ class Pipeline:
         self, record: RunRecord, story: Story, redaction: Redactor
     ) -> tuple[Draft, Judge | None]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = redaction.text(record.domain, "aggregated") if record.domain else self.domain
+        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
         domain = self.domain if redaction.failed else domain
         policy = self.policy_for(domain)
         level = policy.privacy_level
@@ -460,7 +460,7 @@ def build_trace(
                 "visibility": policy.visibility,
                 "privacy_level": level,
             },
-            "task": {"objective": redaction.text(objective, level)},
+            "task": {"objective": redaction.text(objective, level) or "(removed)"},
             "steps": [redaction.step(step, level) for step in story.steps],
             "outcome": {
                 "result_summary": redaction.text(record.error or answer, level),

@@ -177,25 +177,37 @@ class RunRecord:
             self.mark(mark, call)
 
 
-@contained("")
 def text_in(metadata: Mapping[str, Any], key: str) -> str:
     """The text that a run's metadata hold under `key`; "" if they hold none."""
     found = metadata.get(key)
-    return found if isinstance(found, str) else ""
+    return "" if found is None else found if type(found) is str else _text(found)
 
 
-@contained(None)
+@contained("")
+def _text(value: object) -> str:
+    return str.__str__(value) if isinstance(value, str) else ""
+
+
 def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
     """The LangGraph thread that a run's metadata name, as text."""
     found = metadata.get("thread_id")
-    if found is None:
-        return None
-    large = isinstance(found, int) and found.bit_length() > _SHORT_BITS
-    text = hex(found) if large else as_text(found, _LONG_ID_CHARS)
+    if found is None or (type(found) is str and len(found) <= NAME_CHARS):
+        return found
+    return _short_id(found)
+
+
+@contained(None)
+def _short_id(found: object) -> str:
+    if isinstance(found, int) and found.bit_length() > _SHORT_BITS:
+        text = hex(found)  # Python refuses to write it in decimals
+    else:
+        text = as_text(found, _LONG_ID_CHARS)
     # Two long ids may begin alike.
     return text if len(text) <= NAME_CHARS else sha256(text.encode(errors="replace")).hexdigest()
 
 
 def short_name(name: object) -> str:
     """The name of a run or tool, cut where it is none that anybody would read."""
+    if type(name) is str and len(name) <= NAME_CHARS:
+        return name
     return clip(name, NAME_CHARS) if isinstance(name, str) else ""

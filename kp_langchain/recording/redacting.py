@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kp_langchain.redaction.rules import Rules
 
 UNREDACTABLE = "[REDACTED:failed]"
+_NOTHING_LEFT = "(removed)"  # a tool has a name
 
 
 def cleaned(value: Any) -> Any:
@@ -93,7 +94,9 @@ class Redactor:
         if "content" in out:
             out["content"] = self.text(out["content"], level)
         if "tool" in out:  # its keys are ours, its values the run's
-            out["tool"] = {key: self.text(text, level) for key, text in out["tool"].items()}
+            out["tool"] = {
+                key: self.text(text, level) or _NOTHING_LEFT for key, text in out["tool"].items()
+            }
         if "input" in out:
             whole = self._redact(out["input"], level)
             out["input"] = plain(

@@ -7,6 +7,7 @@ import json
 from collections import UserString, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -463,3 +464,21 @@ def test_an_outcome_function_is_given_the_steps_of_a_run_beyond_its_bound(
     given_: list[FinishedRun] = []
     scored: ScoredTrace = run(searching(), outcome=given_.append)
     assert len(given_[0].steps) == len(scored.trace.steps) == 4
+
+
+def test_a_redactor_that_leaves_nothing_costs_the_texts_only() -> None:
+    watching = handler(redactor=lambda text: "")
+    config: Any = {"callbacks": [watching], "metadata": {"kp_domain": "finance"}}
+    searching().invoke(ASK, config)
+    scored = watching.last(60)
+    assert scored is not None, watching.stats()
+    assert scored.trace.task.objective == "(removed)"
+    assert scored.trace.metadata.task_domain == "default"
+
+
+def test_objects_inside_objects_are_written_to_a_bound() -> None:
+    value: Any = "x"
+    for _ in range(12):
+        value = Slotted([SimpleNamespace(inner=[value] * 300)] * 300)
+    assert len(json.dumps(plain({"a": value}, 4000))) < 20_000
+    assert len(error_text(ValueError(value), 4000)) <= 4000

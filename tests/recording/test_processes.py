@@ -98,7 +98,7 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
                 mine = handler("child", store=store)
                 searching().invoke(ASK, {"callbacks": [mine]})
                 searching().invoke(ASK, {"callbacks": [watching]})
-                code = 0 if mine.flush(300) else 2
+                code = 0 if mine.flush(300) and watching.flush(300) else 2
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, 0)

@@ -219,10 +219,13 @@ def test_an_interruption_at_any_point_leaves_a_sound_recorder(error: type[BaseEx
     by_point: dict[int, dict[str, int]] = {}
     for point in range(1, points + 1):
         watching, raised = handler(), []
-        with handled(raising(error, raised)), suppress(error):
-            at_point(point, partial(by_hand, watching))
-            # A run may have fewer points than the one that was counted.
-            assert not raised, f"swallowed at point {point} of {points}"
+        with handled(raising(error, raised)):
+            try:
+                at_point(point, partial(by_hand, watching))
+            except error:
+                pass
+            else:  # what a thread does meanwhile may make it a point more or less
+                assert not raised, f"swallowed at point {point} of {points}"
         by_hand(watching)
         assert watching.flush(60), point
         by_point[point] = stats = watching.stats()
