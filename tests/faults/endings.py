@@ -99,6 +99,8 @@ def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, text=True, stdout=output, stderr=output,
             start_new_session=True,
+            # What runs in the background of a script ignores SIGINT, and hands that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         try:
             yield process
