@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from kp_langchain.store.tables import unscored
 
 _c = unscored.c
+# Building it anew would take longer than executing it.
+_REMOVE = sa.delete(unscored).where(_c.trace_id == sa.bindparam("gone"))
 
 
 def count(connection: sa.Connection) -> int:
@@ -21,12 +24,15 @@ def count(connection: sa.Connection) -> int:
 
 def add(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows; one whose trace is there already stays as it is."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    insert: Any = dialect.insert(unscored)
-    connection.execute(
-        insert.on_conflict_do_nothing(index_elements=[_c.trace_id]),
-        sorted(rows, key=lambda row: str(row["trace_id"])),
-    )
+    ordered = sorted(rows, key=lambda row: str(row["trace_id"]))
+    connection.execute(_insert(connection.dialect.name), ordered)
+
+
+@cache
+def _insert(dialect: str) -> Any:
+    """The statement of `add`, which takes longer to build than to execute."""
+    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(unscored)
+    return insert.on_conflict_do_nothing(index_elements=[_c.trace_id])
 
 
 def owners(connection: sa.Connection) -> list[str]:
@@ -54,4 +60,4 @@ def claim(
 
 def remove(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     """Delete the rows of these traces."""
-    connection.execute(sa.delete(unscored).where(_c.trace_id.in_(trace_ids)))
+    connection.execute(_REMOVE, [{"gone": trace_id} for trace_id in trace_ids])
