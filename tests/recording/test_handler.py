@@ -445,8 +445,8 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
         def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
             runs = list(scored)
             for one in runs:
-                if one.trace.metadata.task_domain == "code":
-                    one.trace.steps[0].input = {"n": 10**5000}
+                if getattr(one.trace.metadata, "task_domain", "code") == "code":
+                    one.trace.__dict__["metadata"] = None
             super().add_many(runs, registry=registry)
 
     with Unwritable(tmp_path / "runs.db") as store:
