@@ -149,7 +149,14 @@ def _store(database: str | None) -> Finding:
         with TraceStore(database) as store:
             if is_missing(store):
                 return Finding("store", f"{store.location}, not there yet; the first run makes it")
-            return Finding("store", f"{store.location}, {store.count():,} runs")
+            waiting = store.unscored.count()
+            more = (
+                f"; {waiting:,} more wait to be scored, by their process or, when that is gone, by "
+                "the next that records here"
+            )
+            return Finding(
+                "store", f"{store.location}, {store.count():,} runs{more if waiting else ''}"
+            )
     except KPError as error:
         return Finding("store", str(error), broken=True)
 

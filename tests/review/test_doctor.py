@@ -79,6 +79,13 @@ def test_the_store_that_is_there_is_opened(onnx: str) -> None:
     assert row(done.stdout, "settings").startswith(str(Path("kp.toml").absolute()))
 
 
+def test_runs_that_wait_for_their_score_are_told(onnx: str) -> None:
+    with TraceStore("runs.db") as store:
+        store.unscored.add([("kp:trace:1", "r", {})])
+    said = row(cli("doctor", "--database", "runs.db", KP_EMBEDDING_MODEL=onnx).stdout, "store")
+    assert "0 runs; 1 more wait to be scored" in said
+
+
 def test_a_store_that_cannot_be_opened_is_broken(onnx: str) -> None:
     Path("runs.db").write_bytes(b"this is no database, and long enough to be seen as none" * 30)
     done = cli("doctor", "--database", "runs.db", KP_EMBEDDING_MODEL=onnx)
