@@ -16,11 +16,11 @@ from tests.agents import ASK, agent, asearch, call, handler, say, searching
 from tests.loopback_registry import LoopbackRegistry
 
 pytest.importorskip("starlette")
-from starlette.applications import Starlette  # noqa: E402
-from starlette.requests import Request  # noqa: E402
-from starlette.responses import PlainTextResponse  # noqa: E402
-from starlette.routing import Route  # noqa: E402
-from starlette.testclient import TestClient  # noqa: E402
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 POLICY = DomainPolicy(threshold=0.0, visibility="network")
 KEY = "kp_0123456789abcdef0123456789abcdef"
