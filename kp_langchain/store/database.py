@@ -17,7 +17,7 @@ from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
-from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE
+from kp_langchain.store.tables import SCHEMA_VERSION, VERSION_TABLE, metadata
 
 _BUSY_TIMEOUT_S = 10
 _LOOK_AGAIN_S = 0.01
@@ -28,7 +28,13 @@ _WRITES = "kp_writes"
 # Alembic's context is one for the whole process.
 _upgrading = ForkSafeLock()
 
-_SCHEMA = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
+# As Alembic makes it.
+_VERSIONS = sa.Table(
+    VERSION_TABLE,
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +207,7 @@ def _postgres_engine(location: Location) -> sa.Engine:
 def _version(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
-    version: str | None = connection.scalar(sa.select(_SCHEMA.c.version_num))
+    version: str | None = connection.scalar(sa.select(_VERSIONS.c.version_num))
     return version
 
 
@@ -216,12 +222,18 @@ def _migrate(engine: sa.Engine, location: Location) -> None:
                 f"the trace store at {location} has schema version {version}, and this kp-langchain"
                 f" knows versions up to {SCHEMA_VERSION}; upgrade it: pip install -U kp-langchain"
             )
-        if version is None and sa.inspect(connection).has_table("runs"):
+        if version is not None:
+            _upgrade(connection, location)
+            return
+        if sa.inspect(connection).has_table("runs"):
             raise StoreError(
                 f"the database at {location} has a table 'runs' that is not kp-langchain's; "
                 "give it a database of its own"
             )
-        _upgrade(connection, location)
+        # The same tables as the migrations make, without the 0.1 s that Alembic takes to import.
+        metadata.create_all(connection)
+        _VERSIONS.create(connection)
+        connection.execute(_VERSIONS.insert().values(version_num=SCHEMA_VERSION))
 
 
 @contextmanager
@@ -238,7 +250,6 @@ def _alone(connection: sa.Connection) -> Iterator[None]:
 
 
 def _upgrade(connection: sa.Connection, location: Location) -> None:
-    # Alembic costs about 0.3 s to import, so a database that is up to date never gets here.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError

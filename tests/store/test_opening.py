@@ -17,7 +17,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError, StoreError
@@ -91,34 +94,70 @@ def test_making_a_store_opens_nothing(url, tmp_path):
     store.close()
 
 
-def test_sqlalchemy_waits_for_the_first_use_and_alembic_for_a_migration(url):
+def test_sqlalchemy_waits_for_the_first_use_and_alembic_for_a_migration(url, tmp_path):
     program = """
         store = TraceStore(sys.argv[1])
         before = "sqlalchemy" in sys.modules
-        store.add(scored())
+        store.count()
         store.close()
         print(before, "sqlalchemy" in sys.modules, "alembic" in sys.modules)
     """
+    (tmp_path / "store").mkdir(exist_ok=True)
+    make_older(url, "0001")
     assert finish(start(program, url)) == "False True True"
     assert finish(start(program, url)) == "False True False"
 
 
-def test_the_migrations_make_the_tables_that_the_code_knows(url):
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-    from alembic.script import ScriptDirectory
+def test_a_new_database_does_not_wait_for_alembic(url):
+    # What finishes while it is made exists in memory only.
+    program = """
+        store = TraceStore(sys.argv[1])
+        store.add(scored())
+        print("alembic" in sys.modules)
+    """
+    assert finish(start(program, url)) == "False"
 
-    from kp_langchain.store import tables
 
-    with TraceStore(url) as store:
-        assert store.count() == 0
+def schema_of(engine: sa.Engine) -> dict[str, object]:
+    """What the database says of its tables, in their columns' order."""
+    inspector = sa.inspect(engine)
+    return {
+        table: [
+            [(one["name"], str(one["type"]), one["nullable"]) for one in columns],
+            inspector.get_pk_constraint(table),
+            inspector.get_foreign_keys(table),
+            sorted(inspector.get_unique_constraints(table), key=str),
+            sorted(inspector.get_check_constraints(table), key=str),
+            sorted(inspector.get_indexes(table), key=str),
+        ]
+        for (_, table), columns in inspector.get_multi_columns().items()
+    }
+
+
+def version_in(engine: sa.Engine) -> str | None:
+    with engine.connect() as connection:
+        options = {"version_table": tables.VERSION_TABLE}
+        return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def test_a_new_database_is_as_the_migrations_make_it(url, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    make_older(url, "head")
     engine = engine_of(url)
+    migrated = schema_of(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "version_table": tables.VERSION_TABLE}
         )
         assert compare_metadata(context, tables.metadata) == []
-        assert context.get_current_revision() == tables.SCHEMA_VERSION
+    assert version_in(engine) == tables.SCHEMA_VERSION
+    everything = sa.MetaData()
+    everything.reflect(engine)
+    everything.drop_all(engine)
+    with TraceStore(url) as store:
+        assert store.count() == 0
+    assert schema_of(engine) == migrated
+    assert version_in(engine) == tables.SCHEMA_VERSION
     engine.dispose()
     scripts = ScriptDirectory(str(Path(tables.__file__).parent / "migrations"))
     assert scripts.get_heads() == [tables.SCHEMA_VERSION]
@@ -149,14 +188,18 @@ def test_a_newer_database_is_left_alone(url, scored):
         assert store.count() == 1
 
 
-def make_older(url: str, version: str, row: dict[str, object]) -> None:
-    """Leave a database as the migrations up to `version` made it, with one run in it."""
+def make_older(url: str, version: str, row: dict[str, object] | None = None) -> None:
+    """Leave a database as the migrations up to `version` made it, perhaps with one run in it."""
     config = Config()
     config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
     engine = engine_of(url)
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, version)
+    if row is None:
+        engine.dispose()
+        return
+    with engine.begin() as connection:
         known = {column["name"] for column in sa.inspect(connection).get_columns("runs")}
         written = {
             name: json.loads(value) if isinstance(value, JsonText) else value
