@@ -182,6 +182,9 @@ class KPCallbackHandler(BaseCallbackHandler):
         )
         self._tally = self._recorder.tally
         self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
+        if kept_in is not None and not self._disabled:
+            # Runs that finish while a thread imports it would be lost if the process is killed.
+            kept_in.load_drivers()
         self._to_send = partial(arguments.to_send, given, kept_in)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
@@ -503,8 +506,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             self._hears_graphs = hear_graph_events(self)
         if self._writer is not None and self._opened_in != os.getpid():
             self._opened_in = os.getpid()
-            # Opening a store takes half a second: as a rule less than a run, which waits for it
-            # in memory otherwise, and is lost if the process is killed.
+            # By the time this run ends it is open, and the run need not wait for that in memory.
             self._writer.start(self._adopt)
         self._recorder.chain_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs

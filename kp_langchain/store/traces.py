@@ -97,6 +97,14 @@ class TraceStore:
         vars(self).update(state)
         self._begin()
 
+    def load_drivers(self) -> None:
+        """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
+        from kp_langchain.store import database, unscored_queries  # noqa: F401
+
+        if self._location.path is None:
+            with suppress(ImportError):  # opening it says what to install
+                from kp_langchain.store import postgres  # noqa: F401
+
     def add(self, scored: ScoredTrace, *, registry: str | None = None) -> None:
         """Write one scored run, in place of an earlier one with the same trace id.
 

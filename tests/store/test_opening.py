@@ -108,6 +108,18 @@ def test_sqlalchemy_waits_for_the_first_use_and_alembic_for_a_migration(url, tmp
     assert finish(start(program, url)) == "False True False"
 
 
+def test_a_handler_loads_the_drivers_before_its_first_run(url, tmp_path):
+    # A run that finishes while they are loaded is lost if the process is killed.
+    program = """
+        from kp_langchain import KPCallbackHandler
+        KPCallbackHandler(store=sys.argv[1])
+        driver = "psycopg" if "postgresql" in sys.argv[1] else "sqlite3"
+        print("sqlalchemy" in sys.modules, driver in sys.modules)
+    """
+    assert finish(start(program, url)) == "True True"
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_new_database_does_not_wait_for_alembic(url):
     # What finishes while it is made exists in memory only.
     program = """
