@@ -367,12 +367,12 @@ class Pipeline:
         if judge_it is None:
             return reports
         try:
-            answer = self._call(judge_it)
+            # What it returns may be a mapping of its own kind, which takes its time, too.
+            report = self._call(lambda: self._read_report(OUTCOME_FUNCTION, judge_it()))
         except BaseException as error:  # noqa: BLE001 - the caller's function
             name = name_of(self.outcome)
             self._trouble("outcome_errors", f"the outcome function ({name}) failed", error)
             return reports
-        report = self._read_report(OUTCOME_FUNCTION, answer)
         if report is not None:
             # Reported through the handler, as it may be later: that comes before the function.
             at = 1 if draft.reported and draft.reported.source != OUTCOME_EVENT else 0

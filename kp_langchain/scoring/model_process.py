@@ -17,11 +17,13 @@ import json
 import logging
 import os
 import queue
+import selectors
 import signal
 import subprocess
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,11 +38,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# A process that was asked and keeps silent for so long is frozen: a text takes milliseconds.
+_SILENCE_S = 30
+_SILENCE_PER_TEXT_S = 1
+_MOST_BYTES = 1 << 16
+
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 
 class ModelProcessEndedError(EmbedderError):
-    """The process that runs the embedding model has ended, or cannot be started."""
+    """The process that runs the embedding model has ended, is frozen, or cannot be started."""
 
 
 def load(model: type[LocalModel], wanted: str | None) -> Loaded | None:
@@ -90,9 +97,14 @@ class _ModelProcess:
         arguments = json.dumps({"model": home, "wanted": wanted, "barred": barred})
         with _STARTING:
             theirs_in, self._requests = os.pipe()
+            if os.name == "posix":
+                os.set_blocking(self._requests, False)  # who reads it may be frozen
             answers, theirs_out = os.pipe()
-            self._answers = os.fdopen(answers, "rb", closefd=False)
-            self._close = weakref.finalize(self, _close, self._requests, answers)
+            self._answers = answers
+            self._received = bytearray()
+            self._pid: int | None = None
+            self._silence_s: int | None = None  # while it loads, it may download something
+            self._close = weakref.finalize(self, _close, self._requests, self._answers)
             self._close.atexit = False  # runs that end with this process are still to be scored
             _ALL.add(self)
             try:
@@ -126,6 +138,7 @@ class _ModelProcess:
             if os.name == "posix":
                 self._process.wait()  # it goes into the background at once: see `serve`
             answer = self._answer()
+        self._pid = answer["pid"]
         return Loaded(
             self._embed,
             self._unreadable_share if answer["tells_unreadable"] else None,
@@ -138,19 +151,21 @@ class _ModelProcess:
         import numpy as np
 
         with only_waiting():
-            answer = self._ask(embed=texts)
+            answer = self._ask(len(texts), embed=texts)
         return np.frombuffer(answer["bytes"], dtype=np.float32).reshape(answer["shape"])
 
     def _unreadable_share(self, text: str) -> float:
         with only_waiting():
-            share: float = self._ask(unreadable_share=text)["share"]
+            share: float = self._ask(1, unreadable_share=text)["share"]
         return share
 
-    def _ask(self, **request: object) -> dict[str, Any]:
+    def _ask(self, texts: int, **request: object) -> dict[str, Any]:
         line = json.dumps(request).encode() + b"\n"
+        self._silence_s = _SILENCE_S + _SILENCE_PER_TEXT_S * texts
         try:
             left = memoryview(line)
             while left:
+                self._wait_for(self._requests, selectors.EVENT_WRITE)
                 left = left[os.write(self._requests, left) :]
         except BaseException as error:
             self._close()
@@ -176,12 +191,47 @@ class _ModelProcess:
         return answer
 
     def _read(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._answers.readline())
+        while (end := self._received.find(b"\n") + 1) == 0:
+            self._receive()
+        answer: dict[str, Any] = json.loads(self._take(end))
         if "bytes" in answer:
-            count, answer["bytes"] = answer["bytes"], self._answers.read(answer["bytes"])
-            if len(answer["bytes"]) < count:
-                raise EOFError
+            answer["bytes"] = self._take(answer["bytes"])
         return answer
+
+    def _take(self, count: int) -> bytes:
+        while len(self._received) < count:
+            self._receive()
+        taken = bytes(self._received[:count])
+        del self._received[:count]
+        return taken
+
+    def _receive(self) -> None:
+        self._wait_for(self._answers, selectors.EVENT_READ)
+        part = os.read(self._answers, _MOST_BYTES)
+        if not part:
+            raise EOFError
+        self._received += part
+
+    def _wait_for(self, pipe: int, event: int) -> None:
+        """Wait until a pipe can be read or written.
+
+        Raises:
+            ModelProcessEndedError: The process kept silent for too long, and was ended.
+        """
+        if self._silence_s is None or os.name != "posix":  # Windows cannot wait for pipes
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, event)
+            # Not by the clock, which goes on while this process is frozen together with that one.
+            for _ in range(self._silence_s):
+                if selector.select(1.0):
+                    return
+        if self._pid is not None:
+            with suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)  # or it would keep its memory for ever
+        raise ModelProcessEndedError(
+            f"the process that runs the embedding model has not answered for {self._silence_s} s"
+        )
 
     def forget(self) -> None:
         """Close this process's ends of the pipes."""
@@ -242,7 +292,12 @@ def serve() -> None:
         answers.fail(error)
         os._exit(0)
     tells_unreadable = loaded.unreadable_share is not None
-    answers.send(name=loaded.name, backend=loaded.backend, tells_unreadable=tells_unreadable)
+    answers.send(
+        name=loaded.name,
+        backend=loaded.backend,
+        tells_unreadable=tells_unreadable,
+        pid=os.getpid(),
+    )
     while True:
         request = requests.get()
         try:

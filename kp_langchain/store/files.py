@@ -70,6 +70,15 @@ def identity(path: Path) -> Identity | None:
     return status.st_dev, status.st_ino
 
 
+def _entry(path: Path) -> Identity | None:
+    """Return the identity of what lies at `path` itself, be it a link."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class OpenFiles:
     """The files of an open SQLite database, as they are when this is made.
 
@@ -79,11 +88,12 @@ class OpenFiles:
         path: The database's path; its log and index lie beside it.
     """
 
-    __slots__ = ("_log_and_index", "_may_be_new", "_path", "database")
+    __slots__ = ("_entry", "_log_and_index", "_may_be_new", "_path", "database")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.database = identity(path)
+        self._entry = _entry(path)
         self._log_and_index = {beside: identity(beside) for beside in _log_and_index(path)}
         self._may_be_new = False
 
@@ -112,6 +122,8 @@ class OpenFiles:
             return "was deleted or moved"
         if (status.st_dev, status.st_ino) != self.database:
             return "was replaced by another file"
+        if _entry(self._path) != self._entry:  # the log is named after where a link leads now
+            return "was moved and replaced by a link"
         if status.st_size == 0:  # which a database never is
             return "was emptied"
         return None
@@ -120,13 +132,16 @@ class OpenFiles:
     def log_is_lost_otherwise(self) -> bool:
         """Whether what the open log holds is to be copied from it, because nobody else will."""
         # Where somebody has begun another log for the same database, ours is out of date.
-        log = next(iter(self._log_and_index))
+        log, log_now = next(iter(self._log_and_index)), _log_and_index(self._path)[0]
+        if log != log_now and identity(self._path) == self.database:
+            return not log_now.exists()
         return self._what_befell_database() is not None or not log.exists()
 
     def remove_orphans(self) -> None:
         """Delete log and index if they lie beside another database now, which they would damage."""
         with _alone_in(self._path.parent):
-            if identity(self._path) in (None, self.database):
+            is_another = identity(self._path) not in (None, self.database)
+            if not is_another and _log_and_index(self._path) == list(self._log_and_index):
                 return
             for beside, before in self._log_and_index.items():
                 if before is not None and identity(beside) == before:

@@ -32,6 +32,16 @@ class _HangingEmbedder:
         raise OSError
 
 
+class _HangingMapping(dict[str, Any]):
+    def __init__(self, end: threading.Event) -> None:
+        super().__init__(success=True)
+        self._end = end
+
+    def __iter__(self) -> Any:
+        self._end.wait()
+        return super().__iter__()
+
+
 class _HangingScorer(Scorer):
     end: threading.Event
 
@@ -48,6 +58,11 @@ def _scorer(end: threading.Event) -> Scorer:
 HANGING: dict[str, tuple[Callable[[threading.Event], dict[str, Any]], str, str]] = {
     "outcome": (
         lambda end: {"outcome": lambda _: end.wait() and None},
+        "outcome_errors",
+        "<lambda>",
+    ),
+    "what outcome returns": (
+        lambda end: {"outcome": lambda _: _HangingMapping(end)},
         "outcome_errors",
         "<lambda>",
     ),

@@ -247,6 +247,34 @@ while model_processes(): time.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize(
+    "ask", ["scorer.score(trace)", "scorer.evaluate_many([large] * 300).__next__()"]
+)
+def test_a_frozen_process_of_a_model_is_not_waited_for_for_ever(ask, onnx_script, run_python):
+    """What it is asked may be more than the pipe to it holds."""
+    done = run_python(
+        onnx_script
+        + f"""
+from kp_langchain.scoring import model_process
+large = trace.model_copy(deep=True)
+large.task.objective = "o " * 5000
+scorer.load()
+print(scorer.evaluate(trace).novelty_source)
+(pid,) = model_processes()
+os.kill(pid, signal.SIGSTOP)
+model_process._SILENCE_S, model_process._SILENCE_PER_TEXT_S = 1, 0
+try: print({ask}.novelty_source)
+except Exception as error: print(type(error).__name__)
+while model_processes(): time.sleep(0.01)  # nor does it keep its memory
+"""
+    )
+    first, asked = done.stdout.splitlines()
+    assert first == "empty cache"
+    assert asked.endswith("ModelProcessEndedError")
+    assert "has not answered for 1 s" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("timeout_s", [0, 0.2, None])
 @pytest.mark.parametrize("end", ["pass", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_process_of_a_model_ends_with_its_host(end, timeout_s, onnx_script, run_python):

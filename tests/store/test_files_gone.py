@@ -153,6 +153,17 @@ class TestWhileAHandlerWrites:
         record(recording, 1)
         assert len(said()) == 1
 
+    def test_it_is_moved_and_a_link_to_it_takes_its_place(self, recording, store, path, said):
+        elsewhere = path.parent.parent / "moved.db"
+        path.rename(elsewhere)
+        path.symlink_to(elsewhere)
+        record(recording, 5)
+        assert committed(elsewhere) == store.count() == 7
+        (line,) = said()
+        assert "was moved and replaced by a link" in line
+        # SQLite would take the log for one of a file that is put there.
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+
     def test_what_is_no_database_takes_its_place(self, recording, store, path, said):
         letter = "Dear reader, this is a letter. " * 100
         path.with_name("letter").write_text(letter)
