@@ -28,3 +28,8 @@ def hear_graph_events(handler: KPCallbackHandler) -> bool:
             _graph_kinds[cls] = type(cls.__name__, (cls, base), about)
         handler.__class__ = _graph_kinds[cls]
     return True
+
+
+def without_graph_events(kind: type) -> type:
+    """Return the class that `kind` was made of, which other processes can import."""
+    return kind.__bases__[0] if kind in _graph_kinds.values() else kind

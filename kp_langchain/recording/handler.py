@@ -27,7 +27,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
-from kp_langchain.recording.graph_events import hear_graph_events
+from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
 from kp_langchain.recording.pipeline import Judge, Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
@@ -135,6 +135,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__()
+        others = set(vars(self))
         arguments.check(
             domain=domain,
             scorer=scorer,
@@ -211,16 +212,24 @@ class KPCallbackHandler(BaseCallbackHandler):
             redactor=redactor,
             tally=self._tally,
         )
+        self._own = frozenset({*vars(self), "_own"} - others)
 
     # ---------------------------------------------------------------- copies
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default pickle asks for the handler's present class, which may be made for LangGraph.
+        return _new, (without_graph_events(type(self)),), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         # To another process (spawn, joblib, Ray) it travels as its arguments, passwords and keys in
-        # them included; what was left to the settings is up to the settings there.
-        return self._to_send()
+        # them included; what was left to the settings is up to the settings there. What a subclass
+        # has besides goes with it.
+        others = {name: value for name, value in vars(self).items() if name not in self._own}
+        return {"arguments": self._to_send(), "others": others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        KPCallbackHandler.__init__(self, **state)
+        vars(self).update(state["others"])
+        KPCallbackHandler.__init__(self, **state["arguments"])
 
     def __copy__(self) -> Self:
         return self
@@ -664,6 +673,10 @@ async def _in_a_thread(function: Callable[[], object]) -> None:
         await asyncio.get_running_loop().run_in_executor(pool, function)
     finally:
         pool.shutdown(wait=False)
+
+
+def _new(kind: type[KPCallbackHandler]) -> KPCallbackHandler:
+    return kind.__new__(kind)
 
 
 def _as_uuid(run: UUID | str) -> UUID | None:

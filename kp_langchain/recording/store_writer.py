@@ -373,13 +373,14 @@ class StoreWriter:
         return answers[0]
 
     def _finish(self, timeout_s: float) -> None:
-        if self.wait(timeout_s) or not self.waiting:
-            return
-        log.warning(
-            "%d scored runs and verdicts could not be kept in %s before exit and are lost",
-            self.waiting,
-            self.location,
-        )
+        self.wait(timeout_s)
+        lost = self.waiting + len(self._drafts)
+        if lost:
+            log.warning(
+                "%d finished runs and verdicts could not be kept in %s before exit and are lost",
+                lost,
+                self.location,
+            )
 
 
 def _try_again(reference: weakref.ref[StoreWriter]) -> None:

@@ -56,6 +56,7 @@ class Worker:
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._under_way: list[Job] = []
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._caller.reset()
@@ -65,6 +66,11 @@ class Worker:
     def waiting(self) -> int:
         """Jobs not begun yet."""
         return self._jobs.qsize()
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs not done yet."""
+        return self._jobs.qsize() + len(self._under_way)
 
     @property
     def _running(self) -> bool:
@@ -93,7 +99,10 @@ class Worker:
                 return
             process_ends.watch(finish)
             thread = threading.Thread(
-                target=_work, args=(self._jobs, self._section), name=self._name, daemon=True
+                target=_work,
+                args=(self._jobs, self._under_way, self._section),
+                name=self._name,
+                daemon=True,
             )
             thread.start()
             self._thread = thread
@@ -142,11 +151,13 @@ class Worker:
             yield
 
 
-def _work(jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
+def _work(jobs: queue.SimpleQueue[Job | None], under_way: list[Job], section: Undisturbed) -> None:
     with own_thread():
         while (job := jobs.get()) is not None:
+            under_way.append(job)
             with section:
                 _run(job)
+            under_way.clear()
             del job  # it may be what holds the worker
 
 
@@ -179,15 +190,16 @@ def finish(timeout_s: float | None = None) -> None:
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
     unscored = 0
+    score = {intake, *_lanes.values()}  # what a store has not written, it counts itself
     for worker in sorted(_workers, key=lambda one: one is not intake):
         begun = worker._thread is not None or worker.waiting  # noqa: SLF001 - same module
-        if begun and not worker.wait(max(0.0, until - time.monotonic())):
-            unscored += max(1, worker.waiting)
+        if begun and not worker.wait(max(0.0, until - time.monotonic())) and worker in score:
+            unscored += max(0, worker.unfinished - 1)  # without the one that was waited for
     if unscored:
         log.warning(
-            "%d finished runs were not scored within %.0f s of exit; those with a store are scored "
-            "by the next process that uses it. Call handler.flush() before the program ends, or "
-            "raise exit_timeout_s",
+            "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
+            "scored by the next process that uses it. Call handler.flush() before the program "
+            "ends, or raise exit_timeout_s",
             unscored,
             limit_s,
         )

@@ -38,6 +38,18 @@ def play(watching: KPCallbackHandler) -> str:
     return scored.trace.id
 
 
+class Counting(KPCallbackHandler):
+    """A handler with an attribute and an event of its own."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(store="runs.db", scorer=Scorer(embedder=None))
+        self.count = 0
+
+    def on_text(self, text: str, **_: Any) -> None:
+        self.count += self.step
+
+
 def lenient(_: object) -> dict[str, Any]:
     return {"success": True, "confidence": 0.75}
 
@@ -60,6 +72,31 @@ def test_a_handler_is_sent_with_each_task_of_a_pool() -> None:
         ids = list(pool.map(play, [sent] * 4))
     with TraceStore("runs.db") as store:
         assert {run.trace_id for run in store.runs()} == set(ids)
+
+
+def test_a_handler_that_has_heard_a_graph_is_sent_as_before() -> None:
+    sent = handler(store="runs.db")
+    before = pickle.dumps(sent)
+    searching().invoke(ASK, {"callbacks": [sent]})
+    assert sent.flush(60)
+    assert pickle.dumps(sent) == before
+    with ProcessPoolExecutor(1, mp_context=SPAWN) as pool:
+        pool.submit(play, sent).result(600)
+    with TraceStore("runs.db") as store:
+        assert store.count() == 2
+
+
+def test_a_handler_of_a_subclass_arrives_with_what_it_has_besides() -> None:
+    sent = Counting(3)
+    searching().invoke(ASK, {"callbacks": [sent]})
+    sent.on_text("")
+    arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301
+    assert type(arrived) is Counting
+    arrived.on_text("")
+    assert (arrived.step, arrived.count) == (3, 6)
+    searching().invoke(ASK, {"callbacks": [arrived]})
+    assert arrived.flush(60)
+    assert arrived.stats()["scored"] == 1
 
 
 def test_what_was_left_to_the_settings_is_up_to_those_of_the_other_process() -> None:

@@ -73,6 +73,25 @@ def test_exit_is_not_held_up_for_ever() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_what_is_lost_at_exit_is_said_and_counted() -> None:
+    """The outcome function hangs, and the store has taken nothing."""
+    Path("no_folder").touch()
+    done = python(
+        """
+        import threading
+        from kp_langchain.recording import worker
+        hangs = handler(store="no_folder/runs.db", outcome=lambda _: threading.Event().wait())
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [hangs]})
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(600)
+        worker.exit_timeout_s = 0.05
+        """
+    )
+    assert "3 finished runs were not scored" in done.stderr
+    assert "3 finished runs and verdicts could not be kept in" in done.stderr
+
+
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
     python(
         """
