@@ -19,11 +19,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
 from kp_langchain.recording import process_ends
@@ -132,14 +131,8 @@ class Worker:
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """Call a function of somebody else's from a job of this worker; see `Caller.call`."""
-        with self.only_waiting():
+        with only_waiting():
             return self._caller.call(function, timeout_s)
-
-    @contextmanager
-    def only_waiting(self) -> Iterator[None]:
-        """A block in which the job under way waits for others, so that a fork need not wait."""
-        with self._section.lifted():
-            yield
 
 
 def _work(jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
@@ -186,8 +179,8 @@ def finish(timeout_s: float | None = None) -> None:
     if unscored:
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those with a store are scored "
-            "by the next process that uses it. Call handler.flush() before the program ends, or "
-            "raise exit_timeout_s",
+            "by the next process that records into it. Call handler.flush() before the program "
+            "ends, or raise exit_timeout_s",
             unscored,
             limit_s,
         )
