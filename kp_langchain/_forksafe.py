@@ -71,15 +71,6 @@ class Undisturbed:
     def patience_s(self) -> float:
         return _FORK_PATIENCE_S if self._patience_s is None else self._patience_s
 
-    @contextmanager
-    def lifted(self) -> Iterator[None]:
-        """A block inside the block for which no fork waits."""
-        self.__exit__()
-        try:
-            yield
-        finally:
-            self.__enter__()
-
 
 @contextmanager
 def only_waiting() -> Iterator[None]:

@@ -144,8 +144,9 @@ class Settings(BaseSettings):
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
             user's data folder.
         embedding_model: Folder or name of an embedding model; None for all-MiniLM-L6-v2.
-        latency_budget_ms: Milliseconds that scoring one run may take. While the embedding model
-            is loading, novelty is 0.5 rather than waited for any longer.
+        latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
+            waits for a model that is loading, up to 30 s from its first run on; where that takes
+            longer, novelty is 0.5.
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.

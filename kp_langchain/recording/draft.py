@@ -1,8 +1,8 @@
 """`Draft`: a finished run as it stands on disk until it is scored.
 
 It is written before the run is scored, so that a process that dies in between costs a score and not
-a run: whoever uses the store next scores it. So all that scoring needs is in it, and nothing that
-redaction would remove.
+a run: the next process that records into the store scores it. So all that scoring needs is in it,
+and nothing that redaction would remove.
 """
 
 from __future__ import annotations

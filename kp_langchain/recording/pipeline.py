@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, only_waiting
 from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
@@ -239,7 +239,7 @@ class Pipeline:
         log_scored(scored)
         if self.on_scored is not None:
             if self.writer is not None:
-                with self.lane.only_waiting():
+                with only_waiting():
                     self.writer.settle()  # it may read the store, or take its time
             try:
                 self._call(partial(self.on_scored, scored))
@@ -358,7 +358,7 @@ class Pipeline:
     def _calibrated(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
         if self.writer is None:
             return None
-        with self.lane.only_waiting():
+        with only_waiting():
             return self.writer.confidence(domain, features)
 
     def _reports(self, draft: Draft, judge_it: Judge | None) -> list[tuple[str, Report]]:

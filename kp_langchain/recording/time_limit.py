@@ -1,4 +1,4 @@
-"""Calls functions of somebody else's with a time limit, on a thread that is left behind when late.
+"""Calls functions of somebody else's with a time limit, on a thread that is abandoned when late.
 
 Nothing else can be done with a function that does not return: Python ends no thread from outside.
 """
@@ -126,7 +126,7 @@ class Caller:
             self._line = None
             self._hanging.append(line)
             line.calls.put(None)
-            raise LateError(f"it took longer than {timeout_s:g} s and is left behind")
+            raise LateError(f"it took longer than {timeout_s:g} s and is abandoned")
         if call.error is not None:
             raise call.error
         return cast("Result", call.result)

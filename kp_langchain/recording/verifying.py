@@ -87,7 +87,7 @@ class Verifiers:
         except BusyError as error:
             self._warn("verifiers_skipped", source, str(error))
         except TimeoutError:
-            late = f"took longer than {self.timeout_s:g} s and is left behind"
+            late = f"took longer than {self.timeout_s:g} s and is abandoned"
             self._warn("verifier_timeouts", source, late)
         except BaseException as error:  # noqa: BLE001 - the caller's function
             name = type(error).__name__

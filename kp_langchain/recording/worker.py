@@ -19,11 +19,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
 from kp_langchain.recording import process_ends
@@ -51,7 +50,8 @@ class Worker:
         self._section = Undisturbed()
         self._caller = Caller(name)
         self._reset()
-        _workers.add(self)
+        with _workers_lock:
+            _workers.add(self)
 
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
@@ -141,14 +141,8 @@ class Worker:
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """Call a function of somebody else's from a job of this worker; see `Caller.call`."""
-        with self.only_waiting():
+        with only_waiting():
             return self._caller.call(function, timeout_s)
-
-    @contextmanager
-    def only_waiting(self) -> Iterator[None]:
-        """A block in which the job under way waits for others, so that a fork need not wait."""
-        with self._section.lifted():
-            yield
 
 
 def _work(jobs: queue.SimpleQueue[Job | None], under_way: list[Job], section: Undisturbed) -> None:
@@ -190,16 +184,20 @@ def finish(timeout_s: float | None = None) -> None:
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
     unscored = 0
-    score = {intake, *_lanes.values()}  # what a store has not written, it counts itself
-    for worker in sorted(_workers, key=lambda one: one is not intake):
+    with _lanes_lock:
+        lanes = set(_lanes.values())  # what a store has not written, it counts itself
+    with _workers_lock:
+        workers = sorted(_workers, key=lambda one: one is not intake)
+    for worker in workers:
         begun = worker._thread is not None or worker.waiting  # noqa: SLF001 - same module
-        if begun and not worker.wait(max(0.0, until - time.monotonic())) and worker in score:
+        in_time = not begun or worker.wait(max(0.0, until - time.monotonic()))
+        if not in_time and (worker is intake or worker in lanes):
             unscored += max(0, worker.unfinished - 1)  # without the one that was waited for
     if unscored:
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
-            "scored by the next process that uses it. Call handler.flush() before the program "
-            "ends, or raise exit_timeout_s",
+            "scored by the next process that records into it. Call handler.flush() before the "
+            "program ends, or raise exit_timeout_s",
             unscored,
             limit_s,
         )
@@ -214,6 +212,7 @@ at_finish: dict[str, Callable[[float], None]] = {}
 """What else `finish` does, in this order; each is given the seconds left."""
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_workers_lock = ForkSafeLock()
 _lanes: weakref.WeakValueDictionary[Hashable, Worker] = weakref.WeakValueDictionary()
 _recent_lanes: deque[Worker] = deque(maxlen=_LANES_KEPT)
 _lanes_lock = ForkSafeLock()

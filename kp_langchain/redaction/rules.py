@@ -26,6 +26,7 @@ KEY_CHARS_MIN = 16
 _NAME_CHARS_MAX = 128
 _LONGEST_SEARCH_S = 1.0
 _PAUSE_S = 60.0
+_LONGEST_SHOWN_CHARS = 80
 # Between a name and its value, in text: `=`, `:`, `is`, and a flag's blank.
 _LEADS_TO = re.compile(
     r"(?:\\{0,40}[\"'`])?"
@@ -74,9 +75,6 @@ class _Pattern:
                     _PAUSE_S,
                 )
         raise SlowPatternError(self._text[:_LONGEST_SHOWN_CHARS])
-
-
-_LONGEST_SHOWN_CHARS = 80
 
 
 def _readable(pattern: str) -> str:

@@ -114,9 +114,12 @@ class Registry:
     def __repr__(self) -> str:
         return f"Registry({self._url!r}, api_key={'***' if self._key else None})"
 
-    def __reduce__(self) -> tuple[partial[Registry], tuple[()]]:
+    def __reduce__(self) -> tuple[partial[Registry], tuple[str]]:
         # To another process it travels as its arguments, the key among them, as a SecretStr.
-        return (partial(type(self), self._url, api_key=self._key, timeout_s=self._timeout_s), ())
+        again = partial(
+            type(self), api_key=self._key, agent_id=self._agent_id, timeout_s=self._timeout_s
+        )
+        return (again, (self._url,))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Registry):

@@ -40,12 +40,6 @@ class StoredKey(NamedTuple):
     agent_id: str
 
 
-def stored_key(url: str) -> SecretStr | None:
-    """Return the key stored for the registry at `url`, or None; raises what `stored` does."""
-    found = stored(url)
-    return None if found is None else found.api_key
-
-
 def stored(url: str) -> StoredKey | None:
     """Return the key stored for the registry at `url`, with its agent, or None.
 

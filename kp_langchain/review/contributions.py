@@ -278,7 +278,7 @@ def register(
         typer.Option(metavar="URL", help="The registry; by default the one of the settings."),
     ] = None,
     replace_key: Annotated[
-        bool, typer.Option("--replace", help="Also in place of the key of another agent.")
+        bool, typer.Option("--replace", help="Replace a stored key of another agent.")
     ] = False,
 ) -> None:
     """Obtain a key for a registry and store it in a file that only you can read.

@@ -17,6 +17,8 @@ _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
 _LONGEST_CSV_LINE_CHARS = 1 << 20
+_TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
+_NO_CSV = '"x"x\n'  # stands for what is not read of a row that is too long
 
 
 class Label(NamedTuple):
@@ -114,9 +116,6 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
                 yield place, dict(zip(names, row, strict=False))
 
 
-_TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
-
-
 class _CsvLines:
     """The lines of a CSV file; a row that is too long is not held in memory.
 
@@ -146,9 +145,6 @@ class _CsvLines:
             self.too_long = True
             part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
         return _NO_CSV if self.too_long else line
-
-
-_NO_CSV = '"x"x\n'
 
 
 def _id_in(fields: Mapping[str, object]) -> str:

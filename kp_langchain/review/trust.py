@@ -18,10 +18,10 @@ def trust(
     listed: Annotated[bool, typer.Option("--list", help="List what is trusted.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Trust it no more.")] = False,
 ) -> None:
-    """Let all count that the kp.toml of a folder says, as long as it stays as it is now.
+    """Trust the kp.toml of a folder as it is now: all that it says counts until it is changed.
 
-    Without this, nothing of it counts that can send, redirect, un-redact or load code. Read it
-    before: it can send your runs, and your key for a registry, wherever it says.
+    Without this, nothing in it counts that can send, redirect, un-redact or load code. Read it
+    first: it can send your runs, and your key for a registry, wherever it says.
     """
     from kp_langchain import trusted
     from kp_langchain.config_files import FILE_NAME, content_of, restricted_keys

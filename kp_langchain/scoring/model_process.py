@@ -130,7 +130,7 @@ class _ModelProcess:
         """Wait for the model, and return it.
 
         Raises:
-            MissingExtraError: sentence-transformers is not installed.
+            MissingExtraError: What runs the model is not installed.
             ModelLoadError: The model cannot be found, downloaded or loaded.
             ModelProcessEndedError: The process has ended.
         """

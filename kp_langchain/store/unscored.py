@@ -1,6 +1,7 @@
 """`Unscored`: finished runs that wait on disk for their score, and whose they are.
 
-Whoever wrote one scores it. When its process is gone, the next one that uses the store does.
+Whoever wrote one scores it. When its process is gone, the next one that records into the
+store does.
 """
 
 from __future__ import annotations

@@ -149,14 +149,16 @@ def test_cloudpickle_sends_any_function() -> None:
 
 
 def test_a_store_and_a_registry_arrive_with_what_they_need_to_connect() -> None:
-    registry = Registry("http://127.0.0.1:9", api_key="kp_" + "0" * 32, timeout_s=3.0)
+    registry = Registry(
+        "http://127.0.0.1:9", api_key="kp_" + "0" * 32, agent_id="kp:agent:desk", timeout_s=3.0
+    )
     sent = handler(store=TraceStore("runs.db"), registry=registry)
     arrived = pickle.loads(pickle.dumps(sent))  # noqa: S301
     again = pickle.loads(pickle.dumps(registry))  # noqa: S301
     assert again == registry
     assert "0" * 32 not in repr(again)
     searching().invoke(ASK, {"callbacks": [arrived]})
-    assert arrived.flush(60)
+    assert arrived.last(60).trace.metadata.agent_id == "kp:agent:desk"
     with TraceStore("runs.db") as store:
         assert store.count() == 1
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry.credentials import key_file, save_key, stored_key
+from kp_langchain.registry.credentials import key_file, save_key, stored
 
 HERE = "https://registry.example"
 ELSEWHERE = "https://other.example/api"
@@ -23,6 +23,11 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs the modes of POSIX 
 
 def key(number: int = 0) -> SecretStr:
     return SecretStr(f"kp_hunter2_{number}")
+
+
+def stored_key(url: str) -> SecretStr | None:
+    entry = stored(url)
+    return entry and entry.api_key
 
 
 def mode(path: Path) -> int:
