@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -471,9 +472,19 @@ def play_end(name: str, folder: Path) -> Account:
     )
 
 
+def play_once(name: str) -> Account:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return play_end(name, Path(folder))
+        except UnexpectedEndError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return Account(note="did not end as it was to")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print what each way of ending loses.")
     parser.add_argument("--times", type=int, default=50, help="processes per way")
+    parser.add_argument("--at-once", type=int, default=1, help="so many play side by side")
     parser.add_argument("--only", default="", help="part of a way's name")
     parser.add_argument("--embedder", action="store_true", help="with the embedding model")
     options = parser.parse_args()
@@ -485,13 +496,9 @@ def main() -> None:
     for name in (one for one in ENDS if options.only in one):
         total = Account()
         began = time.perf_counter()
-        for _ in range(options.times):
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    total.add(play_end(name, Path(folder)))
-                except UnexpectedEndError as error:
-                    print(f"{name}: {error}", file=sys.stderr)
-                    total.note = "did not end as it was to"
+        with ThreadPoolExecutor(options.at_once) as pool:
+            for account in pool.map(play_once, [name] * options.times):
+                total.add(account)
         clean = clean and not total.doubled and (name in ABRUPT or not total.lost)
         cells = [
             name, options.times, total.finished, total.stored, total.lost, total.doubled,
