@@ -124,7 +124,7 @@ class Labelling:
         for one in verdicts:
             if isinstance(one, Unreadable):
                 self.skipped += 1
-                _tell(f"{one.place}: {one.why}")
+                _tell(printable(f"{one.place}: {one.why}"))
                 continue
             try:
                 changes = self._write(one)
@@ -132,7 +132,7 @@ class Labelling:
                 if not one.place:
                     raise
                 self.unknown += 1
-                _tell(f"{one.place}: {error}")
+                _tell(printable(f"{one.place}: {error}"))
                 continue
             for change in changes:
                 self._show(change)
