@@ -26,10 +26,10 @@ from pydantic import (
     SecretStr,
     ValidationError,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -138,7 +138,7 @@ class Settings(BaseSettings):
 
     Of a `kp.toml` in the working folder that the user has not trusted (`kp-langchain trust`), what
     can send, redirect, un-redact or load code does not count, and a warning says so. Nor do its
-    policies for domains whose runs may be sent.
+    policies for domains whose runs may be sent. What it has redacted is added to what the user has.
 
     Args:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
@@ -291,7 +291,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say where settings come from, first one first."""
-        return init_settings, *(InitSettingsSource(settings_cls, dict(v)) for _, v in _below.get())
+        return init_settings, *(_AsSpelt(settings_cls, values) for _, values in _below.get())
 
     @property
     def api_key_registry(self) -> str | None:
@@ -321,9 +321,9 @@ class Settings(BaseSettings):
         if trusting != policy:
             warn_once(
                 f"policy of {domain}",
-                "runs of domain %s may be sent, so what a file that is not trusted says of its "
-                "policy does not count; see kp-langchain doctor",
-                domain,
+                "runs of %s may be sent, so what a file that is not trusted says of their policy "
+                "does not count; see kp-langchain doctor",
+                f"domain {domain}" if domain else "any domain",
             )
         return trusting
 
@@ -369,6 +369,27 @@ class Settings(BaseSettings):
         origins = trusting._origins  # noqa: SLF001 - of this class
         default = origins.get(("", field), "the default")
         return origins.get((domain, field), default) if domain else default
+
+
+class _AsSpelt(PydanticBaseSettingsSource):
+    """A layer whose keys count in their own spelling alone.
+
+    Pydantic's source for this takes `REGISTRY_URL` for `registry_url`. What a file may not say is
+    looked for by name, so a key of another spelling has to be an unknown one.
+    """
+
+    def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return a field's value and the key it is under; never one that is still to be parsed."""
+        del field
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return all that the layer says."""
+        return dict(self._values)
 
 
 _Layer = tuple[str, Mapping[str, Any]]
@@ -448,7 +469,7 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
         return f"{place}: {said}{others if fault['type'] == 'extra_forbidden' else ''}"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = list(fields) if len(within) == 1 else _WEIGHTS
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        near = difflib.get_close_matches(str(location[-1]).lower(), known, n=1)
         right = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         return f"{place}: unknown key; {right}"
     if field not in fields or (field == "weights" and fault["type"] == "value_error"):

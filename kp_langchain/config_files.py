@@ -30,6 +30,8 @@ _LONGEST_BYTES = 1 << 20
 # What the rows of `restricted` say in full.
 _TOP = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
 _SENT = ("org", "network")
+# As texts, what pydantic takes for false.
+_SWITCHES_ON = ("false", "f", "0", "off", "no", "n")
 _SHOWN_KEYS = 12
 
 
@@ -137,7 +139,20 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
         if file.refused:
             _warn(file)
         files.append(file)
+    if len(files) > 1 and not files[0].standing.counts_whole:
+        _add_redaction(files[0].values, files[1].values)
     return tuple(files)
+
+
+def _add_redaction(values: dict[str, Any], own: dict[str, Any]) -> None:
+    """Let what a folder's file has redacted be added to what the user has, and replace none."""
+    theirs, users = values.get("redaction"), own.get("redaction")
+    if not (isinstance(theirs, dict) and isinstance(users, dict)):
+        return
+    for key, kind in (("names", list), ("patterns", dict)):
+        if isinstance(theirs.get(key), kind) and isinstance(users.get(key), kind):
+            more, known = theirs[key], users[key]
+            theirs[key] = known + more if kind is list else more | known
 
 
 def content_of(path: Path) -> bytes:
@@ -174,6 +189,9 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for key in _TOP:
         if isinstance(values.get(key), str):
             yield (key,)
+    disabled = values.get("disabled", True)
+    if disabled == 0 or str(disabled).lower() in _SWITCHES_ON:
+        yield ("disabled",)
     redaction = values.get("redaction")
     if isinstance(redaction, dict):
         if isinstance(redaction.get("allow"), list):
@@ -230,14 +248,17 @@ def _place(path: Path, standing: Standing, name: str | None = None) -> _Place:
 def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
     """Return what a file holds, and whether others may write it; both of the one opened file."""
     # Does not wait for the other end of a pipe that somebody left there.
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) if regular else 0
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             if regular:
                 raise OSError("it is no regular file")
-            content = BufferedReader(file).read(_LONGEST_BYTES + 1)
+            if stat.S_ISFIFO(status.st_mode):  # the next handler would find it empty
+                raise OSError("it is a pipe, which can be read only once")
+            reader = BufferedReader(file)
+            content = reader.read(_LONGEST_BYTES + 1) or b""
+            reader.detach()
         else:
             content = file.read(min(status.st_size, _LONGEST_BYTES) + 1)
     if len(content) > _LONGEST_BYTES:

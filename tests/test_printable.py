@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -105,8 +107,21 @@ def test_no_command_shows_a_terminal_what_it_would_obey(stored, words):
     assert "Traceback" not in done.stderr
     for line in (done.stdout + done.stderr).split("\n"):
         assert line.isprintable(), line
+        # What was typed may be repeated as it is; what a run brought stays within its line.
+        assert any(HOSTILE in word for word in words) or not line.startswith("ERROR forged")
     if "--json" in words and done.stdout:
         assert [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names")
+def test_neither_what_a_file_of_verdicts_holds_nor_its_name_forges_a_line(stored):
+    name = "a\nERROR forged.jsonl"
+    Path(name).write_text(json.dumps({"id": HOSTILE, "success": True}) + "\n[]\n")
+    done = cli("label", "--from", name, KP_DATABASE_URL="runs.db")
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
+        "a ERROR forged.jsonl:1",
+        "a ERROR forged.jsonl:2",
+    ]
 
 
 def test_json_holds_the_texts_as_they_are(stored):

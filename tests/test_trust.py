@@ -96,6 +96,50 @@ def test_no_run_and_no_key_goes_where_a_folder_says(folder, monkeypatch):
     assert "bob@" not in trace.model_dump_json()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'REGISTRY_URL = "https://evil.example.org"',
+        'Database_url = "x.db"',
+        'API_KEY = "kp_evil"',
+        'embedding_Model = "model"',
+        'Agent_Id = "kp:agent:evil"',
+        'DEFAULTS = { visibility = "network" }',
+        'Domains = { finance = { visibility = "network" } }',
+        'REDACTION = { allow = ["(?s).+"] }',
+        'Defaults = { visibility = "network" }\ndefaults = { threshold = 0 }',
+    ],
+)
+def test_no_other_spelling_of_a_key_counts(folder, text):
+    (folder / "kp.toml").write_text(text)
+    with pytest.raises(ConfigError, match="unknown key; did you mean"):
+        Settings()
+
+
+def test_a_folder_adds_to_what_the_user_redacts_and_takes_nothing_away(folder, own, monkeypatch):
+    own.write_text('[redaction]\nnames = ["staff id"]\npatterns = { ticket = "TICK-[0-9]{6}" }\n')
+    (folder / "kp.toml").write_text(
+        '[redaction]\nnames = ["desk"]\npatterns = { ticket = "x{9}", room = "R[0-9]{3}" }\n'
+    )
+    rules = Settings().redaction
+    assert rules.names == ["staff id", "desk"]
+    assert rules.patterns == {"ticket": "TICK-[0-9]{6}", "room": "R[0-9]{3}"}
+    monkeypatch.setenv("KP_CONFIG", "kp.toml")  # from here on it is the user's word
+    assert Settings().redaction.names == ["desk"]
+    assert Settings().redaction.patterns["ticket"] == "x{9}"
+
+
+@pytest.mark.parametrize("off", ["false", "0", '"no"', "0.0"])
+def test_a_folder_does_not_switch_on_what_the_user_switched_off(folder, own, off, caplog):
+    own.write_text("disabled = true\n")
+    (folder / "kp.toml").write_text(f"disabled = {off}\n")
+    assert Settings().disabled
+    assert "does not count: disabled; " in caplog.text
+    own.write_text("")
+    (folder / "kp.toml").write_text("disabled = true\n")
+    assert Settings().disabled
+
+
 @pytest.mark.parametrize("how", ["trusted", "named", "own", "environment", "argument"])
 def test_it_counts_from_whoever_is_the_user(folder, own, how, monkeypatch, caplog):
     url, arguments = "https://registry.example.org", {}
@@ -256,6 +300,17 @@ class TestOddFiles:
         os.mkfifo(folder / "kp.toml")
         with pytest.raises(ConfigError, match=r"kp\.toml cannot be read: it is no regular file"):
             Settings()
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+    def test_a_pipe_that_is_named_is_refused_because_it_can_be_read_once_only(
+        self, folder, monkeypatch
+    ):
+        os.mkfifo(folder / "pipe")
+        monkeypatch.setenv("KP_CONFIG", "pipe")
+        with pytest.raises(ConfigError, match=r"pipe \(named by KP_CONFIG\) .*: it is a pipe"):
+            Settings()
+        monkeypatch.setenv("KP_CONFIG", os.devnull)
+        assert Settings().registry_url is None
 
     def test_a_large_file_is_not_read(self, folder):
         (folder / "kp.toml").write_bytes(b"#" * (2 << 20))

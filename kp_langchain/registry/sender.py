@@ -21,6 +21,7 @@ from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain._notices import told, warn_once
+from kp_langchain.gate import may_leave
 from kp_langchain.registry import pace
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.client import ANONYMOUS, Registry
@@ -221,6 +222,9 @@ class Sender:
             read = self._outbox.next_pending(self._registry.url)
             if read is None:
                 return None
+            if _is_to_be_sent(read) and not _may_leave(read):
+                self._keep_here(read, now)
+                return 0.0
             due_in_s = pace.due_in_s(read, now)
             wait_s = max(pace.wait_s(standing, now), due_in_s)
             if wait_s <= 0.0:
@@ -261,6 +265,17 @@ class Sender:
             self._note(standing, now)
         if after.first_attempt_at is not None or not is_lookup:
             self._tell(after, answer)
+
+    def _keep_here(self, unit: Contribution, now: datetime) -> None:
+        """Give up what must not leave this machine, such as what an earlier version let pass."""
+        reason = "not sent: its metadata says visibility or privacy_level 'private'"
+        self._outbox.settle(replace(unit, state="dead", reason=reason, changed_at=now), read=unit)
+        warn_once(
+            f"kept here:{self._registry.url}",
+            "%s is %s. This and later ones: kp-langchain outbox",
+            unit.trace_id,
+            reason,
+        )
 
     def _warn_of_no_key(self) -> None:
         warn_once(
@@ -324,6 +339,15 @@ def _is_to_be_sent(unit: Contribution) -> bool:
     Else it is to be withdrawn, or an attempt of which nothing is known may have arrived.
     """
     return not unit.withdraw_asked and unit.first_attempt_at is None
+
+
+def _may_leave(unit: Contribution) -> bool:
+    """Whether the text of it says that it may leave this machine."""
+    try:
+        metadata = json.loads(unit.body or "")["metadata"]
+        return may_leave(metadata["visibility"], metadata["privacy_level"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def settled(unit: Contribution, answer: Answer, now: datetime) -> Contribution:

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from kp_langchain.errors import KPError
+from kp_langchain.printable import printable
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.output import say_json, visible
 
@@ -140,8 +141,8 @@ def remove(
                 "list them: kp-langchain calibrate show"
             )
         _tell(
-            f"The model of {visible(domain)} is out of force; its runs get the default confidence, "
-            "in running processes within a minute."
+            f"The model of {printable(domain)} is out of force; its runs get the default "
+            "confidence, in running processes within a minute."
         )
 
 
@@ -213,7 +214,7 @@ def _what_was_written(found: Calibration, written: Written | None) -> list[str]:
     if written is None:
         return ["  Nothing was written, because no threshold is proposed."]
     file = f"{written.path}, a new file" if written.created else str(written.path)
-    lines = [f"  Wrote {_in_words(found)} of {visible(found.fit.domain)} into {visible(file)}."]
+    lines = [f"  Wrote {_in_words(found)} of {printable(found.fit.domain)} into {visible(file)}."]
     for field, names in written.overridden_by.items():
         lines.append(
             f"  It has no effect here: {visible(', '.join(names))} in the environment says another "

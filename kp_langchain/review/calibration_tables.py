@@ -17,6 +17,7 @@ from kp_langchain.calibration.meanings import meaning_of
 from kp_langchain.calibration.measures import Estimate
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.proposals import Ranking, WeightsProposal
+from kp_langchain.printable import printable
 from kp_langchain.review.calibration import Calibration, WeighedThreshold, at_threshold
 from kp_langchain.review.output import visible
 from kp_langchain.store.models import InstalledModel
@@ -117,7 +118,7 @@ def _indented(table: Table) -> RenderableType:
 
 
 def _headline(domain: str, told: str) -> Text:
-    return Text.assemble((visible(domain), "bold"), f": {told}")
+    return Text.assemble((printable(domain), "bold"), f": {told}")
 
 
 def _judged(found: Calibration) -> Iterator[RenderableType]:

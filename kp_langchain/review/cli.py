@@ -15,12 +15,13 @@ from rich.text import Text
 
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
+from kp_langchain.printable import printable
 from kp_langchain.review import contributions
 from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
-from kp_langchain.review.output import say, say_json, visible
+from kp_langchain.review.output import say, say_json
 from kp_langchain.review.score import score
 from kp_langchain.review.trust import trust
 
@@ -154,24 +155,24 @@ def show(
             say_json(_as_json(found) | more)
             return
         console = make_console()
-        console.print(Text(visible(found.objective), style="bold"))
+        console.print(Text(printable(found.objective), style="bold"))
         console.print(
             Text(
-                f"{found.trace_id}  {found.created_at:%Y-%m-%d %H:%M:%S} UTC  {found.domain}  "
-                f"{found.framework or ''}\n{found.decision}: {found.score:.3f} against a "
-                f"threshold of {found.threshold:.3f}"
+                f"{found.trace_id}  {found.created_at:%Y-%m-%d %H:%M:%S} UTC  "
+                f"{printable(found.domain)}  {printable(found.framework or '')}\n"
+                f"{found.decision}: {found.score:.3f} against a threshold of {found.threshold:.3f}"
             )
         )
         console.print(Text("\n" + ScoreBreakdown.from_dict(found.breakdown).text() + "\n"))
         for verdict in verdicts:
-            console.print(Text(visible(verdict_line(verdict))), soft_wrap=True)
+            console.print(Text(printable(verdict_line(verdict))), soft_wrap=True)
         if trace is None:
             console.print("The steps are not kept, because the run did not pass.")
             return
         console.print(steps_table(trace))
         if found.kept_until is not None:
             console.print(f"The steps are kept until {found.kept_until:%Y-%m-%d %H:%M} UTC.")
-        console.print(Text(f"Result: {visible(trace.outcome.result_summary)}"))
+        console.print(Text(f"Result: {printable(trace.outcome.result_summary)}"))
 
 
 def _as_json(run: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from kp_langchain.errors import KPError
+from kp_langchain.printable import printable
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.output import say, say_json, visible
 
@@ -113,7 +114,7 @@ def show(
             f"  {issue.get('path') or '(whole)'}: {issue.get('message', '')}"
             for issue in one.issues or ()
         ]
-        make_console().print(Text(visible("\n".join(lines))), soft_wrap=True)
+        make_console().print(Text("\n".join(map(printable, lines))), soft_wrap=True)
 
 
 @outbox.command()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from kp_langchain.errors import KPError, UnknownRunError
+from kp_langchain.printable import printable
 from kp_langchain.review.contributions import configured, send_now, silence
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.jsonl import STDIN
@@ -123,7 +124,7 @@ class Labelling:
         for one in verdicts:
             if isinstance(one, Unreadable):
                 self.skipped += 1
-                _tell(f"{one.place}: {one.why}")
+                _tell(printable(f"{one.place}: {one.why}"))
                 continue
             try:
                 changes = self._write(one)
@@ -131,7 +132,7 @@ class Labelling:
                 if not one.place:
                     raise
                 self.unknown += 1
-                _tell(f"{one.place}: {error}")
+                _tell(printable(f"{one.place}: {error}"))
                 continue
             for change in changes:
                 self._show(change)
@@ -175,7 +176,7 @@ class Labelling:
             why = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {why}"
         _print(
-            f"{change.trace_id.removeprefix('kp:trace:')[:8]}  {change.domain}  "
+            f"{change.trace_id.removeprefix('kp:trace:')[:8]}  {printable(change.domain)}  "
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
             f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
         )

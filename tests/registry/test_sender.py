@@ -288,6 +288,24 @@ def test_one_that_always_fails_does_not_hold_the_others_up(store):
         assert store.outbox.get(bad.trace_id).state == "pending"
 
 
+@pytest.mark.parametrize("field", ["privacy_level", "visibility"])
+def test_what_is_private_is_not_sent_even_if_it_is_in_the_outbox(store, field, caplog):
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        ids = set(fill(store, registry, 2))
+        one = store.outbox.next_pending(registry.url)
+        private, (public,) = one.trace_id, ids - {one.trace_id}
+        unit = json.loads(one.body)
+        unit["metadata"][field] = "private"
+        store.outbox.save(replace(one, body=json.dumps(unit)))
+        assert Sender(store, registry).drain(60.0)
+        assert set(server.units) == {public}
+        assert len(server.requests) == 1
+        left = store.outbox.get(private)
+        assert (left.state, left.attempts) == ("dead", 0)
+        assert left.reason in caplog.text
+
+
 def test_what_is_meant_for_another_registry_stays(store):
     with LoopbackRegistry(keys={KEY}) as server:
         store.add(passed(), registry="https://another.example.org")
