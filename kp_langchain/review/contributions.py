@@ -248,9 +248,17 @@ def withdraw(contribution: Id, database: Database = None) -> None:
 
 
 def _delete(store: TraceStore, one: Contribution) -> None:
+    from kp_langchain.config import Settings
     from kp_langchain.registry import pace
     from kp_langchain.registry.client import ANONYMOUS
 
+    settings = Settings()
+    if settings.registry_url is None and settings.api_key is not None:
+        # The address comes from the database, which need not be the user's own.
+        raise KPError(
+            f"the api_key of the settings came without a registry, and is not shown to "
+            f"{one.registry}; if it belongs there: KP_REGISTRY_URL={one.registry}"
+        )
     registry = _needed(one.registry)
     if registry.key_id == ANONYMOUS:
         raise KPError(f"there is no key for {registry.url}; {_GET_KEY}")

@@ -234,6 +234,10 @@ def test_a_key_goes_to_its_own_registry_alone(server, here):
         with TraceStore("runs.db") as store:
             store.outbox.save(replace(store.outbox.get(one), state="sent", attempts=1))
         assert "there is no key" in cli("withdraw", one, **here).stderr
+        # A row of a database is not the user's word.
+        nowhere = {name: value for name, value in here.items() if name != "KP_REGISTRY_URL"}
+        done = cli("withdraw", one, **nowhere)
+        assert f"is not shown to {other.url}" in done.stderr
         assert other.requests == []
 
 
