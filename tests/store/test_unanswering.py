@@ -20,6 +20,7 @@ from kp_langchain import _forksafe
 from kp_langchain.errors import StoreError
 from kp_langchain.store import TraceStore, database
 from tests import agents
+from tests.store.test_opening import make_older
 
 psycopg = pytest.importorskip("psycopg", reason="needs the psycopg driver")
 
@@ -323,6 +324,7 @@ class TestForks:
 
 
 def test_a_migration_may_take_longer(url, monkeypatch):
+    make_older(url, "0001")
     limits = []
     upgrade = database._upgrade
 
