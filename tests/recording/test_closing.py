@@ -58,7 +58,8 @@ def test_with_lets_errors_through() -> None:
     assert watching.stats()["scored"] == 1
 
 
-def test_async_with_waits_while_the_event_loop_goes_on() -> None:
+def test_async_with_waits_while_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "300")
     scoring, go = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:

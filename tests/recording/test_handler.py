@@ -369,8 +369,9 @@ class _LoadingEmbedder:
 
 
 def test_a_run_is_scored_when_the_model_is_there_and_its_draft_is_on_disk_meanwhile(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "300")
     embedder, scored = _LoadingEmbedder(), []
     with TraceStore(tmp_path / "runs.db") as store:
         watching = handler(store=store, scorer=Scorer(embedder=embedder), on_scored=scored.append)
@@ -808,6 +809,7 @@ def test_steps_beyond_the_bound_are_dropped_from_the_middle_and_counted(
 
 def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "300")
     go, begun = threading.Event(), threading.Event()
 
     def hold(_: ScoredTrace) -> None:
