@@ -48,6 +48,8 @@ _MOST_TOGETHER = 32
 # How long scoring waits for a store that has not failed, before it goes on without it.
 _PATIENCE_S = 10.0
 _CLAIM_EVERY_S = 600.0
+# Scoring without a model takes less, and such a run is written once instead of twice.
+_DRAFT_AFTER_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class StoreWriter:
         # In a forked child everything that waits is the parent's to write.
         self._lock = ForkSafeLock()
         self._drafts: dict[str, Draft] = {}
+        self._is_scored = threading.Event()  # a run, since the writer began to wait for that
         self._runs: deque[_Run] = deque()
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
         self._together = _MOST_TOGETHER
@@ -149,6 +152,7 @@ class StoreWriter:
         with self._lock:
             self._drafts.pop(scored.trace.id, None)
             self._runs.append(_Run(scored, registry, sender, tally))
+        self._is_scored.set()
         self._hold()
         if len(self._runs) > self._bound and not self._failures:
             self.settle()  # it is only slower than the scoring
@@ -209,6 +213,9 @@ class StoreWriter:
                 _with_waiting.discard(self)
 
     def _write_drafts(self) -> bool:
+        self._is_scored.clear()
+        if self._drafts and not self._runs:
+            self._is_scored.wait(_DRAFT_AFTER_S)
         with self._lock:
             drafts = list(self._drafts.values())[:_MOST_TOGETHER]
         while drafts:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store.rows import clean_json, clean_name, clean_text
+from kp_langchain.store.rows import clean_name, clean_text, json_text
 
 if TYPE_CHECKING:
     from kp_langchain.store.traces import TraceStore
@@ -58,7 +58,7 @@ class Unscored:
                 "run_id": clean_name(run_id),
                 "queued_at": now,
                 "owner": owner,
-                "body": clean_json(body),
+                "body": json_text(body),
             }
             for trace_id, run_id, body in drafts
         ]
