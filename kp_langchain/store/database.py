@@ -225,13 +225,15 @@ def _migrate(engine: sa.Engine, location: Location) -> None:
         if version is not None:
             _upgrade(connection, location)
             return
-        if sa.inspect(connection).has_table("runs"):
-            raise StoreError(
-                f"the database at {location} has a table 'runs' that is not kp-langchain's; "
-                "give it a database of its own"
-            )
+        known = sa.inspect(connection)
+        for name in metadata.tables:
+            if known.has_table(name):
+                raise StoreError(
+                    f"the database at {location} has a table {name!r} that is not kp-langchain's; "
+                    "give it a database of its own"
+                )
         # The same tables as the migrations make, without the 0.1 s that Alembic takes to import.
-        metadata.create_all(connection)
+        metadata.create_all(connection, checkfirst=False)
         _VERSIONS.create(connection)
         connection.execute(_VERSIONS.insert().values(version_num=SCHEMA_VERSION))
 

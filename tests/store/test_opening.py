@@ -245,16 +245,17 @@ def test_an_unknown_older_version_is_an_error(url):
         store.count()
 
 
-def test_a_stranger_s_table_is_not_touched(url, tmp_path):
+@pytest.mark.parametrize("name", ["runs", "outbox"])
+def test_a_stranger_s_table_is_not_touched(url, tmp_path, name):
     (tmp_path / "store").mkdir(exist_ok=True)
     engine = engine_of(url)
     with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE runs (mine INTEGER)"))
+        connection.execute(sa.text(f"CREATE TABLE {name} (mine INTEGER)"))
         connection.execute(sa.text("CREATE TABLE alembic_version (version_num TEXT)"))
     with TraceStore(url) as store, pytest.raises(StoreError, match="a database of its own"):
         store.count()
     with engine.begin() as connection:
-        connection.execute(sa.text("DROP TABLE runs"))
+        connection.execute(sa.text(f"DROP TABLE {name}"))
     with TraceStore(url) as store:
         assert store.count() == 0
     assert "alembic_version" in sa.inspect(engine).get_table_names()
