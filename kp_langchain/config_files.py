@@ -10,12 +10,15 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BufferedReader
 from pathlib import Path
 from shlex import quote
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from kp_langchain import trusted
 from kp_langchain._notices import warn_once
@@ -30,9 +33,8 @@ _LONGEST_BYTES = 1 << 20
 # What the rows of `restricted` say in full.
 _TOP = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
 _SENT = ("org", "network")
-# As texts, what pydantic takes for false.
-_SWITCHES_ON = ("false", "f", "0", "off", "no", "n")
 _SHOWN_KEYS = 12
+_BOOLEAN = TypeAdapter(bool)
 
 
 class Standing(Enum):
@@ -189,9 +191,9 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for key in _TOP:
         if isinstance(values.get(key), str):
             yield (key,)
-    disabled = values.get("disabled", True)
-    if disabled == 0 or str(disabled).lower() in _SWITCHES_ON:
-        yield ("disabled",)
+    with suppress(ValidationError):
+        if not _BOOLEAN.validate_python(values.get("disabled", True)):
+            yield ("disabled",)
     redaction = values.get("redaction")
     if isinstance(redaction, dict):
         if isinstance(redaction.get("allow"), list):

@@ -72,7 +72,6 @@ def test_exit_is_not_held_up_for_ever() -> None:
     assert "were not scored" in done.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_what_is_lost_at_exit_is_said_and_counted() -> None:
     """The outcome function hangs, and the store has taken nothing."""
     Path("no_folder").touch()
@@ -92,6 +91,7 @@ def test_what_is_lost_at_exit_is_said_and_counted() -> None:
     assert "3 finished runs and verdicts could not be kept in" in done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
     python(
         """
