@@ -61,19 +61,15 @@ def make_database_file(path: Path) -> None:
         make_private(path)
 
 
-def identity(path: Path) -> Identity | None:
-    """Return what tells the file at `path` from every other one; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def identity(path: Path, *, follow: bool = True) -> Identity | None:
+    """Return what tells the file at `path` from every other one; None if there is none.
 
-
-def _entry(path: Path) -> Identity | None:
-    """Return the identity of what lies at `path` itself, be it a link."""
+    Args:
+        path: Where it lies.
+        follow: Whether a link stands for the file it leads to.
+    """
     try:
-        status = path.lstat()
+        status = path.stat(follow_symlinks=follow)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -88,12 +84,12 @@ class OpenFiles:
         path: The database's path; its log and index lie beside it.
     """
 
-    __slots__ = ("_entry", "_log_and_index", "_may_be_new", "_path", "database")
+    __slots__ = ("_log_and_index", "_may_be_new", "_path", "_real", "database")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.database = identity(path)
-        self._entry = _entry(path)
+        self._real = path.resolve()
         self._log_and_index = {beside: identity(beside) for beside in _log_and_index(path)}
         self._may_be_new = False
 
@@ -122,26 +118,30 @@ class OpenFiles:
             return "was deleted or moved"
         if (status.st_dev, status.st_ino) != self.database:
             return "was replaced by another file"
-        if _entry(self._path) != self._entry:  # the log is named after where a link leads now
+        if self._at_real_path != self.database:
             return "was moved and replaced by a link"
         if status.st_size == 0:  # which a database never is
             return "was emptied"
         return None
 
     @property
+    def _at_real_path(self) -> Identity | None:
+        # Log and index are named after this path, wherever a link in its place may lead.
+        return identity(self._real, follow=False)
+
+    @property
     def log_is_lost_otherwise(self) -> bool:
         """Whether what the open log holds is to be copied from it, because nobody else will."""
-        # Where somebody has begun another log for the same database, ours is out of date.
-        log, log_now = next(iter(self._log_and_index)), _log_and_index(self._path)[0]
-        if log != log_now and identity(self._path) == self.database:
-            return not log_now.exists()
+        if identity(self._path) == self.database != self._at_real_path:
+            # Where somebody has begun another log for the database, ours is out of date.
+            return not _log_and_index(self._path)[0].exists()
+        log = next(iter(self._log_and_index))
         return self._what_befell_database() is not None or not log.exists()
 
     def remove_orphans(self) -> None:
-        """Delete log and index if they lie beside another database now, which they would damage."""
-        with _alone_in(self._path.parent):
-            is_another = identity(self._path) not in (None, self.database)
-            if not is_another and _log_and_index(self._path) == list(self._log_and_index):
+        """Delete log and index if something else lies beside them now, which they would damage."""
+        with _alone_in(self._real.parent):
+            if self._at_real_path in (None, self.database):
                 return
             for beside, before in self._log_and_index.items():
                 if before is not None and identity(beside) == before:

@@ -164,6 +164,39 @@ class TestWhileAHandlerWrites:
         # SQLite would take the log for one of a file that is put there.
         assert [each.name for each in path.parent.iterdir()] == [path.name]
 
+    def test_a_link_to_it_is_made_anew(self, path, said):
+        elsewhere = path.parent / "real" / "traces.db"
+        TraceStore(elsewhere).count()
+        path.symlink_to(elsewhere)
+        with TraceStore(path) as store:
+            handler = agents.handler(store=store)
+            record(handler, 2)
+            path.with_name("link").symlink_to(Path("real", "traces.db"))
+            path.with_name("link").replace(path)
+            record(handler, 3)
+            assert committed(elsewhere) == store.count() == 5
+            handler.close()
+        assert said() == []
+
+    def test_a_link_to_it_leads_to_another_database_now(self, path, said):
+        first, second = path.parent / "first.db", path.parent / "second.db"
+        for each in (first, second):
+            TraceStore(each).count()
+        path.symlink_to(first)
+        with TraceStore(path) as store:
+            handler = agents.handler(store=store)
+            record(handler, 2)
+            with TraceStore(first) as other:
+                assert other.count() == 2
+                path.unlink()
+                path.symlink_to(second)
+                record(handler, 3)
+                assert other.count() == committed(first) == 2
+            assert committed(second) == store.count() == 3
+            handler.close()
+        (line,) = said()
+        assert "was replaced by another file" in line
+
     def test_what_is_no_database_takes_its_place(self, recording, store, path, said):
         letter = "Dear reader, this is a letter. " * 100
         path.with_name("letter").write_text(letter)
