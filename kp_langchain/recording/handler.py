@@ -20,6 +20,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from kp_langchain import redaction
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
@@ -160,7 +161,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._last: ScoredTrace | None = None
         self._has_looked = False
         self._hears_graphs = False
-        self._opened_in = 0  # the process in which its store was opened
+        self._prepared_in = 0  # the process in which all was made ready for the first run
         self._max_queue = settings.max_queue
         kept_in = arguments.store_of(store, settings)
         goes_to = arguments.registry_of(registry, kept_in, settings)
@@ -513,10 +514,12 @@ class KPCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if not self._hears_graphs:
             self._hears_graphs = hear_graph_events(self)
-        if self._writer is not None and self._opened_in != os.getpid():
-            self._opened_in = os.getpid()
-            # By the time this run ends it is open, and the run need not wait for that in memory.
-            self._writer.start(self._adopt)
+        if self._prepared_in != os.getpid():
+            self._prepared_in = os.getpid()
+            # By the time this run ends all is there, and it need not wait for that in memory.
+            worker.intake.submit(redaction.load)
+            if self._writer is not None:
+                self._writer.start(self._adopt)
         self._recorder.chain_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
         )

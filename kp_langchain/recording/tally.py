@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -13,6 +14,8 @@ class Tally:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = ForkSafeLock()
+        with _all_lock:
+            _all.add(self)
 
     def add(self, name: str, n: int = 1) -> None:
         """Add `n` to the count called `name`."""
@@ -23,3 +26,14 @@ class Tally:
         """A copy of all counts."""
         with self._lock:
             return dict(self._counts)
+
+
+def total(name: str) -> int:
+    """Return the sum of the counts called `name` in this process."""
+    with _all_lock:
+        tallies = list(_all)
+    return sum(tally.counts().get(name, 0) for tally in tallies)
+
+
+_all: weakref.WeakSet[Tally] = weakref.WeakSet()
+_all_lock = ForkSafeLock()

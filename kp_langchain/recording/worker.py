@@ -26,6 +26,7 @@ from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
 from kp_langchain.recording import process_ends
+from kp_langchain.recording.tally import total
 from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
 log = logging.getLogger("kp_langchain")
@@ -56,7 +57,6 @@ class Worker:
     def _reset(self) -> None:
         # In a forked child the thread is gone, and the queued jobs are the parent's to do.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._under_way: list[Job] = []
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._caller.reset()
@@ -66,11 +66,6 @@ class Worker:
     def waiting(self) -> int:
         """Jobs not begun yet."""
         return self._jobs.qsize()
-
-    @property
-    def unfinished(self) -> int:
-        """Jobs not done yet."""
-        return self._jobs.qsize() + len(self._under_way)
 
     @property
     def _running(self) -> bool:
@@ -100,7 +95,7 @@ class Worker:
             process_ends.watch(finish)
             thread = threading.Thread(
                 target=_work,
-                args=(self._jobs, self._under_way, self._section),
+                args=(self._jobs, self._section),
                 name=self._name,
                 daemon=True,
             )
@@ -145,13 +140,11 @@ class Worker:
             return self._caller.call(function, timeout_s)
 
 
-def _work(jobs: queue.SimpleQueue[Job | None], under_way: list[Job], section: Undisturbed) -> None:
+def _work(jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
     with own_thread():
         while (job := jobs.get()) is not None:
-            under_way.append(job)
             with section:
                 _run(job)
-            under_way.clear()
             del job  # it may be what holds the worker
 
 
@@ -183,17 +176,12 @@ def finish(timeout_s: float | None = None) -> None:
     """
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
-    unscored = 0
-    with _lanes_lock:
-        lanes = set(_lanes.values())  # what a store has not written, it counts itself
     with _workers_lock:
         workers = sorted(_workers, key=lambda one: one is not intake)
     for worker in workers:
-        begun = worker._thread is not None or worker.waiting  # noqa: SLF001 - same module
-        in_time = not begun or worker.wait(max(0.0, until - time.monotonic()))
-        if not in_time and (worker is intake or worker in lanes):
-            unscored += max(0, worker.unfinished - 1)  # without the one that was waited for
-    if unscored:
+        if worker._thread is not None or worker.waiting:  # noqa: SLF001 - same module
+            worker.wait(max(0.0, until - time.monotonic()))
+    if unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
             "scored by the next process that records into it. Call handler.flush() before the "

@@ -79,9 +79,13 @@ def redact(
     return Redaction(redacted, dict(walker.counts))
 
 
+def load() -> None:
+    """Load all that is looked for, which takes 60 ms; otherwise the first `redact` does."""
+    _walker_type()
+
+
 @cache
 def _walker_type() -> type[Walker]:
-    # All that is looked for takes 60 ms to load, and the first to need it is the worker.
     from kp_langchain.redaction.walk import Walker
 
     return Walker

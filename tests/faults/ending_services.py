@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.faults.ending_programs import aplay, handler, play
+
+_celery_loads = threading.Lock()
 
 
 def asgi(**options: Any) -> Any:
@@ -46,7 +49,9 @@ def run_uvicorn(socket: str) -> None:
 
 
 def celery() -> Any:
-    from celery import Celery
+    # Celery makes its names when they are asked for, which two threads must not do at once.
+    with _celery_loads:
+        from celery import Celery
 
     app = Celery("endings", broker="filesystem://")
     app.conf.broker_transport_options = {

@@ -15,6 +15,7 @@ from kp_langchain import TraceStore
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 import os, sys
+from pathlib import Path
 from tests.agents import ASK, handler, searching
 from kp_langchain import DomainPolicy, TraceStore
 store = TraceStore("runs.db")
@@ -70,6 +71,24 @@ def test_exit_is_not_held_up_for_ever() -> None:
         """
     )
     assert "were not scored" in done.stderr
+
+
+def test_the_first_run_finds_redaction_loaded_when_it_ends() -> None:
+    python(
+        """
+        import time
+        from langchain_core.runnables import RunnableLambda
+
+        def look(_):
+            until = time.monotonic() + 300
+            while "kp_langchain.redaction.walk" not in sys.modules:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+        assert "kp_langchain.redaction.walk" not in sys.modules
+        RunnableLambda(look).invoke("q", {"callbacks": [watching]})
+        """
+    )
 
 
 def test_what_is_lost_at_exit_is_said_and_counted() -> None:
@@ -130,6 +149,27 @@ def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
         assert store.count(domain="held") == 1
         assert store.count(domain="child") == 1
         assert store.count(domain="default") == 3 + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_what_waits_for_the_parents_store_is_not_counted_in_a_child() -> None:
+    Path("no_folder").touch()
+    python(
+        """
+        waits = handler(store="no_folder/runs.db")
+        searching().invoke(ASK, {"callbacks": [waits]})
+        assert not waits.flush(300)
+        waits.report_outcome("1234", success=True)
+        waits.flush(300)
+        assert waits.stats()["waiting_to_store"] == 2
+        child = os.fork()
+        if child == 0:
+            os._exit(waits.stats()["waiting_to_store"])
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        Path("no_folder").unlink()
+        """
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -18,6 +18,7 @@ from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.tools import tool
 
 from kp_langchain import DomainPolicy, FinishedRun, TraceStore
+from kp_langchain.recording import store_writer
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.outcome import Report
 from kp_langchain.store.tables import unscored
@@ -189,6 +190,25 @@ def test_nothing_secret_is_written_before_the_score(tmp_path: Path) -> None:
     assert seen
     assert SECRET.encode() not in seen[0]
     assert b"REDACTED" in seen[0]
+
+
+def test_a_run_that_is_scored_at_once_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    monkeypatch.setattr(store_writer, "_DRAFT_AFTER_S", 600.0)
+    with TraceStore(path) as store, closing(sqlite3.connect(path)) as connection:
+        assert store.count() == 0
+        connection.executescript(
+            "CREATE TABLE drafts (id); CREATE TRIGGER watch AFTER INSERT ON unscored "
+            "BEGIN INSERT INTO drafts VALUES (new.id); END"
+        )
+        watching = handler(store=store)
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [watching]})
+            assert watching.flush(60)
+        assert store.count() == 3
+        assert connection.execute("SELECT count(*) FROM drafts").fetchone() == (0,)
 
 
 def test_what_is_too_much_at_once_is_taken_over_in_portions(
