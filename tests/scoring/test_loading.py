@@ -232,13 +232,17 @@ assert scorer.wait_until_ready()
 try: scorer.load()  # is not begun again at once
 except Exception as error: print(type(error).__name__)
 while model_processes(): time.sleep(0.01)
+now = time.monotonic
+time.monotonic = lambda: now() + 301
+assert scorer.wait_until_ready()
+print(scorer.score(trace).novelty_source, len(model_processes()))
 """
     )
     known = "nearest remembered trace"
     failed = "embedder failed: ModelProcessEndedError"
     assert done.stdout.splitlines() == [
         "set() empty cache", "no child of ours", known, "0", known, failed,
-        "ModelProcessEndedError",
+        "ModelProcessEndedError", f"{known} 1",
     ]  # fmt: skip
     assert done.stderr == (
         "novelty is 0.5 while the embedder fails with ModelProcessEndedError (the process that "
