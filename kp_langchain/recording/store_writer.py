@@ -435,7 +435,8 @@ _with_waiting: set[StoreWriter] = set()
 
 def _after_fork() -> None:
     for writer in list(_writers):
-        for one in (*writer._runs, *writer._verdicts):  # noqa: SLF001 - same module
+        waiting: list[_Run | _LateVerdict] = [*writer._runs, *writer._verdicts]  # noqa: SLF001
+        for one in waiting:
             one.tally.add("waiting_to_store", -1)
         writer._reset()  # noqa: SLF001 - same module
     _with_waiting.clear()

@@ -55,15 +55,27 @@ class Database:
         """Return what happened to its files, as part of a sentence; None if nothing did."""
         return self.files.what_is_gone() if self.files else None
 
-    def abandon(self) -> None:
-        """Close what `what_is_gone` tells of, and save what only its log holds."""
-        if self.files and self.files.log_is_lost_otherwise:
-            # Its file may only have been moved. Closing does not do this for such a file.
-            with suppress(sa.exc.SQLAlchemyError, sqlite3.Error), _driver(self.engine) as driver:
-                driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    def abandon(self) -> bool:
+        """Close what `what_is_gone` tells of, and save what only its log holds.
+
+        Returns:
+            False if that cannot be saved, because somebody reads the database all the time.
+        """
+        saved = True
+        if self.files:
+            self.files.take_log_along()
+            if self.files.log_is_lost_otherwise:
+                # Its file may only have been moved. Closing does not do this for such a file.
+                with (
+                    suppress(sa.exc.SQLAlchemyError, sqlite3.Error),
+                    _driver(self.engine) as driver,
+                ):
+                    busy, *_ = driver.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+                    saved = not busy
         self.engine.dispose()
         if self.files:
             self.files.remove_orphans()
+        return saved
 
 
 def open_database(location: Location) -> Database:

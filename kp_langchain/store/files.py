@@ -130,9 +130,27 @@ class OpenFiles:
         return identity(self._real, follow=False)
 
     @property
+    def _is_behind_a_link(self) -> bool:
+        return identity(self._path) == self.database != self._at_real_path
+
+    def take_log_along(self) -> None:
+        """Put log and index beside the database if it was moved and a link leads to it.
+
+        Whoever opens it by the link looks for them there, and whoever has them open stays with
+        them. Two logs of one database would damage it.
+        """
+        if not self._is_behind_a_link:
+            return
+        moves = zip(self._log_and_index, _log_and_index(self._path), strict=True)
+        for before, now in reversed(list(moves)):
+            with suppress(OSError):  # another process did that, or has begun another log
+                os.link(before, now)
+                before.unlink()
+
+    @property
     def log_is_lost_otherwise(self) -> bool:
         """Whether what the open log holds is to be copied from it, because nobody else will."""
-        if identity(self._path) == self.database != self._at_real_path:
+        if self._is_behind_a_link:
             # Where somebody has begun another log for the database, ours is out of date.
             return not _log_and_index(self._path)[0].exists()
         log = next(iter(self._log_and_index))

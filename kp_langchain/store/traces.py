@@ -365,7 +365,8 @@ class TraceStore:
         if what is None:
             return
         self._warn(f"{what}; it is opened or created anew, without what went with that")
-        database.abandon()
+        if not database.abandon():
+            self._warn(f"{what}; what was written last is lost, because another process reads it")
         self._release()
         self._was_open = False
 

@@ -14,19 +14,47 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from kp_langchain import KPCallbackHandler
 from kp_langchain.errors import StoreError
-from kp_langchain.store import TraceStore, default_store, traces
+from kp_langchain.store import TraceStore, database, default_store, traces
 from tests import agents
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="an open file cannot be deleted there")
+
+
+# Plays 20 runs, goes on until it is told to stop, and then plays 200 more.
+WRITING = """
+import sys, threading
+from uuid import uuid4
+sys.path.insert(0, sys.argv[1])
+from tests import agents
+handler = agents.handler(store=sys.argv[2])
+told = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+
+def play(times):
+    for _ in range(times):
+        run, tool = uuid4(), uuid4()  # by hand: an agent would take most of the time
+        handler.on_chain_start(None, {"input": "q"}, run_id=run)
+        handler.on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
+        handler.on_tool_end("y", run_id=tool)
+        handler.on_chain_end({"output": "z"}, run_id=run)
+        while not handler.flush(60): pass
+    return times
+
+stored = play(20)
+print("stored", stored, flush=True)
+while not told.is_set():
+    stored += play(1)
+print("stored", stored + play(200))
+"""
 
 
 def run(handler: KPCallbackHandler, times: int) -> None:
@@ -163,6 +191,48 @@ class TestWhileAHandlerWrites:
         assert "was moved and replaced by a link" in line
         # SQLite would take the log for one of a file that is put there.
         assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+    def test_it_is_moved_behind_a_link_while_two_processes_write(self, path):
+        """They notice one after the other, and meanwhile both go on."""
+        elsewhere = path.parent.parent / "moved.db"
+        program = [sys.executable, "-W", "error", "-c", WRITING, str(ROOT), str(path)]
+        with ExitStack() as stack:
+            writing = [
+                stack.enter_context(subprocess.Popen(program, stdin=-1, stdout=-1, text=True))
+                for _ in range(2)
+            ]
+            for each in writing:
+                assert each.stdout.readline() == "stored 20\n"
+            path.rename(elsewhere)
+            path.symlink_to(elsewhere)
+            stored = [int(each.communicate("\n")[0].split()[-1]) for each in writing]
+        assert committed(elsewhere) == sum(stored)
+        with closing(sqlite3.connect(elsewhere)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+    @pytest.mark.parametrize("behind_a_link", [True, False])
+    def test_it_is_moved_while_another_connection_reads_it(
+        self, path, said, monkeypatch, behind_a_link
+    ):
+        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.1)
+        elsewhere = path.parent.parent / "moved.db"
+        with TraceStore(path) as store, ExitStack() as stack:
+            handler = agents.handler(store=store)
+            record(handler, 2)
+            reader = stack.enter_context(closing(sqlite3.connect(path)))
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM runs").fetchone() == (2,)
+            record(handler, 2)
+            path.rename(elsewhere)
+            if behind_a_link:
+                path.symlink_to(elsewhere)
+            record(handler, 3)
+            assert store.count() == (7 if behind_a_link else 3)
+            handler.close()
+        is_lost = [line for line in said() if "is lost, because another process reads" in line]
+        assert len(is_lost) == (0 if behind_a_link else 1)
+        if behind_a_link:
+            assert committed(elsewhere) == 7
 
     def test_a_link_to_it_is_made_anew(self, path, said):
         elsewhere = path.parent / "real" / "traces.db"
