@@ -25,7 +25,7 @@ from kp_langchain._notices import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
-from kp_langchain.redaction.rules import KEY_CHARS_MIN
+from kp_langchain.redaction.rules import KEY_CHARS_MIN, Rules
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
@@ -151,10 +151,16 @@ def _add_redaction(values: dict[str, Any], own: dict[str, Any]) -> None:
     theirs, users = values.get("redaction"), own.get("redaction")
     if not (isinstance(theirs, dict) and isinstance(users, dict)):
         return
-    for key, kind in (("names", list), ("patterns", dict)):
-        if isinstance(theirs.get(key), kind) and isinstance(users.get(key), kind):
-            more, known = theirs[key], users[key]
-            theirs[key] = known + more if kind is list else more | known
+    try:
+        more = Rules.model_validate(theirs)
+    except ValidationError:  # refused as a mistake of that file
+        return
+    # Into the user's, so that a mistake is told to be where it stands.
+    if isinstance(names := users.get("names", []), list):
+        users["names"] = [*names, *more.names]
+    if isinstance(patterns := users.get("patterns", {}), dict):
+        users["patterns"] = {**more.patterns, **patterns}
+    del values["redaction"]
 
 
 def content_of(path: Path) -> bytes:

@@ -13,6 +13,7 @@ import pytest
 from kp_langchain import DomainPolicy, KPCallbackHandler, Settings, TraceStore, trusted
 from kp_langchain.config_files import own_file
 from kp_langchain.errors import ConfigError
+from kp_langchain.redaction import redact
 from kp_langchain.registry.configured import configured_registry
 from kp_langchain.review.policy_file import write_policy
 from tests.agents import searching
@@ -116,16 +117,39 @@ def test_no_other_spelling_of_a_key_counts(folder, text):
         Settings()
 
 
+@pytest.mark.parametrize("by_the_user", [True, False])
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ('names = ["!!"]', "redaction.names.0 = '!!': '!!' holds no word"),
+        ('patterns = { ticket = "(" }', "redaction.patterns.ticket = '(': '(' is no regular"),
+        ("names = 3", "redaction.names = 3"),
+    ],
+)
+def test_a_mistake_in_redaction_is_told_to_be_where_it_stands(
+    folder, own, mistake, message, by_the_user
+):
+    right = '[redaction]\nnames = ["desk"]\npatterns = { room = "R1", ticket = "T1" }\n'
+    wrong = f"[redaction]\n{mistake}\n"
+    own.write_text(wrong if by_the_user else right)
+    (folder / "kp.toml").write_text(right if by_the_user else wrong)
+    with pytest.raises(ConfigError) as told:
+        Settings()
+    where = str(own) if by_the_user else "kp.toml"
+    assert f"{where}: {message}" in str(told.value).splitlines()[-1]
+
+
 def test_a_folder_adds_to_what_the_user_redacts_and_takes_nothing_away(folder, own, monkeypatch):
     own.write_text('[redaction]\nnames = ["staff id"]\npatterns = { ticket = "TICK-[0-9]{6}" }\n')
     (folder / "kp.toml").write_text(
-        '[redaction]\nnames = ["desk"]\npatterns = { ticket = "x{9}", room = "R[0-9]{3}" }\n'
+        '[redaction]\nnames = ["the staff"]\npatterns = { ticket = "x{9}", room = "R[0-9]{3}" }\n'
     )
     rules = Settings().redaction
-    assert rules.names == ["staff id", "desk"]
+    assert rules.names == ["staff id", "the staff"]
     assert rules.patterns == {"ticket": "TICK-[0-9]{6}", "room": "R[0-9]{3}"}
+    assert "QX7" not in redact("the staff id: QX7-55", rules=rules).value
     monkeypatch.setenv("KP_CONFIG", "kp.toml")  # from here on it is the user's word
-    assert Settings().redaction.names == ["desk"]
+    assert Settings().redaction.names == ["the staff"]
     assert Settings().redaction.patterns["ticket"] == "x{9}"
 
 

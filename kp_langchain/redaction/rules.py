@@ -146,14 +146,14 @@ class Rules(BaseModel):
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
     _names: list[list[str]] = PrivateAttr(default_factory=list)
-    _in_text: re.Pattern[str] | None = PrivateAttr(default=None)
+    _in_text: list[regex.Pattern[str]] = PrivateAttr(default_factory=list)
 
     def model_post_init(self, _context: Any) -> None:
         """Prepare what every text is searched with."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
         self._names = [split_name(name) for name in self.names]
-        self._in_text = _names_in_text(self._names)
+        self._in_text = [_in_text(words) for words in self._names]
 
     def tells(self, name: str) -> Telling | None:
         """Say what a name tells about its value: one of these names, or one known anyway."""
@@ -172,8 +172,9 @@ class Rules(BaseModel):
         """
         for kind, pattern in self._patterns:
             yield from pattern.run(partial(_spans, pattern, kind, text))
-        if self._in_text is not None:
-            for named in self._in_text.finditer(text):
+        # One by one: an alternative that matches hides those that begin within it.
+        for in_text in self._in_text:
+            for named in in_text.finditer(text, overlapped=True):
                 extent = _value_after(text, named)
                 if extent is not None and not fills_the_place(text[slice(*extent)]):
                     tells = self.tells(named.group())
@@ -200,14 +201,14 @@ def _matches(pattern: _Pattern, found: str) -> bool:
         return False
 
 
-def _names_in_text(names: list[list[str]]) -> re.Pattern[str] | None:
-    if not names:
-        return None
-    spelt = "|".join(r"[ _\-.]?".join(map(re.escape, words)) for words in names)
-    return re.compile(rf"(?<![^\W_])(?:[\w\-]{{0,64}}[_\-])?(?:{spelt})(?![^\W_])", re.IGNORECASE)
+def _in_text(words: list[str]) -> regex.Pattern[str]:
+    import regex
+
+    name = r"[ _\-.]?".join(map(regex.escape, words))
+    return regex.compile(rf"(?<![^\W_])(?:[\w\-]{{0,64}}[_\-])?{name}(?![^\W_])", regex.IGNORECASE)
 
 
-def _value_after(text: str, named: re.Match[str]) -> tuple[int, int] | None:
+def _value_after(text: str, named: regex.Match[str]) -> tuple[int, int] | None:
     leads = _LEADS_TO.match(text, named.end())
     if leads is None and named.group().startswith("-"):
         leads = _FLAG_GAP.match(text, named.end())

@@ -48,6 +48,21 @@ def test_a_name_of_ones_own_in_text(text):
     assert done.counts == {"employee_number": 1}
 
 
+_WORDS = st.sampled_from(["staff", "id", "the", "s", "my"])
+
+
+@given(
+    st.lists(_WORDS, min_size=1, max_size=3),
+    st.lists(st.lists(_WORDS, min_size=1, max_size=3).map(" ".join), max_size=4),
+    st.lists(_WORDS, max_size=3),
+    st.sampled_from([" ", "_", "-"]),
+)
+def test_no_name_hides_another(name, others, before, between):
+    text = f"{between.join(before + name)}: QX7-55"
+    names = [*others, " ".join(name)]
+    assert "QX7" not in redact(text, rules=Rules(names=names)).value
+
+
 def test_a_name_of_ones_own_in_structures():
     given_ = {
         "employeeNumber": 4711,
