@@ -20,7 +20,6 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from kp_langchain import redaction
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
@@ -305,8 +304,13 @@ class KPCallbackHandler(BaseCallbackHandler):
             return
 
         def judge() -> None:
-            writer.write_verdict(str(run), pipeline.redacted(verdict), self._sender, self._tally)
+            try:
+                redacted = pipeline.redacted(verdict)
+                writer.write_verdict(str(run), redacted, self._sender, self._tally)
+            finally:
+                self._tally.add("queued_verdicts", -1)
 
+        self._tally.add("queued_verdicts")
         # Behind the run itself, whether that still waits for intake or for its score.
         worker.intake.submit(lambda: pipeline.lane.submit(judge))
 
@@ -469,13 +473,17 @@ class KPCallbackHandler(BaseCallbackHandler):
             scored = None if made is None else self._pipeline.score(*made)
         finally:
             self._tally.add("queued", -1)
-        self._last = scored or self._last
+        if scored is not None:
+            self._last = scored
+            self._pipeline.announce(scored)
 
     def _adopt(self, draft: Draft) -> None:
         """Have a run scored that a process which is gone has left."""
 
         def score() -> None:
-            self._pipeline.score(draft, is_adopted=True)
+            scored = self._pipeline.score(draft, is_adopted=True)
+            if scored is not None:
+                self._pipeline.announce(scored)
 
         self._tally.add("adopted")
         self._pipeline.lane.submit(score)
@@ -517,7 +525,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._prepared_in != os.getpid():
             self._prepared_in = os.getpid()
             # By the time this run ends all is there, and it need not wait for that in memory.
-            worker.intake.submit(redaction.load)
+            worker.intake.start()
             if self._writer is not None:
                 self._writer.start(self._adopt)
         self._recorder.chain_started(

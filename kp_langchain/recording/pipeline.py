@@ -217,7 +217,7 @@ class Pipeline:
     def score(
         self, draft: Draft, judge_it: Judge | None = None, *, is_adopted: bool = False
     ) -> ScoredTrace | None:
-        """Score a draft and hand it on; None if that failed (and was counted).
+        """Score a draft and have it written; None if that failed (and was counted).
 
         Args:
             draft: The run.
@@ -237,16 +237,20 @@ class Pipeline:
         if self.writer is not None:
             self.writer.write_run(scored, draft.registry, self.sender, self.tally)
         log_scored(scored)
-        if self.on_scored is not None:
-            if self.writer is not None:
-                with only_waiting():
-                    self.writer.settle()  # it may read the store, or take its time
-            try:
-                self._call(partial(self.on_scored, scored))
-            except BaseException as error:  # noqa: BLE001 - the caller's function
-                name = name_of(self.on_scored)
-                self._trouble("on_scored_errors", f"on_scored ({name}) failed", error)
         return scored
+
+    def announce(self, scored: ScoredTrace) -> None:
+        """Call `on_scored`, if there is one."""
+        if self.on_scored is None:
+            return
+        if self.writer is not None:
+            with only_waiting():
+                self.writer.settle()  # it may read the store, or take its time
+        try:
+            self._call(partial(self.on_scored, scored))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            name = name_of(self.on_scored)
+            self._trouble("on_scored_errors", f"on_scored ({name}) failed", error)
 
     def redacted(self, verdict: Verdict) -> Verdict:
         """Redact the note of a verdict at the strictest level, whatever run it is for."""
@@ -368,7 +372,10 @@ class Pipeline:
             return reports
         try:
             # What it returns may be a mapping of its own kind, which takes its time, too.
-            report = self._call(lambda: self._read_report(OUTCOME_FUNCTION, judge_it()))
+            report = self._call(lambda: read_report(judge_it()))
+        except ReportError as error:
+            self._unusable_report(OUTCOME_FUNCTION, error)
+            return reports
         except BaseException as error:  # noqa: BLE001 - the caller's function
             name = name_of(self.outcome)
             self._trouble("outcome_errors", f"the outcome function ({name}) failed", error)
@@ -383,8 +390,11 @@ class Pipeline:
         try:
             return read_report(what)
         except ReportError as error:
-            self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
+            self._unusable_report(source, error)
             return None
+
+    def _unusable_report(self, source: str, error: ReportError) -> None:
+        self._trouble("outcome_errors", f"what the {source} says cannot be used", error)
 
     def _verified(self, draft: Draft) -> list[tuple[str, Report]]:
         if self.verifiers is None:

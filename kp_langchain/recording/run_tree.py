@@ -178,9 +178,10 @@ class RunTree:
             entry.root.over = True
             if entry.parent_id in entries:
                 self._remember_over(entry.parent_id)
-        queued = self.tally.counts().get("queued", 0)
-        self.tally.add("queued", -queued)
-        self.tally.add("handed_over", len(roots) + queued)
+        counts = self.tally.counts()
+        for name in ("queued", "queued_verdicts"):
+            self.tally.add(name, -counts.get(name, 0))
+        self.tally.add("handed_over", len(roots) + counts.get("queued", 0))
 
 
 _TREES: weakref.WeakSet[RunTree] = weakref.WeakSet()

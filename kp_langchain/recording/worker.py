@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from kp_langchain import redaction
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain._notices import told, warn_once
 from kp_langchain._outside import came_from_outside
@@ -44,10 +45,12 @@ class Worker:
 
     Args:
         name: What the thread is called.
+        first: What the thread does before any job.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, first: Job = lambda: None) -> None:
         self._name = name
+        self._first = first
         self._section = Undisturbed()
         self._caller = Caller(name)
         self._reset()
@@ -95,7 +98,7 @@ class Worker:
             process_ends.watch(finish)
             thread = threading.Thread(
                 target=_work,
-                args=(self._jobs, self._section),
+                args=(self._first, self._jobs, self._section),
                 name=self._name,
                 daemon=True,
             )
@@ -140,8 +143,10 @@ class Worker:
             return self._caller.call(function, timeout_s)
 
 
-def _work(jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
+def _work(first: Job, jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
     with own_thread():
+        with section:
+            _run(first)
         while (job := jobs.get()) is not None:
             with section:
                 _run(job)
@@ -189,6 +194,12 @@ def finish(timeout_s: float | None = None) -> None:
             unscored,
             limit_s,
         )
+    if verdicts := total("queued_verdicts"):
+        log.warning(
+            "%d verdicts were not written within %.0f s of exit and are lost; report them again",
+            verdicts,
+            limit_s,
+        )
     for last in list(at_finish.values()):
         last(max(0.0, until - time.monotonic()))
 
@@ -204,7 +215,7 @@ _workers_lock = ForkSafeLock()
 _lanes: weakref.WeakValueDictionary[Hashable, Worker] = weakref.WeakValueDictionary()
 _recent_lanes: deque[Worker] = deque(maxlen=_LANES_KEPT)
 _lanes_lock = ForkSafeLock()
-intake = Worker("kp_langchain")
+intake = Worker("kp_langchain", first=redaction.load)
 
 
 def _after_fork() -> None:

@@ -110,6 +110,44 @@ def test_what_is_lost_at_exit_is_said_and_counted() -> None:
     assert "3 finished runs and verdicts could not be kept in" in done.stderr
 
 
+def test_a_verdict_that_is_lost_at_exit_is_said() -> None:
+    done = python(
+        """
+        import threading
+        from kp_langchain.recording import worker
+        begun = threading.Event()
+        hangs = handler(store=store, on_scored=lambda _: begun.set() or threading.Event().wait())
+        searching().invoke(ASK, {"callbacks": [hangs]})
+        assert begun.wait(600)
+        hangs.report_outcome(store.runs()[0].trace_id, success=True)
+        worker.exit_timeout_s = 0.05
+        """
+    )
+    assert "1 verdicts were not written" in done.stderr
+    assert "were not scored" not in done.stderr  # the run is
+    with TraceStore("runs.db") as store:
+        assert store.count() == 1
+
+
+def test_handlers_that_begin_at_once_leave_room_in_the_queue() -> None:
+    python(
+        """
+        from uuid import uuid4
+        os.environ["KP_MAX_QUEUE"] = "1"
+        handlers = [handler(store=store) for _ in range(20)]
+        run, tool = uuid4(), uuid4()
+        handlers[0].on_chain_start(None, {"input": "q"}, run_id=run)
+        for other in handlers[1:]:
+            other.on_chain_start(None, {"input": "q"}, run_id=uuid4())
+        handlers[0].on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
+        handlers[0].on_tool_end("y", run_id=tool)
+        handlers[0].on_chain_end({"output": "z"}, run_id=run)
+        assert handlers[0].flush(600)
+        assert (handlers[0].stats()["scored"], handlers[0].stats()["dropped"]) == (1, 0)
+        """
+    )
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
     python(

@@ -103,6 +103,26 @@ def test_what_hangs_is_left_behind_named_and_counted(
     assert any(name in line and "took longer than 0.05 s" in line for line in warned)
 
 
+def test_what_comes_too_late_is_not_counted_again(
+    end: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "0.05")
+    asked: list[threading.Thread] = []
+
+    def junk(_: object) -> object:
+        asked.append(threading.current_thread())
+        end.wait()
+        return "junk"
+
+    watching = handler(store=None, outcome=junk)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.flush(300)
+    end.set()
+    asked[0].join(300)
+    assert not asked[0].is_alive()
+    assert watching.stats()["outcome_errors"] == 1
+
+
 @pytest.mark.parametrize("what", HANGING)
 def test_what_hangs_stops_no_other_handler(what: str, end: threading.Event) -> None:
     options, _, _ = HANGING[what]
