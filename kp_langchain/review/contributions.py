@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
@@ -251,17 +252,21 @@ def _delete(store: TraceStore, one: Contribution) -> None:
     from kp_langchain.config import Settings
     from kp_langchain.registry import pace
     from kp_langchain.registry.client import ANONYMOUS
+    from kp_langchain.registry.configured import configured_registry
 
     settings = Settings()
-    if settings.registry_url is None and settings.api_key is not None:
-        # The address comes from the database, which need not be the user's own.
-        raise KPError(
-            f"the api_key of the settings came without a registry, and is not shown to "
-            f"{one.registry}; if it belongs there: KP_REGISTRY_URL={one.registry}"
-        )
-    registry = _needed(one.registry)
-    if registry.key_id == ANONYMOUS:
-        raise KPError(f"there is no key for {registry.url}; {_GET_KEY}")
+    # The address comes from the database, which need not be the user's own.
+    is_loose = settings.api_key is not None and settings.api_key_registry is None
+    if is_loose:
+        settings = settings.model_copy(update={"api_key": None})
+    registry = configured_registry(settings, one.registry)
+    if registry is None or registry.key_id == ANONYMOUS:
+        if is_loose:
+            raise KPError(
+                "the api_key of the settings came without a registry, and is not shown to "
+                f"{one.registry}; if it belongs there: KP_REGISTRY_URL={quote(one.registry)}"
+            )
+        raise KPError(f"there is no key for {one.registry}; {_GET_KEY}")
     now = datetime.now(UTC)
     standing = pace.set_right(store.outbox.standing(registry.url, registry.key_id), now)
     seconds = pace.wait_s(standing, now)

@@ -220,7 +220,7 @@ class _ModelProcess:
         """
         if self._silence_s is None or os.name != "posix":  # Windows cannot wait for pipes
             return
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # others have a descriptor, which a fork copies
             selector.register(pipe, event)
             # Not by the clock, which goes on while this process is frozen together with that one.
             for _ in range(self._silence_s):

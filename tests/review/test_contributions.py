@@ -239,6 +239,21 @@ def test_a_key_goes_to_its_own_registry_alone(server, here):
         done = cli("withdraw", one, **nowhere)
         assert f"is not shown to {other.url}" in done.stderr
         assert other.requests == []
+        # One that was stored for it is.
+        cli("register", "--agent-id", "desk", "--registry", other.url, **nowhere)
+        assert f"{one} is withdrawn" in cli("withdraw", one, **nowhere).stdout
+
+
+@pytest.mark.parametrize("address", ["https://r.example.org/$(touch${IFS}here)", "x`touch here`"])
+def test_what_a_row_says_is_no_command_to_copy(here, address):
+    (one,) = fill("https://r.example.org", 1)
+    with TraceStore("runs.db") as store:
+        sent = replace(store.outbox.get(one), registry=address, state="sent", attempts=1)
+        store.outbox.save(sent)
+    nowhere = {name: value for name, value in here.items() if name != "KP_REGISTRY_URL"}
+    done = cli("withdraw", one, **nowhere)
+    assert done.returncode == 1
+    assert f"KP_REGISTRY_URL={address}" not in done.stderr
 
 
 def test_registering_says_what_comes_before_the_new_key(server, here):
