@@ -135,7 +135,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__()
-        others = set(vars(self))
+        others = set(vars(self))  # what a subclass has set before; `__getstate__` sends it
         arguments.check(
             domain=domain,
             scorer=scorer,
