@@ -70,11 +70,10 @@ class Database:
                     suppress(sa.exc.SQLAlchemyError, sqlite3.Error),
                     _driver(self.engine) as driver,
                 ):
-                    busy, *_ = driver.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
-                    saved = not busy
-        self.engine.dispose()
-        if self.files:
+                    saved = _copy_from_log(driver)
+            # Before they are closed: afterwards another process's new log may have their identity.
             self.files.remove_orphans()
+        self.engine.dispose()
         return saved
 
 
@@ -179,6 +178,20 @@ def _begin_writing(driver: Any) -> None:
                 return
     finally:
         driver.execute(f"PRAGMA busy_timeout = {round(_BUSY_TIMEOUT_S * 1000)}")
+
+
+def _copy_from_log(driver: Any) -> bool:
+    """Bring what the log holds into the database; False if others are at it for too long."""
+    until = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        # Waits for those who read or write the database, and not for those who do the same.
+        busy, *_ = driver.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+        if not busy:
+            return True
+        if time.monotonic() >= until:
+            return False
+        with only_waiting():
+            time.sleep(_LOOK_AGAIN_S)
 
 
 @contextmanager
