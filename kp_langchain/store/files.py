@@ -53,7 +53,7 @@ def make_database_file(path: Path) -> None:
     if path.exists():
         make_private(path)
         return
-    with _alone_in(path.parent):
+    with _alone_in(path.resolve().parent):  # where log and index lie, as in `remove_orphans`
         if not path.exists():
             # SQLite would take the log and index of the deleted database for the new one's.
             for orphan in _log_and_index(path):
