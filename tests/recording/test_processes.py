@@ -129,6 +129,30 @@ def test_a_verdict_that_is_lost_at_exit_is_said() -> None:
         assert store.count() == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_says_nothing_of_its_parents_verdicts() -> None:
+    done = python(
+        """
+        import threading
+        from kp_langchain import _forksafe
+        from kp_langchain.recording import worker
+        _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
+        begun = threading.Event()
+        hangs = handler(store=store, on_scored=lambda _: begun.set() or threading.Event().wait())
+        searching().invoke(ASK, {"callbacks": [hangs]})
+        assert begun.wait(600)
+        hangs.report_outcome(store.runs()[0].trace_id, success=True)
+        worker.exit_timeout_s = 0.05
+        child = os.fork()
+        if child == 0:
+            worker.finish()
+            os._exit(0)
+        os.waitpid(child, 0)
+        """
+    )
+    assert done.stderr.count("verdicts were not written") == 1
+
+
 def test_handlers_that_begin_at_once_leave_room_in_the_queue() -> None:
     python(
         """
