@@ -35,7 +35,7 @@ class Labelled(TraceStore):
 @pytest.fixture(params=["spawn", "fork", "forkserver"])
 def method(request: pytest.FixtureRequest) -> str:
     if request.param not in multiprocessing.get_all_start_methods():
-        pytest.skip("this system has no such processes")
+        pytest.skip(f"this system starts no process by {request.param}")
     return str(request.param)
 
 
