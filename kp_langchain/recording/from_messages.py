@@ -74,7 +74,9 @@ def trace_from_messages(
             f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
         )
     answer = story.last_thought if record.answer is None else record.answer
-    looks = looks_successful(answer, ended_well=True, unresolved_error=story.unresolved_error)
+    looks = looks_successful(
+        answer, ended_well=not story.stopped, unresolved_error=story.unresolved_error
+    )
     try:
         report = read_report({"success": success, "confidence": confidence})
     except ValueError as error:

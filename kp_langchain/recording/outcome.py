@@ -94,7 +94,8 @@ def looks_successful(answer: str, *, ended_well: bool, unresolved_error: bool) -
 
     Args:
         answer: The final answer.
-        ended_well: No error and no step limit ended the run.
+        ended_well: No error and no step limit ended the run, and its last answer was neither
+            refused nor cut off.
         unresolved_error: The last thing that happened was an error.
     """
     text = answer.strip()

@@ -77,6 +77,8 @@ class Call:
     failed: bool = False
     cancelled: bool = False
     retries: int = 0
+    stopped: bool = False  # a model's answer that was refused, withheld or cut off
+    refusal: str = ""
     void: bool = False  # paused: as if it had not been made
 
     def close(self) -> None:
@@ -109,6 +111,7 @@ class RunRecord:
     fallback_objective: str = ""
     open_runs: set[UUID] = field(default_factory=set)
     pending: dict[str, str] = field(default_factory=dict)  # tool calls asked for, not yet started
+    provider_calls: dict[str, Call] = field(default_factory=dict)  # of providers' tools, open
     last_call: Call | None = None
     interrupted: bool = False
     limit_reached: bool = False
@@ -172,6 +175,7 @@ class RunRecord:
         self.dropped_texts += earlier.dropped_texts
         self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.pending = {**earlier.pending, **self.pending}
+        self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:
             self.mark(mark, call)

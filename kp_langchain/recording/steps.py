@@ -27,11 +27,13 @@ class Story:
     Args:
         steps: The steps, numbered from 0.
         unresolved_error: The run did nothing after its last error.
+        stopped: The model's last answer was refused, withheld or cut off, and nothing followed.
         last_thought: What the model said last.
     """
 
     steps: list[Draft] = field(default_factory=list)
     unresolved_error: bool = False
+    stopped: bool = False
     last_thought: str = ""
 
 
@@ -58,6 +60,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         (at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.void),
         default=-1,
     )
+    story.stopped = last_start >= 0 and timeline[last_start][1].stopped
 
     def add(kind: str, **fields: Any) -> Draft:
         step = {"step_id": len(story.steps), "type": kind, **fields}
