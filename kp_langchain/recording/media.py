@@ -34,9 +34,8 @@ _FIELDS = _CONTENT | {
     "citations", "filename", "name", "transcript", "expires_at",
 }  # fmt: skip
 _MIME_FIELDS = ("mime_type", "media_type", "mimeType")
-_MIME = re.compile(r"(?:[a-z]{1,20}/)[\w.+\-]{1,80}", re.IGNORECASE | re.ASCII)
+_MIME = re.compile(r"[a-z]{1,20}/[\w.+\-]{1,80}", re.IGNORECASE | re.ASCII)
 _DATA_URL = re.compile(r"data:([a-z]{1,20}/[\w.+\-]{1,80})[;,]", re.IGNORECASE | re.ASCII)
-_ENDING = re.compile(r"(?:.*\.)?([a-z0-9]{1,8})", re.IGNORECASE | re.ASCII)
 _LONGEST_NAME = 300
 
 
@@ -76,8 +75,8 @@ def _mimes(holder: Mapping[Any, Any]) -> Iterator[str]:
     for field in ("filename", "name", "format"):
         value = holder.get(field)
         if isinstance(value, str) and len(value) <= _LONGEST_NAME:
-            ending = _ENDING.fullmatch(value)
+            _, dot, ending = value.rpartition(".")
             # The table alone: to guess, `mimetypes` reads the machine's files.
-            mime = mimetypes.types_map.get(f".{ending[1].lower()}") if ending else None
-            if mime:
+            mime = mimetypes.types_map.get(f".{ending.lower()}")
+            if mime and (dot or field == "format"):
                 yield mime
