@@ -74,7 +74,12 @@ def trace_from_messages(
             f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
         )
     answer = story.last_thought if record.answer is None else record.answer
-    looks = looks_successful(answer, ended_well=True, unresolved_error=story.unresolved_error)
+    looks = looks_successful(
+        answer,
+        ended_well=True,
+        unresolved_error=story.unresolved_error,
+        ends_on_action=story.ends_on_action,
+    )
     try:
         report = read_report({"success": success, "confidence": confidence})
     except ValueError as error:

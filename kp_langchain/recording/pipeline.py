@@ -152,6 +152,7 @@ class Pipeline:
             answer,
             ended_well=record.ending == "finished" and not record.limit_reached,
             unresolved_error=story.unresolved_error,
+            ends_on_action=story.ends_on_action,
         )
         trace = build_trace(
             record,
