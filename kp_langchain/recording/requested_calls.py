@@ -96,17 +96,21 @@ class RequestedCalls:
         releases of langchain-core do not hand it on. Then it is the call with the same name, and
         if there are several, the one with the same arguments.
         """
-        if (call_id := call.tool_call_id) is not None:
-            self._by_id.pop(call_id, None)
-            if len(self._begun) < _MAX_REQUESTS:
-                self._begun[call_id] = call
-            if (failed := self._unparsed.pop(call_id, None)) is not None:
-                failed.void = True  # somebody could parse them
+        if call.tool_call_id is None:
+            call.tool_call_id = self._id_by_name(call.name, arguments)
+        if (call_id := call.tool_call_id) is None:
             return
-        alike = [one for one in list(self._by_id.values()) if one.name == call.name]
+        self._by_id.pop(call_id, None)
+        if len(self._begun) < _MAX_REQUESTS:
+            self._begun[call_id] = call
+        if (failed := self._unparsed.pop(call_id, None)) is not None:
+            failed.void = True  # somebody could parse them
+
+    def _id_by_name(self, name: str, arguments: object) -> str | None:
+        alike = [one for one in list(self._by_id.values()) if one.name == name]
         same = (one for one in alike if len(alike) > 1 and _equal(one.arguments, arguments))
-        if (begun := next(same, alike[0] if alike else None)) is not None:
-            self._by_id.pop(begun.call_id, None)
+        request = next(same, alike[0] if alike else None)
+        return None if request is None else request.call_id
 
     def answer(self, call_id: object) -> Call | None:
         """Forget the call of this id that a tool began, and return it."""
