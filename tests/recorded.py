@@ -110,15 +110,14 @@ def play(
             for step in one.trace.steps
             if step.type == "error_recovery" or _is_error(step, counter.error_texts)
         ]
-        seen.tool_calls += counter.tool_starts
+        asked = counter.tool_starts + counter.unanswered
+        seen.tool_calls += asked
         seen.tool_call_steps += calls
         seen.tool_errors += counter.tool_errors
         seen.error_steps += len(failures)
         seen.recoveries += sum(step.type == "error_recovery" for step in failures)
-        if calls != counter.tool_starts:
-            seen.mismatches.append(
-                f"{run['run_id']}: {counter.tool_starts} tool calls, {calls} steps"
-            )
+        if calls != asked:
+            seen.mismatches.append(f"{run['run_id']}: {asked} tool calls, {calls} steps")
         if len(failures) != counter.tool_errors:
             seen.mismatches.append(
                 f"{run['run_id']}: {counter.tool_errors} tool errors, {len(failures)} steps"
@@ -144,12 +143,24 @@ class Counted(BaseCallbackHandler):
         self.tool_starts = 0
         self.tool_errors = 0
         self.error_texts: set[str] = set()
+        self.unanswered = 0  # calls that the last message of a run asks for
+        self._requested: set[str] = set()
 
     def on_chain_start(self, *_: Any, parent_run_id: Any = None, **__: Any) -> None:
         self.roots += parent_run_id is None
 
-    def on_tool_start(self, *_: Any, **__: Any) -> None:
+    def on_chain_end(self, *_: Any, parent_run_id: Any = None, **__: Any) -> None:
+        if parent_run_id is None:
+            self.unanswered += len(self._requested)
+            self._requested = set()
+
+    def on_llm_end(self, response: Any, **_: Any) -> None:
+        asked = response.generations[0][0].message.tool_calls
+        self._requested = {call["id"] for call in asked}
+
+    def on_tool_start(self, *_: Any, tool_call_id: str | None = None, **__: Any) -> None:
         self.tool_starts += 1
+        self._requested.discard(tool_call_id or "")
 
     def on_tool_error(self, error: BaseException, **_: Any) -> None:
         self.tool_errors += 1

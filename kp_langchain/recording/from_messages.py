@@ -75,7 +75,10 @@ def trace_from_messages(
         )
     answer = story.last_thought if record.answer is None else record.answer
     looks = looks_successful(
-        answer, ended_well=not story.stopped, unresolved_error=story.unresolved_error
+        answer,
+        ended_well=not story.stopped,
+        unresolved_error=story.unresolved_error,
+        ends_on_action=story.ends_on_action,
     )
     try:
         report = read_report({"success": success, "confidence": confidence})

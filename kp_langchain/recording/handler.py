@@ -653,6 +653,10 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._recorder.retried(run_id, retry_state.attempt_number, error)
 
     @_guarded
+    def on_agent_action(self, action: Any, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.agent_acted(run_id, action.tool, action.tool_input)
+
+    @_guarded
     def on_agent_finish(self, finish: Any, *, run_id: UUID, **_: Any) -> None:
         self._recorder.agent_finished(run_id, finish.return_values)
 

@@ -89,17 +89,22 @@ class Judgement:
     source: str
 
 
-def looks_successful(answer: str, *, ended_well: bool, unresolved_error: bool) -> bool:
+def looks_successful(
+    answer: str, *, ended_well: bool, unresolved_error: bool, ends_on_action: bool = False
+) -> bool:
     """Whether a run that nobody judged counts as a success.
 
     Args:
         answer: The final answer.
         ended_well: No error and no step limit ended the run, and its last answer was neither
             refused nor cut off.
-        unresolved_error: The last thing that happened was an error.
+        unresolved_error: The last thing that happened was an error, or a human's refusal.
+        ends_on_action: The last thing the run did was to use a tool. Then it needs no answer:
+            an agent that buys, sends or submits something is done with that.
     """
     text = answer.strip()
-    return ended_well and not unresolved_error and bool(text) and text not in _OUT_OF_STEPS
+    complete = (bool(text) or ends_on_action) and text not in _OUT_OF_STEPS
+    return ended_well and not unresolved_error and complete
 
 
 def judge(

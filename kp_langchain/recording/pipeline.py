@@ -154,6 +154,7 @@ class Pipeline:
             and not record.limit_reached
             and not story.stopped,
             unresolved_error=story.unresolved_error,
+            ends_on_action=story.ends_on_action,
         )
         trace = build_trace(
             record,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
 from kp_langchain.recording.messages import as_text, clip, contained, written
+from kp_langchain.recording.requested_calls import RequestedCalls
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
 
-Kind = Literal["model", "tool", "retriever"]
+Kind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
 Ending = Literal["finished", "failed", "cancelled", "paused"]
 
@@ -61,7 +62,7 @@ class Start(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of a model, tool or retriever."""
+    """One call of a model, tool or retriever; or a chain that raised, of its own accord."""
 
     kind: Kind
     name: str
@@ -76,8 +77,9 @@ class Call:
     answered: bool = False
     failed: bool = False
     cancelled: bool = False
+    rejected: bool = False  # a human refused it
     retries: int = 0
-    stopped: bool = False  # a model's answer that was refused, withheld or cut off
+    stopped: bool = False  # of an answer that was refused or cut off, or waits for an approval
     refusal: str = ""
     void: bool = False  # paused: as if it had not been made
 
@@ -110,9 +112,13 @@ class RunRecord:
     objective: str = ""
     fallback_objective: str = ""
     open_runs: set[UUID] = field(default_factory=set)
-    pending: dict[str, str] = field(default_factory=dict)  # tool calls asked for, not yet started
+    requested: RequestedCalls = field(default_factory=RequestedCalls)
+    last_action: tuple[str, object] = ("", None)  # the tool that a classic agent chose, its input
     provider_calls: dict[str, Call] = field(default_factory=dict)  # of providers' tools, open
     last_call: Call | None = None
+    last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
+    raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
+    interrupted_tasks: set[str] = field(default_factory=set)  # LangGraph's names for them
     interrupted: bool = False
     limit_reached: bool = False
     over: bool = False
@@ -174,7 +180,8 @@ class RunRecord:
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
         self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
-        self.pending = {**earlier.pending, **self.pending}
+        self.requested.continue_from(earlier.requested)
+        self.interrupted_tasks |= earlier.interrupted_tasks
         self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:

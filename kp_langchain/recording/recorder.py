@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from kp_langchain.recording import paused
@@ -17,7 +17,6 @@ from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
     MAPPING,
-    MAX_ITEMS,
     answer_in,
     as_input,
     as_text,
@@ -47,12 +46,18 @@ from kp_langchain.recording.record import (
     text_in,
     thread_id_in,
 )
+from kp_langchain.recording.requested_calls import RequestedCall, requests_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-_MOST_PENDING = 1000
+# Middleware of langchain that asks a human before tools run.
+_HUMAN_NODES = ("HumanInTheLoopMiddleware",)
+# The tool that the classic AgentExecutor runs in place of one that it does not know.
+_UNKNOWN_TOOL = "invalid_tool"
+_UNPARSED = "the arguments of the call cannot be parsed"
+_CAUSES_READ = 8
 Text = TypeVar("Text")
 
 
@@ -156,7 +161,15 @@ class Recorder(RunTree):
             return
         run_id, _, name, metadata = start
         root = entry.root
-        entry.limit_node = short_name(name).startswith(_LIMIT_NODES)
+        entry.name = short_name(name)
+        entry.limit_node = entry.name.startswith(_LIMIT_NODES)
+        entry.task = text_in(metadata, "langgraph_checkpoint_ns")
+        entry.asks_human = entry.name.startswith(_HUMAN_NODES) or (
+            entry.task in root.interrupted_tasks
+        )
+        if root.last_failure is not None:
+            root.mark("start", root.last_failure)  # the run went on after it
+            root.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, run_id == root.run_id, inputs, metadata)
         if not root.objective and run_id == root.run_id:
@@ -207,6 +220,8 @@ class Recorder(RunTree):
             # but before its model does.
             self._end_root(root, "cancelled")
         else:
+            if root.requested:
+                self._record_unanswered(root, outputs)
             self._finish_root(root, outputs)
 
     def _inner_ended(self, entry: OpenRun, outputs: object) -> None:
@@ -216,21 +231,56 @@ class Recorder(RunTree):
             root.thread_id = entry.thread_id or root.thread_id
         if entry.limit_node and _jumps_to_end(outputs):
             root.limit_reached = True
-        if root.pending:
-            self._note_unstarted(root, outputs)
+        if root.requested:
+            self._answer_requested(entry, outputs)
 
-    def _note_unstarted(self, root: RunRecord, outputs: object) -> None:
-        """Record the tool calls that failed before any tool started: unknown tools, rejections."""
+    def _answer_requested(self, entry: OpenRun, outputs: object) -> None:
+        """Record the tool calls that a chain answered without a tool."""
+        root = entry.root
+        asked: set[str] = set()  # in the same output
         for message in messages_in(outputs):
+            if message.type == "ai":
+                asked.update(one.call_id for one in requests_in(message, "tool_calls", None))
             if message.type != "tool":
                 continue
-            call_id = getattr(message, "tool_call_id", None)
-            name = root.pending.pop(call_id, None) if isinstance(call_id, str) else None
-            if name is not None and getattr(message, "status", None) == "error":
-                call = Call("tool", "", ("unstarted", call_id))
-                call.failed = True
-                call.error = self._keep(root, message_text, message)
+            call_id = attribute(message, "tool_call_id")
+            request = root.requested.take(call_id)
+            call = root.requested.answer(call_id)
+            failed = attribute(message, "status") == "error"
+            if request is not None:
+                form = _form_in(outputs) if request.call_id in asked else None
+                if form == "accepted":
+                    continue  # the run's answer, which is recorded as such
+                failed = failed or form == "refused"
+                call = self._begin_requested(root, request)
+            if call is None:
+                continue
+            call.answered, call.cancelled = True, False
+            call.rejected = failed and entry.asks_human
+            call.failed = failed and not call.rejected
+            text = self._keep(root, message_text, message)
+            if call.failed:
+                call.error = text
                 root.mark("error", call)
+            else:
+                call.text = text
+                root.mark("end", call)
+
+    def _record_unanswered(self, root: RunRecord, outputs: object) -> None:
+        """Record the tool calls that the last message of a run asks for: nobody did them."""
+        messages = outputs.get("messages") if isinstance(outputs, MAPPING) else None
+        if not isinstance(messages, list) or not messages or has_structure(outputs):
+            return
+        for asked in requests_in(messages[-1], "tool_calls", None):
+            if (request := root.requested.take(asked.call_id)) is not None:
+                self._begin_requested(root, request)
+
+    def _begin_requested(self, root: RunRecord, request: RequestedCall) -> Call:
+        """Record a tool call that no tool begins."""
+        call = Call("tool", request.name, ("tool", request.call_id))
+        call.input = self._keep(root, as_input, request.arguments)
+        root.mark("start", call)
+        return call
 
     def chain_failed(self, run_id: UUID, error: BaseException, inputs: object = None) -> None:
         """A chain raised."""
@@ -242,13 +292,34 @@ class Recorder(RunTree):
         meaning = meaning_of(error)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
-        if run_id != root.run_id:
-            return
-        if not root.objective and inputs is not None:
+        if run_id == root.run_id and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
-        self._fail_root(root, error, meaning)
+        if meaning == "error" and not _is_recorded(error, entry):
+            self._record_failure(entry, error, is_root=run_id == root.run_id)
+        if run_id == root.run_id:
+            self._fail_root(root, error, meaning)
+
+    def _record_failure(self, entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
+        """Record that a chain raised, and not because of a call below it."""
+        root = entry.root
+        # What the model asked for at last was not done then.
+        for request in root.requested.asked_by(root.last_call):
+            root.requested.take(request.call_id)
+            self._begin_requested(root, request)
+        # Attempts of one node have one task in LangGraph, those of other chains one parent.
+        call = Call("chain", "", ("chain", entry.task or (entry.parent_id, entry.name)))
+        call.failed = True
+        # Of the error that ends the run there is always room for the text: it is its result.
+        call.error = (
+            error_text(error, self._text_chars) if is_root else self._keep(root, error_text, error)
+        )
+        root.mark("error", call)
+        root.last_failure = call
+        _remember(root, error)
 
     def _pass_on_interrupt(self, entry: OpenRun) -> None:
+        if entry.task:
+            entry.root.interrupted_tasks.add(entry.task)
         parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
         if parent is not None:
             parent.interrupted = True
@@ -327,27 +398,31 @@ class Recorder(RunTree):
         root = entry.root
         try:
             last = call
+            refusal = clip(refusal_in(message), self._text_chars)
+            metadata = attribute(message, "response_metadata")
+            call.stopped = bool(refusal) or was_stopped(metadata) or was_stopped(info)
             if message is None:
                 call.text = self._keep(root, clip, text)
             elif parts := parts_of(message, self._text_chars):
                 last = mark_parts(root, call, parts, partial(self._keep, root))
             else:
                 call.text = self._keep(root, message_text, message)
-            if refusal := refusal_in(message):
-                last.refusal = clip(refusal, self._text_chars)
-            metadata = attribute(message, "response_metadata")
-            last.stopped = bool(refusal) or was_stopped(metadata) or was_stopped(info)
-            self._note_pending(root, attribute(message, "tool_calls"))
+            last.refusal = refusal
+            self._note_requests(root, last, message)
             root.logprobs = logprobs
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, message if message is not None else text)
 
-    def _note_pending(self, root: RunRecord, tool_calls: Any) -> None:
-        for asked in tool_calls[:MAX_ITEMS] if isinstance(tool_calls, (list, tuple)) else ():
-            call_id = asked.get("id") if isinstance(asked, MAPPING) else None
-            if isinstance(call_id, str) and len(root.pending) < _MOST_PENDING:
-                root.pending[call_id] = short_name(asked.get("name"))
+    def _note_requests(self, root: RunRecord, call: Call, message: object) -> None:
+        for request in requests_in(message, "tool_calls", call):
+            root.requested.add(request)
+        for request in requests_in(message, "invalid_tool_calls", call):
+            unparsed = self._begin_requested(root, request)
+            unparsed.answered = unparsed.failed = True
+            unparsed.error = self._keep(root, as_text, request.error) or _UNPARSED
+            root.mark("error", unparsed)
+            root.requested.add_unparsed(request.call_id, unparsed)
 
     def tool_started(self, start: Start, inputs: object, tool_call_id: object = None) -> None:
         """A tool began."""
@@ -355,14 +430,17 @@ class Recorder(RunTree):
         if made is None:
             return
         root, call = made
+        if call.name == _UNKNOWN_TOOL and root.last_action[0]:
+            call.name, inputs = root.last_action
+            call.failed = True  # whatever it answers
         call.input = self._keep(root, as_input, inputs)
         call.mcp_server = as_text(start.metadata.get("mcp_server"), 200) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
             call.key = ("tool", tool_call_id)
-            root.pending.pop(tool_call_id, None)
         else:
             call.key = ("tool", call.key, str(call.input))
+        root.requested.begin(call, inputs)
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(inputs) or as_text(inputs, self._text_chars)
 
@@ -374,11 +452,10 @@ class Recorder(RunTree):
         entry, call = done
         root = entry.root
         try:
-            call_id = attribute(output, "tool_call_id")
-            if isinstance(call_id, str):
-                root.pending.pop(call_id, None)
+            root.requested.take(attribute(output, "tool_call_id"))
+            root.requested.answer(call.tool_call_id)
             kept = self._keep(root, gist, output)
-            call.failed = _says_error(output)
+            call.failed = call.failed or _says_error(output)
             if call.failed:
                 call.error = kept
             else:
@@ -412,24 +489,20 @@ class Recorder(RunTree):
         if call.kind == "model" and call.cancelled:
             # The agent read as much of the answer as it wanted.
             call.text = self._keep(root, message_text, partial)
-        elif meaning in ("error", "cancelled"):
+        elif meaning == "error":
             call.failed = True
             call.error = self._keep(root, error_text, error)
+            if root.last_failure is not None and _is_recorded(error, entry):
+                root.last_failure.void = True  # of a chain inside this call: the same failure
+                root.last_failure = None
+            _remember(root, error)
+            root.requested.answer(call.tool_call_id)
             if call.kind != "model":  # a model's failure stands where the model was asked
                 root.mark("error", call)
-                self._drop_pending(root, call)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
             self._fail_root(root, error, meaning)
-
-    def _drop_pending(self, root: RunRecord, call: Call) -> None:
-        # Older langchain-core gives no tool_call_id at the start; the name is the next best.
-        if call.tool_call_id is None:
-            for call_id, name in list(root.pending.items()):
-                if name == call.name:
-                    root.pending.pop(call_id, None)
-                    return
 
     def retried(self, run_id: UUID, attempt: int, error: BaseException | None) -> None:
         """The model or tool itself tries again inside one run."""
@@ -440,6 +513,12 @@ class Recorder(RunTree):
         if error is not None:
             entry.root.room_chars += text_size(entry.call.error)  # it takes the last one's place
             entry.call.error = self._keep(entry.root, error_text, error)
+
+    def agent_acted(self, run_id: UUID, tool: object, tool_input: object) -> None:
+        """A classic agent chose a tool, which it may not know."""
+        entry = self._open.get(run_id)
+        if entry is not None:
+            entry.root.last_action = (short_name(tool), tool_input)
 
     def agent_finished(self, run_id: UUID, values: object) -> None:
         """A classic agent gave its final values, which a streamed one does not return."""
@@ -465,6 +544,47 @@ def _says_error(output: object) -> bool:
     return is_command(output) and any(
         getattr(message, "status", None) == "error" for message in messages_in(output)
     )
+
+
+def _remember(root: RunRecord, error: BaseException) -> None:
+    if len(root.raised) < root.recorder.bounds.steps:
+        root.raised.append(id(error))
+
+
+@contained(None)
+def _form_in(outputs: object) -> Literal["accepted", "refused"] | None:
+    """What langchain's agent says of a structured answer, in the output of the node that asked.
+
+    It says no more than that a form is there. Older releases leave it out where it was refused,
+    and then tell it by the message alone.
+    """
+    for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+        update = attribute(output, "update") if is_command(output) else output
+        if not isinstance(update, MAPPING):
+            continue
+        if "structured_response" in update:
+            return "refused" if update["structured_response"] is None else "accepted"
+        last = messages_in(update)[-1:]
+        if last and attribute(last[0], "status") != "error":
+            text = attribute(last[0], "content")
+            if isinstance(text, str) and text.startswith("Error: "):
+                return "refused"
+    return None
+
+
+@contained(False)
+def _is_recorded(error: BaseException, entry: OpenRun) -> bool:
+    """Whether what a run raised, or a cause of it, is recorded as a failure below it."""
+    # Only those since it began: another exception may have the id of one that is gone.
+    raised = entry.root.raised[entry.failures_before :]
+    cause: BaseException | None = error if raised else None
+    for _ in range(_CAUSES_READ):
+        if cause is None:
+            return False
+        if id(cause) in raised:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 @contained(False)

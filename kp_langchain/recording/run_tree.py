@@ -29,14 +29,21 @@ _GONE = object()
 class OpenRun:
     """A run under way and the root it belongs to."""
 
-    __slots__ = ("call", "interrupted", "limit_node", "parent_id", "root", "thread_id")
+    __slots__ = (
+        "asks_human", "call", "failures_before", "interrupted", "limit_node", "name", "parent_id",
+        "root", "task", "thread_id",
+    )  # fmt: skip
 
     def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
         self.root = root
         self.parent_id = parent_id
         self.thread_id = thread_id
         self.call: Call | None = None
+        self.name = ""
+        self.task = ""  # LangGraph's name for the execution of a node, the same after a pause
         self.limit_node = False
+        self.asks_human = False
+        self.failures_before = len(root.raised)
         self.interrupted = False  # something directly below it paused
 
 

@@ -26,15 +26,18 @@ class Story:
 
     Args:
         steps: The steps, numbered from 0.
-        unresolved_error: The run did nothing after its last error.
-        stopped: The model's last answer was refused, withheld or cut off, and nothing followed.
+        unresolved_error: The run did nothing after its last error, or after a human's refusal.
+        stopped: The model's last answer was refused, withheld or cut off, or waits for an
+            approval, and nothing followed.
         last_thought: What the model said last.
+        ends_on_action: The last thing it did was to use a tool, and nobody refused that.
     """
 
     steps: list[Draft] = field(default_factory=list)
     unresolved_error: bool = False
     stopped: bool = False
     last_thought: str = ""
+    ends_on_action: bool = False
 
 
 @dataclass
@@ -60,7 +63,6 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         (at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.void),
         default=-1,
     )
-    story.stopped = last_start >= 0 and timeline[last_start][1].stopped
 
     def add(kind: str, **fields: Any) -> Draft:
         step = {"step_id": len(story.steps), "type": kind, **fields}
@@ -69,9 +71,12 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
 
     def fail(call: Call, at: int, attempts: int = 1) -> None:
         earlier = failing.get(call.key)
+        if call.name in _MISTAKES and failures and failures[-1].step is story.steps[-1]:
+            failures[-1].position = at  # what was told of the failure that is recorded already
+            return
         if earlier is None:
             earlier = _Failure(add("error_recovery", content=call.error), at)
-            if call.kind != "model" and call.name and call.name not in _MISTAKES:
+            if call.kind in ("tool", "retriever") and call.name and call.name not in _MISTAKES:
                 earlier.step["tool"] = _tool(call)
             failures.append(earlier)
         else:
@@ -84,9 +89,17 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         if call.latency_ms is not None:
             earlier.step["latency_ms"] = round(call.latency_ms, 3)
 
+    last: Call | None = None
     for at, (mark, call) in enumerate(timeline):
         if call.void:
             continue
+        if call.kind == "chain":
+            if mark == "error":
+                fail(call, at)
+            continue  # a start says that the run went on
+        last = call
+        if call.stopped or call.kind == "model" or mark == "end":
+            story.stopped = call.stopped  # tools that nobody ran do not make good for it
         if call.kind == "model":
             # The model decides anew: what a tool does from here on is another call.
             failing = {key: one for key, one in failing.items() if key == call.key}
@@ -123,6 +136,9 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
             failure.step["type"] = "observation"
             story.unresolved_error = True
+    if last is not None and last.kind != "model":
+        story.ends_on_action = not last.rejected
+        story.unresolved_error = story.unresolved_error or last.rejected
     return story
 
 

@@ -1,6 +1,6 @@
 """What agents do in production, each with what must be recorded of it.
 
-    python -m tests.recording.situations          prints the table
+    python -m tests.recording.table          prints what is recorded of each
 
 A situation runs real LangChain or LangGraph code with the handler it is given. What it expects:
 the steps of each trace, the counts that are not zero, and whether each run counts as a success.
@@ -57,11 +57,11 @@ from tests.agents import (
     say,
     search,
     searching,
-    shape,
     soft,
 )
 
 SEARCHED = ["thought", "call search", "saw search", "thought"]
+_UNKNOWN = ["thought", "call nope", "recovered nope", "thought"]
 Run = Callable[[KPCallbackHandler], Any]
 
 
@@ -267,9 +267,7 @@ def _(watching: KPCallbackHandler) -> None:
     executor.invoke({"input": QUESTION}, using(watching))
 
 
-@situation(
-    "AgentExecutor, unknown tool", ["thought", "recovered", "thought"], framework="langchain"
-)
+@situation("AgentExecutor, unknown tool", _UNKNOWN, framework="langchain")
 def _(watching: KPCallbackHandler) -> None:
     executor = _react("x\nAction: nope\nAction Input: a", _REACT_FINAL)
     executor.invoke({"input": QUESTION}, using(watching))
@@ -346,7 +344,7 @@ def _(watching: KPCallbackHandler) -> None:
         agent(say("Try.", call("broken", x="1"))).invoke(ASK, using(watching))
 
 
-@situation("unknown tool", ["thought", "recovered", "thought"], success=[True])
+@situation("unknown tool", _UNKNOWN, success=[True])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("nope", x="1")), say("42")).invoke(ASK, using(watching))
 
@@ -674,7 +672,7 @@ def _(watching: KPCallbackHandler) -> None:
     paused.invoke(_decide("approve"), in_thread(watching, "approve"))
 
 
-@situation("paused, then rejected", ["thought", "recovered", "thought"])
+@situation("paused, then rejected", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
     paused = _asking_first(say("I search.", call("search", q="a")), say("42"))
     paused.invoke(ASK, in_thread(watching, "reject"))
@@ -817,7 +815,7 @@ def _(watching: KPCallbackHandler) -> None:
 # ------------------------------------------------------------------ limits and other ends
 
 
-@situation("recursion limit", ["thought", "call search", "saw search"] * 1, success=[False])
+@situation("recursion limit", ["thought", "call search", "saw search", "saw"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
     endless = agent(*[say("Again.", call("search", q="a"))] * 5)
     with contextlib.suppress(GraphRecursionError):
@@ -1005,17 +1003,3 @@ def as_expected(steps: list[str], expected: list[str]) -> list[str]:
     """Steps with what ran side by side sorted, where that is what is expected."""
     parallel = expected[:1] + sorted(expected[1:-1]) + expected[-1:] == expected
     return steps[:1] + sorted(steps[1:-1]) + steps[-1:] if parallel and len(steps) > 4 else steps
-
-
-def main() -> None:
-    width = max(len(one.name) for one in SITUATIONS)
-    for one in SITUATIONS:
-        result = play(one)
-        told = [" · ".join(shape(scored.trace)) for scored in result.scored]
-        ended = [name for name in ("cancelled", "abandoned", "paused", "open", "empty")
-                 if result.stats[name]]  # fmt: skip
-        print(f"{one.name:{width}}  {' | '.join(told) or '(' + ', '.join(ended) + ')'}")
-
-
-if __name__ == "__main__":
-    main()
