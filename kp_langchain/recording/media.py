@@ -51,6 +51,25 @@ def media_mark(block: Mapping[Any, Any]) -> str:
     return mark_of(kind, _mime_of(block) if kind == "file" else "")
 
 
+def data_mark(value: Mapping[Any, Any]) -> str:
+    """Return the mark for a block that holds the data of its media; "" for everything else.
+
+    Outside a message's content, what merely refers to a file is data like any other.
+    """
+    mark = media_mark(value)
+    if not mark:
+        return ""
+    holders = [value, *(one for one in value.values() if isinstance(one, Mapping))]
+    return mark if any(map(_holds_data, holders)) else ""
+
+
+def _holds_data(holder: Mapping[Any, Any]) -> bool:
+    if any(holder.get(field) for field in ("base64", "data", "bytes", "file_data")):
+        return True
+    addresses = (holder.get("url"), holder.get("image_url"))
+    return any(isinstance(one, str) and one.startswith("data:") for one in addresses)
+
+
 def mark_of(kind: str, mime: str = "") -> str:
     """Return the mark for a kind of media, or for a file by its MIME type."""
     if kind == "file" and (family := mime.partition("/")[0]) in _NAMED_BY_MIME:

@@ -28,9 +28,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 from kp_langchain._outside import came_from_outside
 from kp_langchain.recording.blocks import block_text as _block_text
 from kp_langchain.recording.blocks import is_content, reasoning_text, said_text
-from kp_langchain.recording.media import mark_of, media_mark
+from kp_langchain.recording.media import data_mark, mark_of
 from kp_langchain.recording.provider_tools import generated_media, role_of
-from kp_langchain.recording.reasoning import split_reasoning
+from kp_langchain.recording.reasoning import reasoning_parts, split_reasoning
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
@@ -190,7 +190,7 @@ def _readable(value: object, room: list[int], depth: int) -> Any:
         text = _bytes(value)
     elif depth and (depth >= MAX_DEPTH or room[0] <= 0 or room[1] <= 0):
         text = "..."
-    elif depth and type(value) is dict and (mark := media_mark(value)):
+    elif depth and type(value) is dict and (mark := data_mark(value)):
         text = mark
     elif isinstance(value, MAPPING):
         return _plain_mapping(value, room, depth)
@@ -333,7 +333,7 @@ def _gist(value: object, limit: int, depth: int) -> Any:
         return _joined((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
     if isinstance(value, (list, tuple)) and _are_blocks(value[:MAX_ITEMS]):
         return content_text(value, limit)
-    if type(value) is dict and (mark := media_mark(value)):
+    if type(value) is dict and (mark := data_mark(value)):
         return mark
     fields = _fields(value)
     if fields is not None or isinstance(value, _STRUCTURE):
@@ -467,10 +467,10 @@ def thought_text(content: object, limit: int) -> str:
     """What a model's content says and reasons, the tags around its reasoning left out."""
     if not isinstance(content, str):
         content = content_text(content, limit)
-    reasoning, said = split_reasoning(content)
-    if not reasoning:
-        return clip(said, limit)
-    return _joined((clip(one, limit) for one in (reasoning, said)), limit)
+    parts = reasoning_parts(content)
+    if not parts:
+        return clip(content, limit)
+    return _joined((clip(part.strip(), limit) for part, _ in parts), limit)
 
 
 def reasoning_beside(extra: Mapping[str, Any], limit: int) -> str:

@@ -16,17 +16,28 @@ _READ_CHARS = 200_000  # further on no tags are looked for, but the end of the f
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Split a model's text into its reasoning, without the tags, and what it says.
+    """Split a model's text into its reasoning, without the tags, and what it says."""
+    parts = reasoning_parts(text)
+    if not parts:
+        return "", text
+    said = "".join(part for part, is_reasoning in parts if not is_reasoning)
+    return "\n".join(part.strip() for part, is_reasoning in parts if is_reasoning), said.strip()
+
+
+def reasoning_parts(text: str) -> list[tuple[str, bool]]:
+    """Return the parts of a model's text in order, without the tags; none where it has no tags.
 
     Tags count at the beginning of a text and of a line; after a first one everywhere. One that is
     never closed holds all the rest. A text whose first tag closes begins with reasoning: templates
     of some models put the opening one into the prompt.
+
+    Returns:
+        Each part, and whether it is reasoning.
     """
     if "<think" not in text and "</think" not in text:
-        return "", text
-    thoughts: list[str] = []
-    said: list[str] = []
-    at = _leading(text, thoughts)
+        return []
+    parts: list[tuple[str, bool]] = []
+    at = _leading(text, parts)
     reasons = at > 0
     masked = _CODE_LEFT_OPEN.sub(_blank, text[at : at + _READ_CHARS])
     text, at = text[at:], 0
@@ -36,20 +47,18 @@ def split_reasoning(text: str) -> tuple[str, str]:
             if not tag[1] and (reasons or _begins_line(masked, tag.start())):
                 begin = tag
         elif tag[1]:
-            said.append(text[at : begin.start()])
-            thoughts.append(text[begin.end() : tag.start()])
+            parts.append((text[at : begin.start()], False))
+            parts.append((text[begin.end() : tag.start()], True))
             at, begin, reasons = tag.end(), None, True
     if begin is not None and reasons:
-        said.append(text[at : begin.start()])
-        thoughts.append(text[begin.end() :])
-    else:
-        said.append(text[at:])
-    if not thoughts:
-        return "", text
-    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(said).strip()
+        parts.append((text[at : begin.start()], False))
+        parts.append((text[begin.end() :], True))
+    elif reasons:
+        parts.append((text[at:], False))
+    return [part for part in parts if part[0].strip()] or parts
 
 
-def _leading(text: str, thoughts: list[str]) -> int:
+def _leading(text: str, parts: list[tuple[str, bool]]) -> int:
     """Add the reasoning that a text begins with; return where what follows it begins."""
     masked = _CODE.sub(_blank, text[:_READ_CHARS])
     opening = _OPENS.match(text)
@@ -60,11 +69,9 @@ def _leading(text: str, thoughts: list[str]) -> int:
         closing = closing or next((tag for tag in _TAG.finditer(text, start) if tag[1]), None)
     elif closing is None or not closing[1] or not _stands_alone(masked, closing):
         return 0
-    if closing is None:
-        thoughts.append(text[start:])
-        return len(text)
-    thoughts.append(text[start : closing.start()])
-    return closing.end()
+    end = len(text) if closing is None else closing.start()
+    parts.append((text[start:end], True))
+    return end if closing is None else closing.end()
 
 
 def _stands_alone(text: str, tag: re.Match[str]) -> bool:
