@@ -76,7 +76,7 @@ def trace_from_messages(
     answer = story.last_thought if record.answer is None else record.answer
     looks = looks_successful(
         answer,
-        ended_well=True,
+        ended_well=not story.stopped,
         unresolved_error=story.unresolved_error,
         ends_on_action=story.ends_on_action,
     )

@@ -579,11 +579,11 @@ class KPCallbackHandler(BaseCallbackHandler):
     def on_llm_end(self, response: Any, *, run_id: UUID, **_: Any) -> None:
         generation = next((group[0] for group in response.generations if group), None)
         message = getattr(generation, "message", None)
-        info = getattr(message, "response_metadata", None) or {}
-        info = info if "logprobs" in info else getattr(generation, "generation_info", None) or {}
-        self._recorder.model_answered(
-            run_id, message, getattr(generation, "text", "") or "", info.get("logprobs")
-        )
+        metadata = getattr(message, "response_metadata", None) or _NOTHING
+        info = getattr(generation, "generation_info", None) or _NOTHING
+        logprobs = (metadata if "logprobs" in metadata else info).get("logprobs")
+        text = getattr(generation, "text", "") or ""
+        self._recorder.model_answered(run_id, message, text, logprobs, info)
 
     @_guarded
     def on_llm_error(

@@ -26,6 +26,11 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from kp_langchain._outside import came_from_outside
+from kp_langchain.recording.blocks import block_text as _block_text
+from kp_langchain.recording.blocks import is_content, reasoning_text, said_text
+from kp_langchain.recording.media import mark_of, media_mark
+from kp_langchain.recording.provider_tools import generated_media, role_of
+from kp_langchain.recording.reasoning import split_reasoning
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
@@ -35,6 +40,7 @@ MAX_ALL_ITEMS = 1000  # of a value, with what stands in its items
 MAPPING = (dict, Mapping)  # dict first: asking the abstract class costs ten times as much
 _SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
 _STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
+_OTHERS = frozenset({"human", "user", "tool", "system", "function"})
 _NO_COMMAND = (dict, list, str, type(None))
 _FIELDS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
@@ -134,6 +140,12 @@ def plain(value: object, limit: int) -> Any:
     return _plain(value, [limit, MAX_ALL_ITEMS], 0)
 
 
+def as_input(inputs: object, limit: int) -> dict[str, Any]:
+    """Return a tool's input in the form of `plain`, as a dict."""
+    shape = plain(inputs, limit)
+    return shape if isinstance(shape, dict) else {"input": shape}
+
+
 def text_size(value: object) -> int:
     """About how many characters a text or a value of `plain` holds, without writing it out."""
     if isinstance(value, str):
@@ -178,6 +190,8 @@ def _readable(value: object, room: list[int], depth: int) -> Any:
         text = _bytes(value)
     elif depth and (depth >= MAX_DEPTH or room[0] <= 0 or room[1] <= 0):
         text = "..."
+    elif depth and type(value) is dict and (mark := media_mark(value)):
+        text = mark
     elif isinstance(value, MAPPING):
         return _plain_mapping(value, room, depth)
     elif isinstance(value, _SEQUENCE):
@@ -309,7 +323,7 @@ def _gist(value: object, limit: int, depth: int) -> Any:
             return describe(value, limit)
         return gist(value.args, limit, depth)
     if is_message(value):
-        return message_text(value, limit)
+        return message_text(value, limit) or _data_in(value, limit, depth)
     page = getattr(value, "page_content", None)
     if isinstance(page, str):
         return clip(page, limit)
@@ -317,8 +331,10 @@ def _gist(value: object, limit: int, depth: int) -> Any:
         return _joined((message_text(message, limit) for message in found), limit)
     if isinstance(value, (list, tuple)) and value and hasattr(value[0], "page_content"):
         return _joined((as_text(item, limit) for item in value[:MAX_ITEMS]), limit)
-    if isinstance(value, (list, tuple)) and value and all(map(_is_block, value[:MAX_ITEMS])):
+    if isinstance(value, (list, tuple)) and _are_blocks(value[:MAX_ITEMS]):
         return content_text(value, limit)
+    if type(value) is dict and (mark := media_mark(value)):
+        return mark
     fields = _fields(value)
     if fields is not None or isinstance(value, _STRUCTURE):
         if depth >= MAX_DEPTH:
@@ -326,6 +342,14 @@ def _gist(value: object, limit: int, depth: int) -> Any:
         shape = _plain(value if fields is None else fields, [limit, MAX_ALL_ITEMS], depth)
         return clip(shape, limit) if isinstance(shape, str) else shape
     return describe(value, limit)
+
+
+def _data_in(message: object, limit: int, depth: int) -> Any:
+    """The content of a tool's message that holds data and no text."""
+    content = getattr(message, "content", None)
+    if getattr(message, "type", None) != "tool" or not content or is_content(content[0]):
+        return ""
+    return _plain(content, [limit, MAX_ALL_ITEMS], depth)
 
 
 def _json(shape: object) -> str:
@@ -401,6 +425,11 @@ def is_command(value: object) -> bool:
     return type(value) not in _NO_COMMAND and _is_command(value)
 
 
+def _are_blocks(items: Sequence[object]) -> bool:
+    """Whether a list is a message's content, and not data that merely have a type."""
+    return all(map(_is_block, items)) and any(map(is_content, items))
+
+
 def _is_block(item: object) -> bool:
     return isinstance(item, str) or (isinstance(item, MAPPING) and "type" in item)
 
@@ -416,12 +445,50 @@ def message_text(message: object, limit: int) -> str:
 
 
 def _text_of(message: object, limit: int) -> str:
-    text = content_text(getattr(message, "content", None), limit)
+    content, extra = getattr(message, "content", None), _beside(message)
+    text = content_text(content, limit) if _is_others(message) else thought_text(content, limit)
+    if not extra:
+        return text
+    parts = (reasoning_beside(extra, limit), text, said_beside(extra, limit))
+    return _joined(iter(parts), limit)
+
+
+def _is_others(message: object) -> bool:
+    """Whether somebody other than a model wrote a message: it shows tags, but does not think."""
+    return getattr(message, "type", None) in _OTHERS
+
+
+def _beside(message: object) -> Mapping[str, Any]:
     extra = getattr(message, "additional_kwargs", None)
-    reasoning = extra.get("reasoning_content") if isinstance(extra, MAPPING) else None
-    if isinstance(reasoning, str) and reasoning:
-        return _joined(iter((reasoning[: limit + 1], text)), limit)
-    return text
+    return extra if extra and isinstance(extra, MAPPING) else {}
+
+
+def thought_text(content: object, limit: int) -> str:
+    """What a model's content says and reasons, the tags around its reasoning left out."""
+    if not isinstance(content, str):
+        content = content_text(content, limit)
+    reasoning, said = split_reasoning(content)
+    if not reasoning:
+        return clip(said, limit)
+    return _joined((clip(one, limit) for one in (reasoning, said)), limit)
+
+
+def reasoning_beside(extra: Mapping[str, Any], limit: int) -> str:
+    """The reasoning that stands in `additional_kwargs`, beside a model's content."""
+    if not extra:
+        return ""
+    found = reasoning_text(extra.get("reasoning_content") or extra.get("reasoning") or "")
+    return clip(found, limit)
+
+
+def said_beside(extra: Mapping[str, Any], limit: int) -> str:
+    """What a model says beside its content: that it refuses, or in a recording of its voice."""
+    if not extra:
+        return ""
+    audio, refusal = extra.get("audio"), extra.get("refusal")
+    transcript = audio.get("transcript") if isinstance(audio, MAPPING) else None
+    said = (mark_of("audio") if audio else "", transcript, refusal)
+    return _joined((clip(one, limit) for one in said if isinstance(one, str)), limit, "\n")
 
 
 def content_text(content: object, limit: int) -> str:
@@ -435,31 +502,6 @@ def content_text(content: object, limit: int) -> str:
         limit,
         separator="\n",
     )
-
-
-def _block_text(block: object) -> str:
-    if isinstance(block, str):
-        return block
-    if not isinstance(block, MAPPING):
-        return ""
-    match block.get("type"):
-        case "text" | "output_text":
-            found = block.get("text")
-        case "reasoning":
-            found = block.get("reasoning") or block.get("text") or block.get("summary")
-            if isinstance(found, (list, tuple)):
-                found = "\n".join(
-                    part["text"]
-                    for part in found[:MAX_ITEMS]
-                    if isinstance(part, Mapping) and isinstance(part.get("text"), str)
-                )
-        case "thinking":
-            found = block.get("thinking")
-        case "refusal":
-            found = block.get("refusal")
-        case _:
-            found = None
-    return found if isinstance(found, str) else ""
 
 
 def last_human_text(messages: object, limit: int) -> str:
@@ -530,9 +572,14 @@ def answer_in(outputs: object, limit: int) -> Any:
             return _answer_text(messages[-1], limit)
         for key in ANSWER_KEYS:
             if key in outputs:
-                return gist(outputs[key], limit)
+                return _answer_value(outputs[key], limit)
         return gist(outputs, limit) if outputs else ""
-    return _answer_text(outputs, limit) if is_message(outputs) else gist(outputs, limit)
+    return _answer_text(outputs, limit) if is_message(outputs) else _answer_value(outputs, limit)
+
+
+def _answer_value(value: object, limit: int) -> Any:
+    # A parser hands on a model's text as it is.
+    return gist(_spoken(value) if isinstance(value, str) else value, limit)
 
 
 @contained(False)
@@ -546,17 +593,43 @@ def _answer_text(message: object, limit: int) -> Any:
         # Reasoning without a word to the user is no answer.
         return message_content_only(message, limit)
     role, content = _role_and_content(message)
-    return content_text(content, limit) if role is not None else gist(message, limit)
+    if role is None:
+        return gist(message, limit)
+    text = content_text(content, limit)
+    return text if role in _OTHERS else _spoken(text)
 
 
 def message_content_only(message: object, limit: int) -> str:
-    """The text of a message without its reasoning."""
-    content = getattr(message, "content", None)
-    if isinstance(content, (list, tuple)):
-        content = [
-            block
-            for block in content[:MAX_ITEMS]
-            if isinstance(block, str)
-            or (isinstance(block, MAPPING) and block.get("type") in ("text", "output_text"))
-        ]
-    return content_text(content, limit).strip()
+    """The text of a message without its reasoning.
+
+    Where the model had the provider run tools, what it says after the last of them is its answer.
+    """
+    content, extra = getattr(message, "content", None), _beside(message)
+    said = str if _is_others(message) else _spoken
+    if isinstance(content, str):
+        text = clip(said(content).strip(), limit)
+        return _joined(iter((text, said_beside(extra, limit))), limit) if extra else text
+    blocks = content[:MAX_ALL_ITEMS] if isinstance(content, (list, tuple)) else []
+    kinds = [block.get("type") if isinstance(block, MAPPING) else None for block in blocks]
+    last = max((at for at, kind in enumerate(kinds, 1) if role_of(kind)), default=0)
+    for part in (blocks[last:], blocks if last else ()):
+        texts = (clip(said(said_text(block)), limit) for block in part)
+        if text := _joined(texts, limit, separator="\n").strip():
+            break
+    text = _joined(iter((text, said_beside(extra, limit))), limit)
+    return text or _generated([*blocks, *_listed(extra.get("tool_outputs"))], limit)
+
+
+def _spoken(text: str) -> str:
+    return split_reasoning(text)[1]
+
+
+def _listed(value: object) -> list[Any]:
+    return value[:MAX_ALL_ITEMS] if isinstance(value, list) else []
+
+
+def _generated(blocks: list[Any], limit: int) -> str:
+    """Marks for the images that a provider's tool made, for an answer that is nothing else."""
+    made = (one for one in blocks if isinstance(one, MAPPING) and one.get("result"))
+    families = (generated_media(kind) for one in made if isinstance(kind := one.get("type"), str))
+    return _joined((mark_of(family) for family in families if family), limit, separator="\n")

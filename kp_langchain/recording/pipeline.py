@@ -150,7 +150,9 @@ class Pipeline:
         answer = story.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
-            ended_well=record.ending == "finished" and not record.limit_reached,
+            ended_well=record.ending == "finished"
+            and not record.limit_reached
+            and not story.stopped,
             unresolved_error=story.unresolved_error,
             ends_on_action=story.ends_on_action,
         )

@@ -79,6 +79,8 @@ class Call:
     cancelled: bool = False
     rejected: bool = False  # a human refused it
     retries: int = 0
+    stopped: bool = False  # a model's answer that was refused, withheld or cut off
+    refusal: str = ""
     void: bool = False  # paused: as if it had not been made
 
     def close(self) -> None:
@@ -112,6 +114,7 @@ class RunRecord:
     open_runs: set[UUID] = field(default_factory=set)
     requested: RequestedCalls = field(default_factory=RequestedCalls)
     last_action: tuple[str, object] = ("", None)  # the tool that a classic agent chose, its input
+    provider_calls: dict[str, Call] = field(default_factory=dict)  # of providers' tools, open
     last_call: Call | None = None
     last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
     raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
@@ -179,6 +182,7 @@ class RunRecord:
         self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.requested.continue_from(earlier.requested)
         self.interrupted_tasks |= earlier.interrupted_tasks
+        self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:
             self.mark(mark, call)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from kp_langchain.recording import paused
 from kp_langchain.recording.meaning import Meaning, meaning_of
+from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
     MAPPING,
     answer_in,
+    as_input,
     as_text,
     attribute,
     clip,
@@ -27,10 +30,10 @@ from kp_langchain.recording.messages import (
     message_text,
     messages_in,
     objective_in,
-    plain,
     text_size,
 )
 from kp_langchain.recording.outcome import confidence_in
+from kp_langchain.recording.provider_calls import mark_parts
 from kp_langchain.recording.record import (
     MARGIN_CHARS,
     Bounds,
@@ -45,6 +48,7 @@ from kp_langchain.recording.record import (
 )
 from kp_langchain.recording.requested_calls import RequestedCall, requests_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
+from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
@@ -141,6 +145,8 @@ class Recorder(RunTree):
             call = root.last_call
             if call is not None and call.kind == "model" and has_structure(output):
                 call.text = call.text or root.answer or ""  # it answered by filling in a form
+            if call is not None and call.refusal and root.answer == "":
+                root.answer = call.refusal  # a parser hands on only what a model says besides
             if self._keep_output:
                 root.output = output
         finally:  # an output that cannot be read ends the run all the same
@@ -272,7 +278,7 @@ class Recorder(RunTree):
     def _begin_requested(self, root: RunRecord, request: RequestedCall) -> Call:
         """Record a tool call that no tool begins."""
         call = Call("tool", request.name, ("tool", request.call_id))
-        call.input = self._keep(root, _as_input, request.arguments)
+        call.input = self._keep(root, as_input, request.arguments)
         root.mark("start", call)
         return call
 
@@ -376,19 +382,33 @@ class Recorder(RunTree):
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(messages)
 
-    def model_answered(self, run_id: UUID, message: object, text: str, logprobs: object) -> None:
-        """A model answered with a message, or with plain text."""
+    def model_answered(
+        self,
+        run_id: UUID,
+        message: object,
+        text: str,
+        logprobs: object,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A model answered with a message, or with plain text; `info` is LangChain's beside it."""
         done = self._answered(run_id)
         if done is None:
             return
         entry, call = done
         root = entry.root
         try:
-            if message is not None:
-                call.text = self._keep(root, message_text, message)
-            else:
+            last = call
+            if message is None:
                 call.text = self._keep(root, clip, text)
-            self._note_requests(root, call, message)
+            elif parts := parts_of(message, self._text_chars):
+                last = mark_parts(root, call, parts, partial(self._keep, root))
+            else:
+                call.text = self._keep(root, message_text, message)
+            if refusal := refusal_in(message):
+                last.refusal = clip(refusal, self._text_chars)
+            metadata = attribute(message, "response_metadata")
+            last.stopped = bool(refusal) or was_stopped(metadata) or was_stopped(info)
+            self._note_requests(root, last, message)
             root.logprobs = logprobs
         finally:
             if run_id == root.run_id:
@@ -413,7 +433,7 @@ class Recorder(RunTree):
         if call.name == _UNKNOWN_TOOL and root.last_action[0]:
             call.name, inputs = root.last_action
             call.failed = True  # whatever it answers
-        call.input = self._keep(root, _as_input, inputs)
+        call.input = self._keep(root, as_input, inputs)
         call.mcp_server = as_text(start.metadata.get("mcp_server"), 200) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
@@ -514,11 +534,6 @@ class Recorder(RunTree):
         entry.root.reported = outcome
         # Else it ended meanwhile, and may have been scored without this.
         return entry.root.run_id in self._open
-
-
-def _as_input(inputs: object, limit: int) -> dict[str, Any]:
-    shape = plain(inputs, limit)
-    return shape if isinstance(shape, dict) else {"input": shape}
 
 
 @contained(False)

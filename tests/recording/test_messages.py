@@ -49,7 +49,7 @@ class Point:
     y: int
 
 
-def test_text_and_reasoning_blocks_without_signatures_and_images() -> None:
+def test_text_and_reasoning_blocks_without_signatures_and_data() -> None:
     message = AIMessage(
         [
             {"type": "thinking", "thinking": "hmm", "signature": "c2lnbmF0dXJl"},
@@ -63,7 +63,7 @@ def test_text_and_reasoning_blocks_without_signatures_and_images() -> None:
         ]
     )
     assert message_text(message, LIMIT).split("\n") == [
-        "hmm", "in short", "at length", "answer", "bare",
+        "hmm", "in short", "at length", "answer", "[image]", "bare",
     ]  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""How providers write down the tools that they run themselves, as data.
+
+A call is told by its kind, not by a list: OpenAI's items end in `_call`, Anthropic's blocks in
+`_tool_use`, results in `_tool_result` or `_call_output`. What follows are the exceptions and the
+names of the fields.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+Role = Literal["call", "result"]
+
+_LONGEST_TYPE = 64
+
+# The caller's tools: they are recorded when they run.
+_CALLERS_OWN = frozenset({
+    "tool_call", "function_call", "custom_tool_call", "invalid_tool_call", "tool_use",
+    "tool_result", "function_call_output", "custom_tool_call_output",
+})  # fmt: skip
+
+_CALL_ENDINGS = ("_call", "_tool_use")
+_RESULT_ENDINGS = ("_tool_result", "_call_output")
+_OTHER_CALLS = frozenset({
+    "server_tool_call_chunk", "executable_code", "program", "mcp_list_tools",
+    "mcp_approval_request",
+})  # fmt: skip
+_OTHER_RESULTS = frozenset({"code_execution_result", "tool_search_output", "program_output"})
+
+# Items of OpenAI's that end in `_call` although what they lead to comes from somebody else.
+_ANSWERED_ELSEWHERE = frozenset({
+    "server_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
+    "tool_search_call",
+})  # fmt: skip
+
+# Names for calls that bring none, as LangChain's own form has them.
+_NAMES = {
+    "executable_code": "code_interpreter",
+    "code_execution_result": "code_interpreter",
+    "mcp_tool_use": "remote_mcp",
+    "mcp_tool_result": "remote_mcp",
+    "mcp_call": "remote_mcp",
+    "mcp_approval_request": "remote_mcp",
+    "server_tool_call_chunk": "server_tool",
+    "program_output": "program",
+    "tool_search_output": "tool_search",
+}
+NO_NAMES = frozenset({"remote_mcp", "server_tool"})  # the extras may know better
+
+# What providers do to get ready; recorded only when it fails.
+PREPARATIONS = frozenset({"mcp_list_tools"})
+
+# How Groq calls what its compound models did, beside the content.
+EXECUTED_TOOLS = {"search": "web_search", "python": "code_interpreter"}
+
+ID_FIELDS = ("id", "call_id")
+RESULT_ID_FIELDS = ("tool_use_id", "tool_call_id", "call_id", "id")
+SERVER_FIELDS = ("server_label", "server_name")
+INPUT_FIELDS = ("args", "input", "arguments", "action")
+OUTPUT_FIELDS = ("output", "outputs", "results", "result", "content", "code_execution_result")
+FAILED_STATUS = frozenset({"failed", "incomplete", "error", "cancelled"})
+FINISHED_STATUS = frozenset({None, "completed", "success"})
+GOOD_OUTCOMES = frozenset({None, 0, 1, "OUTCOME_OK", "OUTCOME_UNSPECIFIED"})
+
+# Where a call has no field for its input, the input is all that is not one of these.
+BESIDES_INPUT = frozenset({
+    "type", "id", "call_id", "status", "index", "name", "caller", "created_by", "execution",
+    "pending_safety_checks", "approval_request_id", "extras", "toolset_name", "fingerprint",
+    "cache_control", "phase", "error", "namespace", "partial_json", "container_id", "tools",
+    *SERVER_FIELDS, *OUTPUT_FIELDS,
+})  # fmt: skip
+RENAMED = {"executable_code": "code"}
+
+# Google tells of its searches in the answer's metadata: queries, and what was found.
+GROUNDING_QUERIES = {
+    "web_search_queries": "google_search",
+    "webSearchQueries": "google_search",
+    "image_search_queries": "google_search",
+    "retrieval_queries": "retrieval",
+}
+GROUNDING_CHUNKS = ("grounding_chunks", "groundingChunks")
+GROUNDING_SOURCES = {
+    "web": "google_search",
+    "image": "google_search",
+    "maps": "google_maps",
+    "retrieved_context": "retrieval",
+    "retrievedContext": "retrieval",
+}
+
+# Fields of results that say nothing to a reader: ids, and what only the provider can read.
+_HIDDEN = frozenset({
+    "type", "id", "call_id", "item_id", "tool_use_id", "tool_call_id", "file_id", "container_id",
+    "response_id", "vector_store_id", "index", "cache_control", "fingerprint",
+})  # fmt: skip
+# Of a result that holds nothing else, the text stands for all of it.
+ONLY_FIELDS = frozenset({
+    "text", "logs", "error_code", "sources", "content", "output", "stdout", "stderr", "result",
+    "results", "message", "url",
+})  # fmt: skip
+
+
+def role_of(kind: object) -> Role | None:
+    """Return what a block of this type is to a tool that the provider runs."""
+    return _role_of(kind) if type(kind) is str and len(kind) <= _LONGEST_TYPE else None
+
+
+@lru_cache(256)
+def _role_of(kind: str) -> Role | None:
+    if kind in _CALLERS_OWN:
+        return None
+    if kind in _OTHER_CALLS or kind.endswith(_CALL_ENDINGS):
+        return "call"
+    if kind in _OTHER_RESULTS or kind.endswith(_RESULT_ENDINGS):
+        return "result"
+    return None
+
+
+def holds_its_result(kind: str) -> bool:
+    """Whether a call of this type has its result in itself, once there is one."""
+    return kind == "mcp_list_tools" or (kind.endswith("_call") and kind not in _ANSWERED_ELSEWHERE)
+
+
+def default_name(kind: str) -> str:
+    """Return the name of the tool that the type of a call or result implies."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    for ending in (*_RESULT_ENDINGS, *_CALL_ENDINGS):
+        if kind.endswith(ending):
+            return kind[: -len(ending)]
+    return kind
+
+
+def generated_media(kind: str) -> str:
+    """Return "image" for a call that generates images, and so on; else ""."""
+    family, _, rest = kind.partition("_")
+    return family if rest == "generation_call" and family in ("image", "audio", "video") else ""
+
+
+def is_hidden(field: object) -> bool:
+    """Whether a field of a result is nothing to be recorded."""
+    return not isinstance(field, str) or field in _HIDDEN or is_sealed(field)
+
+
+def is_sealed(field: str) -> bool:
+    """Whether only the provider can read what stands in a field."""
+    return field.startswith("encrypted") or field.endswith("signature")

@@ -1,0 +1,78 @@
+"""Why a model stopped: whether it finished its answer, or was stopped before.
+
+What a provider calls it stands in the answer's `response_metadata`, under a name of the provider's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, contained
+
+_FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason")
+
+# In lower case. What is streamed may hold the reason of each chunk, one after the other.
+_STOPPED = (
+    # The answer was cut off.
+    "length", "max_tokens", "max_output_tokens", "model_length", "error_limit",
+    "context_window_exceeded", "model_context_window_exceeded", "pause_turn", "abort",
+    "insufficient_system_resource",
+    # It was refused or withheld.
+    "refusal", "content_filter", "content_filtered", "content-filter", "guardrail_intervened",
+    "safety", "recitation", "language", "blocklist", "prohibited_content", "spii",
+    "image_recitation", "no_image", "image_other", "error_toxic",
+    # It cannot be used.
+    "malformed_function_call", "malformed_tool_use", "malformed_model_output",
+    "malformed_response", "unexpected_tool_call", "too_many_tool_calls", "error", "other",
+)  # fmt: skip
+_STOPPED_STATUS = frozenset({"incomplete", "failed", "cancelled"})  # of OpenAI's Responses
+_LONGEST = 1000
+
+
+@contained(False)
+def was_stopped(metadata: object) -> bool:
+    """Whether `response_metadata` or `generation_info` say that an answer was not finished."""
+    if not isinstance(metadata, MAPPING) or not metadata:
+        return False
+    for field in _FIELDS:
+        reason = metadata.get(field)
+        if isinstance(reason, str) and _ends_badly(reason):
+            return True
+    status = metadata.get("status")
+    if isinstance(status, str) and status in _STOPPED_STATUS:
+        return True
+    return _is_blocked(metadata.get("prompt_feedback"))
+
+
+def _ends_badly(reason: str) -> bool:
+    if reason == "stop" or len(reason) > _LONGEST:  # what most are
+        return False
+    return reason.rpartition(".")[2].lower().endswith(_STOPPED)
+
+
+def _is_blocked(feedback: Any) -> bool:
+    """Whether Google refused the question itself."""
+    reason = feedback.get("block_reason") if isinstance(feedback, Mapping) else None
+    return reason not in (None, "", 0) and "UNSPECIFIED" not in str(reason)
+
+
+@contained("")
+def refusal_in(message: object) -> str:
+    """The words in which a model of OpenAI's refused; "" if it did not."""
+    extra = attribute(message, "additional_kwargs")
+    refusal = extra.get("refusal") if extra and isinstance(extra, MAPPING) else None
+    content = attribute(message, "content")
+    if not refusal and isinstance(content, (list, tuple)):
+        blocks = (one for one in islice(content, MAX_ITEMS) if isinstance(one, MAPPING))
+        values = (one.get("value") if one.get("type") == "non_standard" else one for one in blocks)
+        refusal = next(
+            (
+                one.get("refusal")
+                for one in values
+                if isinstance(one, MAPPING) and one.get("type") == "refusal"
+            ),
+            None,
+        )
+    return refusal if isinstance(refusal, str) else ""
