@@ -136,7 +136,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             failure.step["type"] = "observation"
             story.unresolved_error = True
     if last is not None and last.kind != "model":
-        # What a provider or somebody gave up has not been done; what nobody began is up to the host.
+        # What was begun and not answered is not done; what nobody began is up to the host.
         story.ends_on_action = not last.rejected and (last_mark == "end" or not last.answered)
         story.unresolved_error = story.unresolved_error or last.rejected
     return story
