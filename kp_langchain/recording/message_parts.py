@@ -46,6 +46,7 @@ class Called(NamedTuple):
         input: Its input, as it stands in the message.
         mcp_server: The MCP server that has the tool; None for the provider's own tools.
         request_id: The request for approval that came before it.
+        waits: Whether it is such a request itself.
     """
 
     ids: tuple[str, ...]
@@ -53,6 +54,7 @@ class Called(NamedTuple):
     input: object
     mcp_server: str | None = None
     request_id: str | None = None
+    waits: bool = False
 
 
 class Returned(NamedTuple):
@@ -84,10 +86,13 @@ def parts_of(message: object, limit: int) -> list[Part] | tuple[()]:
     """
     content = getattr(message, "content", None)
     extra = getattr(message, "additional_kwargs", None) or {}
+    metadata = getattr(message, "response_metadata", None) or {}
+    if not extra and _GROUNDING not in metadata and isinstance(content, str):  # as most are
+        return ()
     beside = [item for name in _BESIDE if extra and name in extra for item in _items(extra[name])]
     blocks = list(map(_native, content[:MAX_ALL_ITEMS])) if isinstance(content, list) else []
     calls = {id(block): _read(block) for block in blocks if _role(block)}
-    searches = _searches(message, extra, calls)
+    searches = _searches(metadata.get(_GROUNDING) or extra.get(_GROUNDING), calls)
     if not (calls or beside or searches):
         return ()
     callers_own = _callers_own(message)
@@ -169,7 +174,12 @@ def _call(
     server = (*_texts(block, table.SERVER_FIELDS), *_texts(extras, table.SERVER_FIELDS))
     request = _texts({**extras, **block}, ("approval_request_id",))
     yield Called(
-        ids, name, _input(block, extras), next(iter(server), None), next(iter(request), None)
+        ids,
+        name,
+        _input(block, extras),
+        mcp_server=next(iter(server), None),
+        request_id=next(iter(request), None),
+        waits=kind in table.APPROVAL_REQUESTS,
     )
     status, error = _status(block), block.get("error") or extras.get("error")
     output = None if kind == "mcp_list_tools" else _output(block)
@@ -281,12 +291,8 @@ def _callers_own(message: object) -> set[str]:
     return ids
 
 
-def _searches(
-    message: object, extra: Mapping[str, Any], calls: Mapping[int, Sequence[Called | Returned]]
-) -> list[Part]:
+def _searches(grounding: object, calls: Mapping[int, Sequence[Called | Returned]]) -> list[Part]:
     """What Google's models looked up, of which only the metadata tell."""
-    metadata = getattr(message, "response_metadata", None) or {}
-    grounding = metadata.get(_GROUNDING) or extra.get(_GROUNDING) if metadata or extra else None
     if not isinstance(grounding, MAPPING):
         return []
     queries: list[Any] = []
@@ -356,11 +362,14 @@ def _visible(value: object, room: list[int], depth: int) -> Any:
                 continue
             if not _is_empty(item) and not _is_empty(item := _visible(item, room, depth + 1)):
                 out[key] = item
+        if not out and value.get("file_id"):  # one that a program wrote
+            return mark_of("file")
         if len(out) == 1 and not table.ONLY_FIELDS.isdisjoint(out):
             return next(iter(out.values()))
         return out
     if isinstance(value, (list, tuple)):
-        return [_visible(item, room, depth + 1) for item in value[:MAX_ITEMS]]
+        items = (_visible(item, room, depth + 1) for item in value[:MAX_ITEMS])
+        return [item for item in items if not _is_empty(item)]
     return value
 
 

@@ -32,18 +32,23 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part], keep: Keep)
         if isinstance(part, Returned):
             # Google's results name no call: the last one is meant.
             call = _open_call(root, part) if part.ids else newest
-            _mark_end(root, call or _new_call("tool", part.name), part, keep)
+            call = call or _new_call("tool", part.name)
+            call.stopped = answer.stopped
+            _mark_end(root, call, part, keep)
             continue
         if isinstance(part, Called):
             if (earlier := root.provider_calls.get(part.request_id or "")) is not None:
                 _remember(root, part.ids, earlier)  # it was asked for, and is approved now
+                earlier.stopped = answer.stopped
                 continue
             newest = last = _new_call("tool", part.name)
+            last.stopped = answer.stopped or part.waits
             last.input = keep(as_input, part.input)
             last.mcp_server = short_name(part.mcp_server) or None
             _remember(root, part.ids, last)
         elif at:
             last = _new_call("model", answer.name)
+            last.stopped = answer.stopped
             last.text = keep(clip, part.text)
         else:
             answer.text = keep(clip, part.text)

@@ -48,6 +48,9 @@ _NAMES = {
 }
 NO_NAMES = frozenset({"remote_mcp", "server_tool"})  # the extras may know better
 
+# They run once somebody allows it.
+APPROVAL_REQUESTS = frozenset({"mcp_approval_request"})
+
 # What providers do to get ready; recorded only when it fails.
 PREPARATIONS = frozenset({"mcp_list_tools"})
 

@@ -79,7 +79,7 @@ class Call:
     cancelled: bool = False
     rejected: bool = False  # a human refused it
     retries: int = 0
-    stopped: bool = False  # a model's answer that was refused, withheld or cut off
+    stopped: bool = False  # of an answer that was refused or cut off, or waits for an approval
     refusal: str = ""
     void: bool = False  # paused: as if it had not been made
 

