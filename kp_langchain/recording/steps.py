@@ -30,7 +30,7 @@ class Story:
         stopped: The model's last answer was refused, withheld or cut off, or waits for an
             approval, and nothing followed.
         last_thought: What the model said last.
-        ends_on_action: The last thing it did was to use a tool, and nobody refused that.
+        ends_on_action: The last thing it did was to use a tool, and nobody refused or stopped that.
     """
 
     steps: list[Draft] = field(default_factory=list)
@@ -137,7 +137,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             failure.step["type"] = "observation"
             story.unresolved_error = True
     if last is not None and last.kind != "model":
-        story.ends_on_action = not last.rejected
+        story.ends_on_action = not (last.rejected or last.cancelled)
         story.unresolved_error = story.unresolved_error or last.rejected
     return story
 
