@@ -209,6 +209,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             agent_id=agent_id,
             on_scored=on_scored,
             rules=settings.redaction,
+            run_keys=settings.run_keys,
             redactor=redactor,
             tally=self._tally,
         )
@@ -516,6 +517,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
@@ -529,7 +531,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             if self._writer is not None:
                 self._writer.start(self._adopt)
         self._recorder.chain_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
+            inputs,
         )
 
     @_guarded
@@ -550,12 +553,13 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         self._recorder.model_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING),
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
             messages[0] if messages else (),
         )
 
@@ -567,12 +571,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         self._recorder.model_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), prompts
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
+            prompts,
         )
 
     @_guarded
@@ -601,6 +607,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         inputs: dict[str, Any] | None = None,
         tool_call_id: str | None = None,
@@ -608,7 +615,13 @@ class KPCallbackHandler(BaseCallbackHandler):
         **_: Any,
     ) -> None:
         self._recorder.tool_started(
-            Start(run_id, parent_run_id, _name(serialized) or name or "tool", metadata or _NOTHING),
+            Start(
+                run_id,
+                parent_run_id,
+                _name(serialized) or name or "tool",
+                metadata or _NOTHING,
+                tags,
+            ),
             input_str if inputs is None else inputs,
             tool_call_id,
         )
@@ -629,13 +642,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         name = name or _name(serialized) or "retriever"
         self._recorder.retriever_started(
-            Start(run_id, parent_run_id, name, metadata or _NOTHING), query
+            Start(run_id, parent_run_id, name, metadata or _NOTHING, tags), query
         )
 
     @_guarded

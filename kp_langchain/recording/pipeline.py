@@ -41,6 +41,7 @@ from kp_langchain.recording.outcome import (
 from kp_langchain.recording.redacting import Redactor, cleaned
 from kp_langchain.recording.steps import Story, tell
 from kp_langchain.recording.time_limit import name_of
+from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.worker import Worker
     from kp_langchain.redaction.rules import Rules
     from kp_langchain.registry.sender import Sender
+    from kp_langchain.run_keys import RunKeySources
 
 log = logging.getLogger("kp_langchain")
 
@@ -105,6 +107,7 @@ class Pipeline:
     agent_id: str | None
     on_scored: Callable[[ScoredTrace], object] | None
     rules: Rules
+    run_keys: RunKeySources
     redactor: Callable[[str], str] | None
     tally: Tally
 
@@ -175,8 +178,17 @@ class Pipeline:
             task=_task(record.metadata),
             withheld="redaction failed" if redaction.failed else None,
             registry=self.sender.registry.url if self.sender else None,
+            keys=self._keys(record, redaction),
         )
         return draft, self._judge_of(record, domain, story, answer, success=success)
+
+    def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
+        """What the run is found by; strictly redacted, because it goes into the log, too."""
+
+        def stored(kind: Kind, text: str) -> str | None:
+            return stored_form(kind, text, self.rules, redaction.leaves)
+
+        return collect(self.run_keys, record.metadata, record.tags, record.name, stored)
 
     def _reported(self, record: RunRecord, redacted: Callable[[str], str]) -> Reported | None:
         """What was reported of a run before it ended: by the event, or through the handler."""
@@ -325,6 +337,7 @@ class Pipeline:
             features=features,
             verdict=self._verdict(reports, policy.privacy_level),
             withheld=draft.withheld,
+            keys=draft.keys,
         )
 
     def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
@@ -509,6 +522,10 @@ def log_scored(scored: ScoredTrace) -> None:
         "elapsed_ms": breakdown.elapsed_ms,
         "over_budget": breakdown.over_budget,
     }
+    if (keys := scored.keys) is not None:
+        # `thread` and `name` are the log record's own.
+        fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
+        fields |= {"run_name": keys.name, "tags": list(keys.tags)}
     for name in DIMENSIONS:
         dimension = getattr(breakdown, name)
         fields[name] = dimension.value

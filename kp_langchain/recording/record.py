@@ -51,12 +51,13 @@ class Bounds:
 
 
 class Start(NamedTuple):
-    """A run that began: its id, its parent's, its name, and LangChain's metadata of it."""
+    """A run that began: its id, its parent's, its name, LangChain's metadata and tags of it."""
 
     run_id: UUID
     parent_id: UUID | None = None
     name: str = ""
     metadata: Mapping[str, Any] = MappingProxyType({})
+    tags: object = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +95,7 @@ class RunRecord:
     run_id: UUID = field(init=False)
     name: str = field(init=False)
     metadata: Mapping[str, Any] = field(init=False)
+    tags: object = field(init=False)
     domain: str = field(init=False)
     thread_id: str | None = field(init=False)
     langgraph: bool = field(init=False)
@@ -124,7 +126,7 @@ class RunRecord:
     reported: Any = None
 
     def __post_init__(self, start: Start) -> None:
-        self.run_id, _, name, self.metadata = start
+        self.run_id, _, name, self.metadata, self.tags = start
         self.name = short_name(name)
         self.last_seen_s = time.monotonic()
         self.domain = clip(text_in(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]

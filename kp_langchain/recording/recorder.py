@@ -148,7 +148,7 @@ class Recorder(RunTree):
         entry = self._begin(start)
         if entry is None:
             return
-        run_id, _, name, metadata = start
+        run_id, _, name, metadata, _ = start
         root = entry.root
         entry.limit_node = short_name(name).startswith(_LIMIT_NODES)
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one

@@ -88,6 +88,10 @@ class Redactor:
                 self._texts[value, level] = known
         return known
 
+    def leaves(self, value: str) -> bool:
+        """Return whether nothing of a text is redacted at the strictest level."""
+        return bool(self._redact(value, "aggregated") == value)
+
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Redact a step in wire form."""
         out = dict(step)

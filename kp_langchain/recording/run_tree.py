@@ -67,7 +67,7 @@ class RunTree:
 
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; None when it is known already or belongs to one that is over."""
-        run_id, parent_id, _, metadata = start
+        run_id, parent_id, _, metadata, _ = start
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None:
             if parent_id is not None and parent_id in self._over:
