@@ -17,6 +17,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from kp_langchain._notices import warn_once
+from kp_langchain._outside import came_from_outside
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
 from kp_langchain.secret_key import secret_key
@@ -134,7 +135,7 @@ def collect(
                 return stored(kind, text)
         return None
 
-    all_tags: Iterable[object] = tags if sources.tags and isinstance(tags, (list, tuple)) else ()
+    all_tags: Any = tags if sources.tags and type(tags) in (list, tuple) else ()
     own = (
         tag
         for tag in map(id_text, islice(all_tags, 10 * MOST_TAGS))
@@ -162,8 +163,9 @@ def id_text(value: object) -> str:
             return f"{int.__index__(value):x}" if large else int.__repr__(value)
         if isinstance(value, UUID):
             return UUID.__str__(value)
-    except Exception:  # noqa: BLE001 - a class of somebody else's
-        return ""
+    except BaseException as error:  # a class of somebody else's
+        if came_from_outside(error):
+            raise
     return ""
 
 

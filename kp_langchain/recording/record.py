@@ -16,6 +16,7 @@ from kp_langchain.recording.messages import as_text, clip, contained, written
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
+    from kp_langchain.run_keys import RunKeys
 
 Kind = Literal["model", "tool", "retriever"]
 Mark = Literal["start", "end", "error"]
@@ -24,6 +25,8 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
 MARGIN_CHARS = 2048
+UNNAMED = "unnamed"
+"""Begins the key of a call that was refused before it started, until it is known which it is."""
 NAME_CHARS = 200
 _LONG_ID_CHARS = 10_000
 _SHORT_BITS = 512
@@ -87,6 +90,36 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
+class Resumed:
+    """That a run goes on from a pause.
+
+    Args:
+        thread_id: In which thread.
+        earlier: What it had recorded in this process, if it did.
+        checkpoint_id: LangGraph's id of the checkpoint from which it goes on, if known.
+    """
+
+    thread_id: str
+    earlier: RunRecord | None
+    checkpoint_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of a run's earlier part besides its timeline, fit to be stored.
+
+    Args:
+        keys: What it is found by.
+        task: What tells repeats of its task.
+        withheld: Whether some of it could not be redacted.
+    """
+
+    keys: RunKeys | None = None
+    task: str | None = None
+    withheld: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class RunRecord:
     """What was recorded of one root run."""
 
@@ -124,6 +157,12 @@ class RunRecord:
     claimed_confidence: float | None = None
     logprobs: object = None
     reported: Any = None
+    paused_at: datetime | None = None
+    half_id: str = ""  # of what it recorded until then
+    checkpoint_id: str | None = None
+    kept: bool = False  # that is in the store
+    resumed: Resumed | None = None  # to be joined to what it recorded before
+    before: Before | None = None
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
@@ -161,19 +200,47 @@ class RunRecord:
         for _, call in self.timeline():
             call.text, call.error = written(call.text, limit), written(call.error, limit)
 
+    @property
+    def is_awaiting_half(self) -> bool:
+        """Whether only the store may know what it recorded before it paused."""
+        return self.resumed is not None and self.resumed.earlier is None
+
+    def resumes(self, thread_id: str, earlier: RunRecord | None) -> None:
+        """Note that it goes on from a pause; `continues` follows when it has ended."""
+        if self.resumed is not None:  # a second graph inside one run
+            if earlier is not None:
+                self.continues(earlier)
+            return
+        self.resumed = Resumed(thread_id, earlier)
+        if earlier is not None:
+            self.pending = {**earlier.pending, **self.pending}
+            self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
+
+    def name_unstarted(self, earlier: RunRecord | None) -> None:
+        """Name the calls that were refused before the names of the pending ones were known."""
+        for _, call in self.timeline():
+            if isinstance(call.key, tuple) and call.key[:1] == (UNNAMED,):
+                pending = {} if earlier is None else earlier.pending
+                call.name = pending.pop(call.key[1], "")
+                call.key = ("unstarted", call.key[1])
+                call.void = not call.name
+
     def continues(self, earlier: RunRecord) -> None:
         """Take over what a paused run had recorded before it paused."""
         since = self.timeline()
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
+        self.name = earlier.name or self.name
         self.started_at = earlier.started_at
         self.langgraph = self.langgraph or earlier.langgraph
         self.domain = self.domain or earlier.domain
         self.reported = self.reported or earlier.reported
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
-        self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.pending = {**earlier.pending, **self.pending}
+        self.metadata = {**earlier.metadata, **self.metadata}
+        self.tags = earlier.tags if not self.tags else self.tags
+        self.before = self.before or earlier.before
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:
             self.mark(mark, call)

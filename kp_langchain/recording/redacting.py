@@ -102,8 +102,10 @@ class Redactor:
                 key: self.text(text, level) or _NOTHING_LEFT for key, text in out["tool"].items()
             }
         if "input" in out:
-            whole = self._redact(out["input"], level)
-            out["input"] = plain(
-                whole if isinstance(whole, dict) else {"input": whole}, self._bound
-            )
+            out["input"] = self.mapping(out["input"], level)
         return out
+
+    def mapping(self, value: Mapping[str, Any], level: str) -> Any:
+        """Redact JSON-like values by name."""
+        whole = self._redact(value, level)
+        return plain(whole if isinstance(whole, dict) else {"input": whole}, self._bound)

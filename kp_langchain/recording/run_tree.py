@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable
 from uuid import UUID
 
-from kp_langchain.recording import paused
 from kp_langchain.recording.record import Bounds, Call, RunRecord, Start, thread_id_in
 from kp_langchain.recording.tally import Tally
 
@@ -29,7 +28,9 @@ _GONE = object()
 class OpenRun:
     """A run under way and the root it belongs to."""
 
-    __slots__ = ("call", "interrupted", "limit_node", "parent_id", "root", "thread_id")
+    __slots__ = (
+        "call", "checkpoint_id", "interrupted", "limit_node", "parent_id", "root", "thread_id"
+    )  # fmt: skip
 
     def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
         self.root = root
@@ -38,6 +39,7 @@ class OpenRun:
         self.call: Call | None = None
         self.limit_node = False
         self.interrupted = False  # something directly below it paused
+        self.checkpoint_id: str | None = None  # where it can be resumed from
 
 
 class RunTree:
@@ -154,11 +156,10 @@ class RunTree:
         return True
 
     def close(self) -> None:
-        """Abandon whatever is still under way or waits."""
+        """Abandon whatever is still under way."""
         while self._abandon(self._most_silent()):
             pass
         self.sweep()
-        self.tally.add("abandoned", paused.give_up(self))
 
     @property
     def open_count(self) -> int:

@@ -23,6 +23,7 @@ from kp_langchain.run_keys import forms_of
 from kp_langchain.store.location import Location, locate
 from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
@@ -102,7 +103,7 @@ class TraceStore:
 
     def load_drivers(self) -> None:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
-        from kp_langchain.store import database, unscored_queries  # noqa: F401
+        from kp_langchain.store import database, paused_queries, unscored_queries  # noqa: F401
 
         if self._location.path is None:
             with suppress(ImportError):  # opening it says what to install
@@ -160,6 +161,11 @@ class TraceStore:
     def unscored(self) -> Unscored:
         """The finished runs of this store that wait for their score."""
         return Unscored(self)
+
+    @property
+    def paused(self) -> PausedRuns:
+        """What the runs that wait for a human have recorded."""
+        return PausedRuns(self)
 
     @property
     def models(self) -> Models:

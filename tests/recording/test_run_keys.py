@@ -236,6 +236,15 @@ class _Raises(str):
         raise RuntimeError("no")
 
 
+class _Exits:
+    @property
+    def __class__(self) -> type:
+        raise SystemExit
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None: ...
+
+
 class _Number(IntEnum):
     SEVEN = 7
 
@@ -251,6 +260,10 @@ class _Number(IntEnum):
 )  # fmt: skip
 def test_what_counts_as_an_id(value: object, text: str) -> None:
     assert id_text(value) == text
+
+
+def test_an_id_that_ends_the_interpreter_is_none() -> None:
+    assert id_text(_Exits()) == ""
 
 
 HOSTILE = st.one_of(

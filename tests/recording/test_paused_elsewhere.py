@@ -1,0 +1,219 @@
+"""A run that pauses in one process and is resumed in another one is one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from kp_langchain import TraceStore
+from kp_langchain.store.stored_run import StoredRun
+from kp_langchain.store.tables import paused_runs
+from tests.agents import QUESTION, shape
+from tests.recording.pausing import SECRET
+
+ROOT = Path(__file__).resolve().parents[2]
+# Before that, LangGraph says nothing of a breakpoint.
+needs_graph_events = pytest.mark.skipif(
+    find_spec("langgraph.callbacks") is None, reason="needs langgraph 1.1.8"
+)
+SEARCHED = ["thought", "call search", "saw search", "thought"]
+
+
+def process(*words: str, check: bool = True, **environment: str) -> dict[str, int]:
+    """Play some invocations in a process of their own; return its handler's `stats()`."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if check else {}
+
+
+def stored(url: str = "runs.db") -> list[StoredRun]:
+    with TraceStore(url) as store:
+        return store.runs(newest_first=False)
+
+
+def shapes(url: str = "runs.db") -> list[list[str]]:
+    with TraceStore(url) as store:
+        return [shape(run.trace) for run in store.runs(newest_first=False) if run.trace]
+
+
+def waiting(url: str = "runs.db") -> int:
+    with TraceStore(url) as store:
+        return store.paused.count()
+
+
+@pytest.mark.parametrize(
+    ("graph", "how", "steps"),
+    [
+        ("approving", "approve", SEARCHED),
+        pytest.param("breakpoint", "go", SEARCHED, marks=needs_graph_events),
+        ("sub_graph", "yes", ["thought", "thought"]),
+        ("tool", "yes", ["thought", "call ask_human", "saw ask_human", "thought"]),
+        ("approving", "reject", ["thought", "recovered search", "thought"]),
+        (
+            "failing",
+            "approve",
+            ["thought", "call soft", "recovered soft", *SEARCHED],
+        ),
+    ],
+)
+def test_two_processes_record_one_run(graph: str, how: str, steps: list[str]) -> None:
+    first = process(graph, "ask")
+    assert (first["runs"], first["paused"], first["scored"]) == (1, 1, 0)
+    assert (waiting(), stored()) == (1, [])
+    second = process(graph, how)
+    assert (second["runs"], second["scored"], second["continued"]) == (1, 1, 1)
+    assert shapes() == [steps]
+    (run,) = stored()
+    assert run.objective == QUESTION
+    assert run.thread == "t-1"
+    assert waiting() == 0
+
+
+def test_it_is_the_run_that_one_process_would_have_recorded() -> None:
+    process("failing", "ask", "approve")
+    Path("checkpoints.pickle").unlink()
+    process("failing", "ask", STORE="other.db")
+    process("failing", "approve", STORE="other.db")
+    (one,), (two,) = stored(), stored("other.db")
+    assert two.score == one.score
+    assert (two.success, two.confidence, two.framework) == (one.success, 0.8, "langgraph")
+    assert shapes() == shapes("other.db")
+
+
+def test_on_either_database(url: str) -> None:
+    process("approving", "ask", STORE=url)
+    process("approving", "approve", STORE=url)
+    assert shapes(url) == [SEARCHED]
+    assert waiting(url) == 0
+
+
+def test_several_pauses_each_resumed_elsewhere() -> None:
+    process("twice", "ask")
+    again = process("twice", "approve")
+    assert (again["runs"], again["paused"], again["scored"], again["continued"]) == (1, 1, 0, 1)
+    assert (waiting(), stored()) == (1, [])
+    process("twice", "approve")
+    assert shapes() == [[*SEARCHED[:3], *SEARCHED]]
+    assert waiting() == 0
+
+
+def test_the_wait_is_no_part_of_it_and_the_run_began_when_it_began() -> None:
+    process("approving", "ask")
+    began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    change_half(started_at=began.isoformat())
+    process("approving", "approve")
+    (run,) = stored()
+    assert run.created_at == began
+    assert run.trace is not None
+    assert all((step.latency_ms or 0.0) < 600_000 for step in run.trace.steps)
+
+
+def change_half(**values: Any) -> None:
+    with TraceStore("runs.db") as store, store._writing() as connection:
+        body = connection.scalar(sa.select(paused_runs.c.body))
+        changed = json.dumps({**body, **values})
+        connection.execute(sa.text("UPDATE paused_runs SET body = :body"), {"body": changed})
+
+
+def test_a_secret_of_the_first_half_is_never_on_disk() -> None:
+    process("approving", "ask")
+    assert not [path for path in Path().glob("runs.db*") if SECRET.encode() in path.read_bytes()]
+    assert b"I search." in b"".join(path.read_bytes() for path in Path().glob("runs.db*"))
+    process("approving", "approve")
+    assert not [path for path in Path().glob("runs.db*") if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_process_that_dies_while_it_waits_loses_nothing() -> None:
+    process("approving", "ask", "crash", check=False)
+    process("approving", "approve")
+    assert shapes() == [SEARCHED]
+
+
+@pytest.mark.parametrize("end", ["", "close"])
+def test_an_orderly_end_loses_nothing(end: str) -> None:
+    first = process("approving", "ask", END=end)
+    fates = (first["paused"], first["handed_over"], first["abandoned"])
+    assert fates == ((0, 1, 0) if end else (1, 0, 0))
+    process("approving", "approve")
+    assert shapes() == [SEARCHED]
+
+
+def test_a_new_question_gives_it_up_in_any_process() -> None:
+    process("tool", "ask")
+    assert waiting() == 1
+    process("sub_graph", "ask", CONFIG='{"configurable": {"thread_id": "another"}}')
+    assert waiting() == 2
+    process("approving", "ask", "approve")  # in the first thread
+    assert waiting() == 1
+
+
+def test_resumed_where_it_paused_it_waits_no_more() -> None:
+    stats = process("approving", "ask", "approve")
+    assert (stats["runs"], stats["scored"], stats["paused"], stats["continued"]) == (1, 1, 0, 0)
+    assert shapes() == [SEARCHED]
+    assert waiting() == 0
+
+
+@pytest.mark.parametrize(("age_days", "continued"), [(6.9, 1), (7.1, 0)])
+def test_it_waits_for_a_bounded_time(age_days: float, continued: int) -> None:
+    process("approving", "ask")
+    with TraceStore("runs.db") as store, store._writing() as connection:
+        (until,) = connection.scalars(sa.select(paused_runs.c.expires_at)).all()
+        left = until - timedelta(days=age_days)
+        connection.execute(sa.update(paused_runs).values(expires_at=left))
+    stats = process("approving", "approve")
+    assert (stats["continued"], stats["paused_expired"]) == (continued, 1 - continued)
+    assert shapes() == [SEARCHED if continued else SEARCHED[1:]]
+    assert waiting() == 0
+
+
+def test_it_can_be_switched_off() -> None:
+    process("approving", "ask", KP_PAUSED_DAYS="0")
+    assert waiting() == 0
+    process("approving", "approve", KP_PAUSED_DAYS="0")
+    assert shapes() == [SEARCHED[1:]]
+
+
+def test_they_are_bounded_in_number() -> None:
+    for thread in ("a", "b", "c"):
+        config = json.dumps({"configurable": {"thread_id": thread}})
+        stats = process("sub_graph", "ask", CONFIG=config, KP_MAX_PAUSED_RUNS="2")
+    assert waiting() == 2
+    assert stats["paused_expired"] == 1
+
+
+def test_what_was_kept_of_its_config_goes_on() -> None:
+    config = json.dumps(
+        {
+            "metadata": {
+                "session_id": "s-1",
+                "user_id": "ann",
+                "kp_task": "t",
+                "kp_domain": "code",
+            },
+            "tags": ["beta"],
+            "run_name": "support",
+        }
+    )
+    process("approving", "ask", CONFIG=config)
+    process("approving", "approve")
+    with TraceStore("runs.db") as store:
+        (run,) = store.runs(session="s-1", user="ann", tag="beta")
+    assert run.domain == "code"
+    assert b"ann" not in Path("runs.db").read_bytes()
