@@ -85,6 +85,8 @@ def record_of(half: Mapping[str, Any], recorder: Recorder) -> RunRecord:
     record = RunRecord(recorder, Start(UUID(half["run_id"]), None, half["name"]))
     record.started_at = datetime.fromisoformat(half["started_at"]).astimezone(UTC)
     for name in ("domain", "langgraph", "objective", "fallback_objective", "pending"):
+        if type(half[name]) is not type(getattr(record, name)):
+            raise TypeError(f"{name} is a {type(half[name]).__name__}")
         setattr(record, name, half[name])
     calls = [_read(call, record.run_id) for call in half["calls"]]
     for mark, at in half["marks"]:

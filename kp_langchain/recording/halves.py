@@ -119,7 +119,9 @@ def _first_part(record: RunRecord, resumed: Resumed, half: Half | None) -> RunRe
 
 def _is_later(own: RunRecord, half: Half, resumed: Resumed) -> bool:
     """Tell which of two pauses in one thread ended: ours, if it is not the store's."""
-    if own.checkpoint_id != half.checkpoint_id and resumed.checkpoint_id is not None:
+    if own.checkpoint_id is not None and own.checkpoint_id == half.checkpoint_id:
+        return True  # another handler recorded the same run
+    if resumed.checkpoint_id is not None:
         if resumed.checkpoint_id == half.checkpoint_id:
             return False
         if resumed.checkpoint_id == own.checkpoint_id:

@@ -124,8 +124,8 @@ class Pipeline:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
         try:
             join(record, None if self.halves is None else self.halves.claim)
-            self._count_dropped(record)
             record.write_out()
+            self._count_dropped(record)
             story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
             if not story.steps:
                 self.tally.add("empty")

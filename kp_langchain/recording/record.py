@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text, clip, contained, written
+from kp_langchain.recording.messages import as_text, clip, contained, text_size, written
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -199,6 +199,19 @@ class RunRecord:
             self.answer = written(self.answer, limit)
         for _, call in self.timeline():
             call.text, call.error = written(call.text, limit), written(call.error, limit)
+        if self.before is not None:
+            self._fit()
+
+    def _fit(self) -> None:
+        """Leave out the last texts of a run that has too many, as each of its parts had not."""
+        room = self.recorder.bounds.run_chars
+        for call in dict.fromkeys(call for _, call in self.timeline()):
+            size = text_size(call.text) + text_size(call.error) + text_size(call.input)
+            if room <= 0 and size:
+                call.text, call.error = clip(call.text, 0), clip(call.error, 0)
+                call.input = None if call.input is None else {}
+                self.dropped_texts += 1
+            room -= size
 
     @property
     def is_awaiting_half(self) -> bool:

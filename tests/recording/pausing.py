@@ -24,7 +24,7 @@ from langgraph.types import Command, interrupt
 from kp_langchain import DomainPolicy, KPCallbackHandler
 from tests.agents import ASK, ScriptedChatModel, agent, call, handler, say, search, soft
 
-CHECKPOINTS = Path("checkpoints.pickle")
+CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", "checkpoints.pickle"))
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 
 
@@ -163,6 +163,8 @@ def main() -> None:
         os._exit(1)  # no exit hook runs
     if "close" in os.environ.get("END", ""):
         watching.close(300)
+    if "exit" in os.environ.get("END", ""):
+        return
     assert watching.flush(300)
     print(json.dumps(watching.stats()))
 

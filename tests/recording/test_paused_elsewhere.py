@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import TraceStore
+from kp_langchain import DomainPolicy, ScoredTrace, TraceStore
+from kp_langchain.recording import paused
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.tables import paused_runs
-from tests.agents import QUESTION, shape
-from tests.recording.pausing import SECRET
+from tests.agents import QUESTION, handler, shape
+from tests.recording.pausing import SECRET, play
 
 ROOT = Path(__file__).resolve().parents[2]
 # Before that, LangGraph says nothing of a breakpoint.
@@ -28,18 +30,27 @@ needs_graph_events = pytest.mark.skipif(
 SEARCHED = ["thought", "call search", "saw search", "thought"]
 
 
+def started(*words: str, **environment: str) -> subprocess.Popen[str]:
+    """Begin to play some invocations in a process of their own."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def finished(process: subprocess.Popen[str], *, check: bool = True) -> dict[str, int]:
+    """Wait for a process, and return its handler's `stats()`, if it printed any."""
+    out, err = process.communicate(timeout=600)
+    assert not check or process.returncode == 0, err
+    return json.loads(out or "{}")
+
+
 def process(*words: str, check: bool = True, **environment: str) -> dict[str, int]:
     """Play some invocations in a process of their own; return its handler's `stats()`."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        check=False,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]) if check else {}
+    return finished(started(*words, **environment), check=check)
 
 
 def stored(url: str = "runs.db") -> list[StoredRun]:
@@ -152,6 +163,116 @@ def test_an_orderly_end_loses_nothing(end: str) -> None:
     assert fates == ((0, 1, 0) if end else (1, 0, 0))
     process("approving", "approve")
     assert shapes() == [SEARCHED]
+
+
+def test_a_process_that_just_ends_loses_nothing() -> None:
+    process("approving", "ask", END="exit")
+    assert waiting() == 1
+    process("approving", "approve", END="exit")
+    assert shapes() == [SEARCHED]
+
+
+def test_of_two_that_resume_at_once_one_gets_it(url: str) -> None:
+    process("approving", "ask", STORE=url)
+    both = []
+    for copy in ("one.pickle", "two.pickle"):
+        shutil.copy("checkpoints.pickle", copy)
+        both.append(started("approving", "approve", STORE=url, CHECKPOINTS=copy))
+    assert sorted(finished(one)["continued"] for one in both) == [0, 1]
+    assert sorted(shapes(url)) == sorted([SEARCHED, SEARCHED[1:]])
+    assert waiting(url) == 0
+
+
+def test_a_process_that_paused_it_learns_that_another_went_on() -> None:
+    """It paused here, went on and paused elsewhere, and is resumed here again."""
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store)
+        play("twice", "ask", watching=watching)
+        assert watching.flush(300)
+        process("twice", "approve")
+        play("twice", "approve", watching=watching)
+        assert watching.flush(300)
+        stats = watching.stats()
+    fates = {name: stats[name] for name in ("runs", "scored", "paused", "continued")}
+    assert fates == {"runs": 1, "scored": 1, "paused": 0, "continued": 1}
+    assert [run.n_steps for run in stored()] == [len(SEARCHED) + 3]
+    assert waiting() == 0
+
+
+def test_what_another_process_ended_is_not_ended_again() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store)
+        play("approving", "ask", watching=watching)
+        assert watching.flush(300)
+        process("approving", "approve")
+        play("approving", "go", watching=watching)  # nothing is left to do
+        assert watching.flush(300)
+        assert store.count() == 1
+
+
+def test_while_the_store_cannot_be_written_it_waits_in_memory() -> None:
+    Path("no_folder").touch()
+    watching = handler(store="no_folder/runs.db")
+    play("approving", "ask", watching=watching)
+    assert not watching.flush(300)
+    assert watching.stats()["paused"] == 1
+    Path("no_folder").unlink()
+    assert watching.flush(300)
+    assert waiting("no_folder/runs.db") == 1
+    process("approving", "approve", STORE="no_folder/runs.db")
+    assert shapes("no_folder/runs.db") == [SEARCHED]
+
+
+@pytest.mark.parametrize("resumed_here", [True, False])
+def test_a_store_that_cannot_be_read_costs_the_first_half_at_most(resumed_here: bool) -> None:
+    if not resumed_here:
+        process("approving", "ask", STORE="other.db")
+    Path("no_folder").touch()
+    scored: list[ScoredTrace] = []
+    watching = handler(store="no_folder/runs.db", on_scored=scored.append)
+    play("approving", *(["ask"] if resumed_here else []), "approve", watching=watching)
+    assert not watching.flush(300)
+    assert [shape(one.trace) for one in scored] == [SEARCHED if resumed_here else SEARCHED[1:]]
+    assert watching.stats()["scored"] == 1
+    Path("no_folder").unlink()  # nothing is left behind that tries again
+    assert watching.flush(300)
+
+
+@pytest.mark.parametrize("body", [{}, {"calls": 3}, {"marks": [["start", 9]]}, {"pending": 0}])
+def test_a_half_that_cannot_be_read_is_dropped_and_told(
+    body: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    process("approving", "ask")
+    change_half(**(body or {"run_id": "x"}))
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store)
+        play("approving", "approve", watching=watching)
+        assert watching.flush(300)
+        assert watching.stats()["scored"] == 1
+        assert watching.stats()["failed"] == 0
+    assert "cannot be read" in caplog.text
+
+
+def test_a_run_is_withheld_if_its_first_half_could_not_be_redacted() -> None:
+    def fails(_: str) -> str:
+        raise RuntimeError
+
+    with TraceStore("runs.db") as store:
+        for action, redactor in (("ask", fails), ("approve", str)):
+            watching = handler(store=store, redactor=redactor, policy=DomainPolicy(threshold=0.0))
+            play("approving", action, watching=watching)
+            assert watching.flush(300)
+            paused.give_up(watching._recorder)  # as if the process ended
+        (run,) = store.runs()
+    assert (run.withheld, run.decision) == ("redaction failed", "below_threshold")
+
+
+def test_the_texts_of_all_parts_are_bounded_together() -> None:
+    process("twice", "ask", KP_MAX_RUN_CHARS="30")
+    process("twice", "approve", KP_MAX_RUN_CHARS="30")
+    stats = process("twice", "approve", KP_MAX_RUN_CHARS="30")
+    assert stats["dropped_texts"] > 0
+    assert shapes() == [[*SEARCHED[:3], *SEARCHED]]
 
 
 def test_a_new_question_gives_it_up_in_any_process() -> None:
