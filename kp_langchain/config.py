@@ -41,6 +41,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.folders import data_dir
 from kp_langchain.printable import printable
 from kp_langchain.redaction.rules import Rules
+from kp_langchain.run_keys import RunKeySources
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.scoring.weights import ScoringWeights
 
@@ -154,11 +155,15 @@ class Settings(BaseSettings):
         defaults: Policy for every domain.
         domains: Policies by domain name, over `defaults`.
         redaction: What is redacted besides what is always; see `Rules`.
+        run_keys: What of a run's config is kept to find it by; see `RunKeySources`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
         max_steps: Most steps kept of one run.
         max_open_runs: Most runs recorded at the same time.
         max_paused_runs: Most runs remembered while they wait for a human.
+        paused_days: Days for which the store keeps what a run that waits for a human has recorded,
+            redacted, so that another process can go on with it; 0 for not at all. At most
+            `max_paused_runs` of them.
         max_queue: Most finished runs waiting to be scored.
         run_timeout_s: Seconds without an event after which an open run counts as abandoned.
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
@@ -196,11 +201,13 @@ class Settings(BaseSettings):
         default_factory=dict, description="a table for each domain: [domains.<name>]"
     )
     redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
+    run_keys: RunKeySources = Field(default=RunKeySources(), description="a table: [run_keys]")
     max_text_chars: _Count = Field(default=4000, description=_COUNT)
     max_run_chars: _Count = Field(default=200_000, description=_COUNT)
     max_steps: _Count = Field(default=1000, description=_COUNT)
     max_open_runs: _Count = Field(default=1000, description=_COUNT)
     max_paused_runs: _Count = Field(default=1000, description=_COUNT)
+    paused_days: _Days = Field(default=7.0, description="days from 0 to 36500")
     max_queue: _Count = Field(default=1000, description=_COUNT)
     run_timeout_s: _Seconds = Field(default=3600.0, description=_SECONDS)
     exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
@@ -462,6 +469,8 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
     depth = {"defaults": 1, "domains": 2}.get(str(location[0]), 0)
     within = location[depth:] if depth and len(location) > depth else location
     fields = Settings.model_fields if within is location else DomainPolicy.model_fields
+    if location[0] == "run_keys" and len(location) > 1:
+        within, fields = location[1:], RunKeySources.model_fields
     field = str(within[0])
     if location[0] == "redaction" and fault["type"] in ("value_error", "extra_forbidden"):
         said = fault["msg"].removeprefix("Value error, ")

@@ -200,6 +200,9 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     with suppress(ValidationError):
         if not _BOOLEAN.validate_python(values.get("disabled", True)):
             yield ("disabled",)
+    run_keys = values.get("run_keys")
+    if isinstance(run_keys, dict):  # what they name is kept from then on
+        yield from (("run_keys", key) for key in run_keys)
     redaction = values.get("redaction")
     if isinstance(redaction, dict):
         if isinstance(redaction.get("allow"), list):

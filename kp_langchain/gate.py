@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.store.verdicts import Verdict
@@ -34,6 +35,7 @@ class ScoredTrace:
         task: What tells repeats of the run's task, other than its objective; nothing to be read.
         verdict: What somebody said of the run by the time it was scored.
         withheld: Why the trace must never be contributed, if so.
+        keys: What the run is found by. They stay in the store and the log.
     """
 
     trace: ReasoningTrace
@@ -47,6 +49,7 @@ class ScoredTrace:
     task: str | None = None
     verdict: Verdict | None = None
     withheld: str | None = None
+    keys: RunKeys | None = None
 
 
 class Threshold(NamedTuple):

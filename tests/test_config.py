@@ -39,6 +39,13 @@ class TestWhereValuesComeFrom:
             "api_key": None,
             "agent_id": None,
             "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None},
+            "run_keys": {
+                "session": ("session_id", "conversation_id", "langfuse_session_id"),
+                "thread": ("thread_id",),
+                "user": ("user_id", "langfuse_user_id"),
+                "tags": True,
+                "name": True,
+            },
             "defaults": DomainPolicy().model_dump(),
             "domains": {},
             "max_text_chars": 4000,
@@ -46,6 +53,7 @@ class TestWhereValuesComeFrom:
             "max_steps": 1000,
             "max_open_runs": 1000,
             "max_paused_runs": 1000,
+            "paused_days": 7.0,
             "max_queue": 1000,
             "run_timeout_s": 3600.0,
             "exit_timeout_s": 10.0,
@@ -97,12 +105,13 @@ class TestWhereValuesComeFrom:
             "max_steps": 2,
             "max_open_runs": 3,
             "max_paused_runs": 4,
+            "paused_days": 0.5,
             "max_queue": 5,
             "run_timeout_s": 6.5,
             "exit_timeout_s": 0.5,
             "function_timeout_s": 1.5,
         }
-        others = {"defaults", "domains", "redaction", "api_key"}
+        others = {"defaults", "domains", "redaction", "run_keys", "api_key"}
         assert {*wanted, *others} == set(Settings.model_fields)
         lines = [
             f"{name} = {str(value).lower() if value is True else repr(value)}"

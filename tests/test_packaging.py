@@ -27,7 +27,10 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {"errors", "schema", "_forksafe", "_notices", "_outside", "printable", "folders"},
-    {"scoring", "config", "config_files", "trusted", "redaction", "agent_id"},
+    {
+        "scoring", "config", "config_files", "trusted", "redaction", "agent_id", "run_keys",
+        "secret_key",
+    },
     {"calibration"},
     {"gate", "store"},
     {"registry"},
@@ -35,7 +38,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"integrations"},
     {"demo"},
     {"review"},
-]
+]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/handler.py", "recording/from_messages.py", "integrations/langsmith.py",
 }  # fmt: skip

@@ -26,21 +26,25 @@ def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr("kp_langchain.scoring.models.anything_installed", lambda: False)
     monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
     answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
+    answers.append(say("Hedge 5 of them."))
     session: dict[str, Any] = {"model": ScriptedChatModel(answers), "tools": [search]}
-    assert len(blocks("python")) == 6
+    assert len(blocks("python")) == 7
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)  # noqa: S102 - our own text
     printed = capsys.readouterr().out
     assert "outcome confidence" in printed
     assert session["handler"].domain == "finance"
     assert session["handler"].flush()
+    assert [run.tags for run in session["found"]] == [["beta"]]
     with TraceStore() as store:
         (verdict,) = store.verdicts(session["scored"].trace.id)
     assert (verdict.success, verdict.note) == (False, "ACME has no euros")
 
 
 def test_toml() -> None:
-    block, contributing, redacting = blocks("toml")
+    block, keys, contributing, redacting = blocks("toml")
+    write_trusted(keys)
+    assert Settings().run_keys.session == ("chat_id", "session_id")
     write_trusted(contributing)
     assert Settings().registry_url == "https://registry.example.org"
     assert Settings().policy_for("finance").visibility == "network"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
 from kp_langchain.recording.outcome import Report
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Draft:
         task: What tells repeats of its task, other than the objective; nothing to be read.
         withheld: Why it must never be contributed, if so.
         registry: URL of the registry to contribute to, if any.
+        keys: What it is found by.
     """
 
     trace: ReasoningTrace
@@ -59,6 +61,7 @@ class Draft:
     task: str | None = None
     withheld: str | None = None
     registry: str | None = None
+    keys: RunKeys | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-like values."""
@@ -68,6 +71,7 @@ class Draft:
             "run_id": str(self.run_id),
             "policy": self.policy.model_dump(exclude_none=True),
             "reported": self.reported and [self.reported.source, *self.reported.report],
+            "keys": self.keys and self.keys.to_dict(),
         }
 
     @classmethod
@@ -80,6 +84,7 @@ class Draft:
         from kp_langchain.config import DomainPolicy
 
         reported = values["reported"]
+        keys = values.get("keys")  # an earlier version's has none
         return cls(
             **values
             | {
@@ -87,5 +92,6 @@ class Draft:
                 "run_id": UUID(values["run_id"]),
                 "policy": DomainPolicy.model_validate(values["policy"]),
                 "reported": reported and Reported(reported[0], Report(*reported[1:])),
+                "keys": keys and RunKeys.from_dict(keys),
             }
         )

@@ -28,6 +28,7 @@ from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
+from kp_langchain.recording.halves import Halves
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
 from kp_langchain.recording.pipeline import Judge, Pipeline
 from kp_langchain.recording.record import Bounds, RunRecord, Start
@@ -167,6 +168,17 @@ class KPCallbackHandler(BaseCallbackHandler):
         agent_id = arguments.agent_of(agent_id, settings, goes_to)
         worker.exit_timeout_s = settings.exit_timeout_s
         paused.set_limit(settings.max_paused_runs)
+        self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
+        halves = None
+        if self._writer is not None and settings.paused_days > 0:
+            halves = Halves(
+                self._writer,
+                domain=domain,
+                agent_id=agent_id,
+                rules=settings.redaction,
+                days=settings.paused_days,
+                most=settings.max_paused_runs,
+            )
         self._recorder = Recorder(
             Bounds(
                 text_chars=settings.max_text_chars,
@@ -180,9 +192,10 @@ class KPCallbackHandler(BaseCallbackHandler):
             scope=(domain, agent_id),
             keep_output=outcome is not None,
             objective_of=None if objective is None else arguments.harmless(objective),
+            shelve=None if halves is None else self._shelve,
+            forget=None if halves is None else halves.forget,
         )
         self._tally = self._recorder.tally
-        self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
         if kept_in is not None and not self._disabled:
             # Runs that finish while a thread imports it would be lost if the process is killed.
             kept_in.load_drivers()
@@ -209,8 +222,10 @@ class KPCallbackHandler(BaseCallbackHandler):
             agent_id=agent_id,
             on_scored=on_scored,
             rules=settings.redaction,
+            run_keys=settings.run_keys,
             redactor=redactor,
             tally=self._tally,
+            halves=halves,
         )
         self._own = frozenset({*vars(self), "_own"} - others)
 
@@ -360,18 +375,23 @@ class KPCallbackHandler(BaseCallbackHandler):
         Returns:
             `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
             `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
-            (never ended), `handed_over` (resumed with another handler, or left to the process that
-            this one was forked from), `empty` (nothing to record), `dropped` (queue full),
-            `failed`. Besides: of the scored ones those that are `waiting_to_store` now (with
-            verdicts on runs), and `not_stored`, given up; `rescored` after a verdict,
-            `verdict_errors`; `adopted`: runs of a process that is gone, scored here and counted
-            nowhere else; `callback_errors`, `scorer_errors`, `outcome_errors`,
-            `redaction_errors`, `on_scored_errors`, `dropped_steps`, and `dropped_texts`: texts of
-            steps that were left out because their run had reached `max_run_chars`;
-            `by_verifiers`, runs of verifiers that have this handler, too, which are not scored;
-            `verifier_errors`, `verifier_timeouts`, and `verifiers_skipped`, not asked because too
-            many late ones hang; and `over_budget`: runs whose scoring took longer than
-            `latency_budget_ms`.
+            (never ended, or paused and then asked something new), `handed_over` (resumed with
+            another handler, left to the process that this one was forked from, or paused, in the
+            store, and given up here by `close` or `max_paused_runs`), `empty` (nothing to record),
+            `dropped` (queue full), `failed`. A run that paused here and is resumed in another
+            process stays `paused` here; there it is one of the `runs`, and `continued`.
+            Besides: of the scored ones those that are `waiting_to_store` now (with verdicts on
+            runs), and `not_stored`, given up; `rescored` after a verdict, `verdict_errors`;
+            `adopted`: runs of a process that is gone, scored here and counted nowhere else;
+            `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
+            `on_scored_errors`, `dropped_steps`, and `dropped_texts`: texts of steps that were left
+            out because their run had reached `max_run_chars`; `by_verifiers`, runs of verifiers
+            that have this handler, too, which are not scored; `verifier_errors`,
+            `verifier_timeouts`, and `verifiers_skipped`, not asked because too many late ones hang;
+            `over_budget`: runs whose scoring took longer than `latency_budget_ms`; `continued`:
+            runs that another process had begun; and `paused_expired`: paused runs of any process
+            that this one removed from the store, because they were older than `paused_days` or more
+            than `max_paused_runs`.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
@@ -379,7 +399,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
             "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
             "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
-            "scorer_errors", "adopted",
+            "scorer_errors", "adopted", "continued",
         )  # fmt: skip
         self._recorder.sweep()
         counts = self._tally.counts()
@@ -387,6 +407,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
             "paused": paused.count(self._recorder),
+            "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
         }
 
     def close(self, timeout: float | None = None) -> None:
@@ -399,8 +420,11 @@ class KPCallbackHandler(BaseCallbackHandler):
             timeout: Seconds to wait at most; None waits as long as it takes.
         """
         self._closed = True
+        until = None if timeout is None else time.monotonic() + timeout
+        if paused.count(self._recorder):
+            self.flush(timeout)  # what waits for a human is in the store then
         self._recorder.close()
-        self.flush(timeout)
+        self.flush(None if until is None else max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -435,10 +459,6 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._pipeline.verifiers is not None and self._pipeline.verifiers.asking:
             self._tally.add("by_verifiers")  # a judge's own run: judging it would have no end
             return
-        if record.dropped_steps:
-            self._tally.add("dropped_steps", record.dropped_steps)
-        if record.dropped_texts:
-            self._tally.add("dropped_texts", record.dropped_texts)
         lane = self._pipeline.lane
         if worker.intake.waiting + lane.waiting >= self._max_queue:
             self._tally.add("dropped")
@@ -462,11 +482,25 @@ class KPCallbackHandler(BaseCallbackHandler):
             self._has_looked = True
             self._sender.wake()  # an earlier process may have left something to send
         lane = self._pipeline.lane
-        if self._pipeline.redactor is None:
+        if self._pipeline.redactor is None and record.resumed is None:
             made = self._pipeline.draft(record)
             lane.submit(lambda: self._score(made))
-        else:  # the caller's function may take its time, or all of it
+        else:  # the caller's function, or the store, may take its time, or all of it
             lane.submit(lambda: self._score(self._pipeline.draft(record)))
+
+    def _shelve(self, record: RunRecord) -> None:
+        """Keep what a paused run recorded in the store, too."""
+        pipeline, lane = self._pipeline, self._pipeline.lane
+        if pipeline.verifiers is not None and pipeline.verifiers.asking:
+            return
+        if self._writer is None or worker.intake.waiting + lane.waiting >= self._max_queue:
+            return
+        lane.start(calls=self._has_foreign_functions)
+        self._writer.start(self._adopt)
+        if pipeline.redactor is None and record.resumed is None:
+            worker.intake.submit(lambda: pipeline.shelve(record))
+        else:  # as in `_take_in`
+            worker.intake.submit(lambda: lane.submit(lambda: pipeline.shelve(record)))
 
     def _score(self, made: tuple[Draft, Judge | None] | None) -> None:
         try:
@@ -516,6 +550,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
@@ -529,7 +564,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             if self._writer is not None:
                 self._writer.start(self._adopt)
         self._recorder.chain_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), inputs
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
+            inputs,
         )
 
     @_guarded
@@ -550,12 +586,13 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         self._recorder.model_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING),
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
             messages[0] if messages else (),
         )
 
@@ -567,12 +604,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         self._recorder.model_started(
-            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING), prompts
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NOTHING, tags),
+            prompts,
         )
 
     @_guarded
@@ -601,6 +640,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         inputs: dict[str, Any] | None = None,
         tool_call_id: str | None = None,
@@ -608,7 +648,13 @@ class KPCallbackHandler(BaseCallbackHandler):
         **_: Any,
     ) -> None:
         self._recorder.tool_started(
-            Start(run_id, parent_run_id, _name(serialized) or name or "tool", metadata or _NOTHING),
+            Start(
+                run_id,
+                parent_run_id,
+                _name(serialized) or name or "tool",
+                metadata or _NOTHING,
+                tags,
+            ),
             input_str if inputs is None else inputs,
             tool_call_id,
         )
@@ -629,13 +675,14 @@ class KPCallbackHandler(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
         **_: Any,
     ) -> None:
         name = name or _name(serialized) or "retriever"
         self._recorder.retriever_started(
-            Start(run_id, parent_run_id, name, metadata or _NOTHING), query
+            Start(run_id, parent_run_id, name, metadata or _NOTHING, tags), query
         )
 
     @_guarded
@@ -669,11 +716,11 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_interrupt(self, event: Any) -> None:
-        self._recorder.interrupted(event.run_id)
+        self._recorder.interrupted(event.run_id, getattr(event, "checkpoint_id", None))
 
     @_guarded
     def on_resume(self, event: Any) -> None:
-        self._recorder.resumed(event.run_id)
+        self._recorder.resumed(event.run_id, getattr(event, "checkpoint_id", None))
 
 
 async def _in_a_thread(function: Callable[[], object]) -> None:

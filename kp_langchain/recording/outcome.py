@@ -39,8 +39,9 @@ _OUT_OF_STEPS = (
 class FinishedRun:
     """What an `outcome` function or a verifier is given to judge a run by.
 
-    For an `outcome` function nothing in it is redacted yet. For a verifier, which may send it out,
-    all texts are; `output` is None and `metadata` empty.
+    For an `outcome` function nothing in it is redacted yet, but for what the run recorded in
+    another process before it paused. For a verifier, which may send it out, all texts are; `output`
+    is None and `metadata` empty.
 
     Args:
         run_id: LangChain's id of the root run.

@@ -37,10 +37,18 @@ def add(record: RunRecord) -> None:
     with _lock:
         given_up = [_shelf.pop(key)] if key in _shelf else []
         _shelf[key] = record
+        too_many = []
         while len(_shelf) > _limit:
-            given_up.append(_shelf.pop(next(iter(_shelf))))
+            too_many.append(_shelf.pop(next(iter(_shelf))))
     for old in given_up:
         old.recorder.tally.add("abandoned")
+    for old in too_many:
+        old.recorder.tally.add(_fate(old))
+
+
+def _fate(record: RunRecord) -> str:
+    # What is in the store, whoever resumes the run goes on from.
+    return "handed_over" if record.kept else "abandoned"
 
 
 def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
@@ -55,13 +63,19 @@ def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
     return None
 
 
-def give_up(recorder: object) -> int:
-    """Forget the runs of `recorder` that wait; return how many there were."""
+def give_up(recorder: Recorder) -> None:
+    """Forget the runs of `recorder` that wait: those in the store are left to others."""
     with _lock:
         keys = [key for key, record in _shelf.items() if record.recorder is recorder]
-        for key in keys:
-            del _shelf[key]
-    return len(keys)
+        records = [_shelf.pop(key) for key in keys]
+    for record in records:
+        recorder.tally.add(_fate(record))
+
+
+def holds(record: RunRecord) -> bool:
+    """Whether a run still waits."""
+    with _lock:
+        return _shelf.get((record.thread_id or "", id(record.recorder))) is record
 
 
 def count(recorder: Recorder) -> int:

@@ -25,7 +25,10 @@ from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
+from kp_langchain.recording import paused
 from kp_langchain.recording.draft import Draft, Reported
+from kp_langchain.recording.half import half_of
+from kp_langchain.recording.halves import join
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -38,9 +41,11 @@ from kp_langchain.recording.outcome import (
     mean_probability,
     read_report,
 )
+from kp_langchain.recording.record import Before
 from kp_langchain.recording.redacting import Redactor, cleaned
 from kp_langchain.recording.steps import Story, tell
 from kp_langchain.recording.time_limit import name_of
+from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
@@ -48,6 +53,7 @@ from kp_langchain.store.verdicts import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
+    from kp_langchain.recording.halves import Halves
     from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.recording.tally import Tally
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.worker import Worker
     from kp_langchain.redaction.rules import Rules
     from kp_langchain.registry.sender import Sender
+    from kp_langchain.run_keys import RunKeySources
 
 log = logging.getLogger("kp_langchain")
 
@@ -89,6 +96,7 @@ class Pipeline:
     Args:
         lane: The worker that scores.
         time_limit_s: Longest wait for one function of the caller's, in seconds.
+        halves: What paused runs recorded, in the store; None where it is not kept.
         foreign_scorer: Whether the scorer, or its embedder, is the caller's own.
     """
 
@@ -105,15 +113,19 @@ class Pipeline:
     agent_id: str | None
     on_scored: Callable[[ScoredTrace], object] | None
     rules: Rules
+    run_keys: RunKeySources
     redactor: Callable[[str], str] | None
     tally: Tally
+    halves: Halves | None
 
     # ---------------------------------------------------------------- first half
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
         try:
+            join(record, None if self.halves is None else self.halves.claim)
             record.write_out()
+            self._count_dropped(record)
             story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
             if not story.steps:
                 self.tally.add("empty")
@@ -127,26 +139,75 @@ class Pipeline:
             self.writer.write_draft(draft)
         return draft, judge_it
 
+    def _count_dropped(self, record: RunRecord) -> None:
+        for name in ("dropped_steps", "dropped_texts"):
+            if dropped := getattr(record, name):
+                self.tally.add(name, dropped)
+
+    def shelve(self, record: RunRecord) -> None:
+        """Have what a paused run recorded written, redacted, for whoever resumes it."""
+        if self.halves is None or not paused.holds(record):
+            return
+        try:
+            join(record, self.halves.claim)
+            record.write_out()
+            half = self._redacted(record, partial(self._half, record))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            warn_once(
+                f"half:{type(error).__name__}",
+                "a paused run cannot be kept in the store (%s); it waits in memory only",
+                told(error),
+            )
+        else:
+            self.halves.keep(record, half)
+
+    def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
+        domain, policy = self._domain_and_policy(record, redaction)
+        level = policy.privacy_level
+        before = record.before or Before()
+        return half_of(
+            record,
+            redaction,
+            level,
+            domain=domain if record.domain else "",
+            before=Before(
+                keys=self._keys(record, redaction),
+                task=_task(record.metadata) or before.task,
+                withheld=before.withheld,
+            ),
+            reported=self._reported(record, lambda note: redaction.text(note, level)),
+        )
+
     def _draft(self, record: RunRecord, story: Story) -> tuple[Draft, Judge | None]:
+        return self._redacted(record, partial(self._redacted_draft, record, story))
+
+    def _redacted(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+        """Return what is made of a run with a redactor, also where the caller's part fails."""
         redaction = Redactor(
             self.tally, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
         if self.redactor is None:
-            return self._redacted_draft(record, story, redaction)
+            return make(redaction)
         try:
-            return self._call(partial(self._redacted_draft, record, story, redaction))
+            return self._call(partial(make, redaction))
         except BaseException as error:  # noqa: BLE001 - the caller's function
             redaction.fail(told(error))
-            return self._redacted_draft(record, story, redaction)
+            return make(redaction)
+
+    def _domain_and_policy(
+        self, record: RunRecord, redaction: Redactor
+    ) -> tuple[str, DomainPolicy]:
+        # The run's own metadata named it, so it is as little to be trusted as the run's text.
+        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
+        domain = self.domain if redaction.failed else domain
+        return domain, self.policy_for(domain)
 
     def _redacted_draft(
         self, record: RunRecord, story: Story, redaction: Redactor
     ) -> tuple[Draft, Judge | None]:
-        # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
-        domain = self.domain if redaction.failed else domain
-        policy = self.policy_for(domain)
+        domain, policy = self._domain_and_policy(record, redaction)
         level = policy.privacy_level
+        before = record.before or Before()
         answer = story.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
@@ -175,11 +236,21 @@ class Pipeline:
             reported=self._reported(record, lambda note: redaction.text(note, level)),
             structured=record.claimed_confidence,
             token_probability=mean_probability(record.logprobs),
-            task=_task(record.metadata),
-            withheld="redaction failed" if redaction.failed else None,
+            task=_task(record.metadata) or before.task,
+            withheld="redaction failed" if redaction.failed or before.withheld else None,
             registry=self.sender.registry.url if self.sender else None,
+            keys=self._keys(record, redaction),
         )
         return draft, self._judge_of(record, domain, story, answer, success=success)
+
+    def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
+        """What the run is found by; strictly redacted, because it goes into the log, too."""
+
+        def stored(kind: Kind, text: str) -> str | None:
+            return stored_form(kind, text, self.rules, redaction.leaves)
+
+        keys = collect(self.run_keys, record.metadata, record.tags, record.name, stored)
+        return keys.after(None if record.before is None else record.before.keys)
 
     def _reported(self, record: RunRecord, redacted: Callable[[str], str]) -> Reported | None:
         """What was reported of a run before it ended: by the event, or through the handler."""
@@ -328,6 +399,7 @@ class Pipeline:
             features=features,
             verdict=self._verdict(reports, policy.privacy_level),
             withheld=draft.withheld,
+            keys=draft.keys,
         )
 
     def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
@@ -512,6 +584,10 @@ def log_scored(scored: ScoredTrace) -> None:
         "elapsed_ms": breakdown.elapsed_ms,
         "over_budget": breakdown.over_budget,
     }
+    if (keys := scored.keys) is not None:
+        # `thread` and `name` are the log record's own.
+        fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
+        fields |= {"run_name": keys.name, "tags": list(keys.tags)}
     for name in DIMENSIONS:
         dimension = getattr(breakdown, name)
         fields[name] = dimension.value

@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text, clip, contained, written
+from kp_langchain.recording.messages import as_text, clip, contained, text_size, written
 from kp_langchain.recording.requested_calls import RequestedCalls
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
+    from kp_langchain.run_keys import RunKeys
 
 Kind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
@@ -25,6 +26,7 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
 MARGIN_CHARS = 2048
+"""Begins the key of a call that was refused before it started, until it is known which it is."""
 NAME_CHARS = 200
 _LONG_ID_CHARS = 10_000
 _SHORT_BITS = 512
@@ -52,12 +54,13 @@ class Bounds:
 
 
 class Start(NamedTuple):
-    """A run that began: its id, its parent's, its name, and LangChain's metadata of it."""
+    """A run that began: its id, its parent's, its name, LangChain's metadata and tags of it."""
 
     run_id: UUID
     parent_id: UUID | None = None
     name: str = ""
     metadata: Mapping[str, Any] = MappingProxyType({})
+    tags: object = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +93,36 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
+class Resumed:
+    """That a run goes on from a pause.
+
+    Args:
+        thread_id: In which thread.
+        earlier: What it had recorded in this process, if it did.
+        checkpoint_id: LangGraph's id of the checkpoint from which it goes on, if known.
+    """
+
+    thread_id: str
+    earlier: RunRecord | None
+    checkpoint_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of a run's earlier part besides its timeline, fit to be stored.
+
+    Args:
+        keys: What it is found by.
+        task: What tells repeats of its task.
+        withheld: Whether some of it could not be redacted.
+    """
+
+    keys: RunKeys | None = None
+    task: str | None = None
+    withheld: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class RunRecord:
     """What was recorded of one root run."""
 
@@ -98,6 +131,7 @@ class RunRecord:
     run_id: UUID = field(init=False)
     name: str = field(init=False)
     metadata: Mapping[str, Any] = field(init=False)
+    tags: object = field(init=False)
     domain: str = field(init=False)
     thread_id: str | None = field(init=False)
     langgraph: bool = field(init=False)
@@ -131,9 +165,15 @@ class RunRecord:
     claimed_confidence: float | None = None
     logprobs: object = None
     reported: Any = None
+    paused_at: datetime | None = None
+    half_id: str = ""  # of what it recorded until then
+    checkpoint_id: str | None = None
+    kept: bool = False  # that is in the store
+    resumed: Resumed | None = None  # to be joined to what it recorded before
+    before: Before | None = None
 
     def __post_init__(self, start: Start) -> None:
-        self.run_id, _, name, self.metadata = start
+        self.run_id, _, name, self.metadata, self.tags = start
         self.name = short_name(name)
         self.last_seen_s = time.monotonic()
         self.domain = clip(text_in(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
@@ -167,22 +207,55 @@ class RunRecord:
             self.answer = written(self.answer, limit)
         for _, call in self.timeline():
             call.text, call.error = written(call.text, limit), written(call.error, limit)
+        if self.before is not None:
+            self._fit()
+
+    def _fit(self) -> None:
+        """Leave out the last texts of a run that has too many, as each of its parts had not."""
+        room = self.recorder.bounds.run_chars
+        for call in dict.fromkeys(call for _, call in self.timeline()):
+            size = text_size(call.text) + text_size(call.error) + text_size(call.input)
+            if room <= 0 and size:
+                call.text, call.error = clip(call.text, 0), clip(call.error, 0)
+                call.input = None if call.input is None else {}
+                self.dropped_texts += 1
+            room -= size
+
+    @property
+    def is_awaiting_half(self) -> bool:
+        """Whether only the store may know what it recorded before it paused."""
+        return self.resumed is not None and self.resumed.earlier is None
+
+    def resumes(self, thread_id: str, earlier: RunRecord | None) -> None:
+        """Note that it goes on from a pause; `continues` follows when it has ended."""
+        if self.resumed is not None:  # a second graph inside one run
+            if earlier is not None:
+                self.continues(earlier)
+            return
+        self.resumed = Resumed(thread_id, earlier)
+        if earlier is not None:
+            self.requested.continue_from(earlier.requested)
+            self.interrupted_tasks |= earlier.interrupted_tasks
+            self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
 
     def continues(self, earlier: RunRecord) -> None:
         """Take over what a paused run had recorded before it paused."""
         since = self.timeline()
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
+        self.name = earlier.name or self.name
         self.started_at = earlier.started_at
         self.langgraph = self.langgraph or earlier.langgraph
         self.domain = self.domain or earlier.domain
         self.reported = self.reported or earlier.reported
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
-        self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
         self.requested.continue_from(earlier.requested)
         self.interrupted_tasks |= earlier.interrupted_tasks
         self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
+        self.metadata = {**earlier.metadata, **self.metadata}
+        self.tags = earlier.tags if not self.tags else self.tags
+        self.before = self.before or earlier.before
         self.head, self.tail = earlier.head, earlier.tail
         for mark, call in since:
             self.mark(mark, call)

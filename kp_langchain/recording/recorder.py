@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from kp_langchain.recording import paused
 from kp_langchain.recording.meaning import Meaning, meaning_of
@@ -36,6 +37,7 @@ from kp_langchain.recording.outcome import confidence_in
 from kp_langchain.recording.provider_calls import mark_parts
 from kp_langchain.recording.record import (
     MARGIN_CHARS,
+    NAME_CHARS,
     Bounds,
     Call,
     Ending,
@@ -46,7 +48,7 @@ from kp_langchain.recording.record import (
     text_in,
     thread_id_in,
 )
-from kp_langchain.recording.requested_calls import RequestedCall, requests_in
+from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
@@ -72,6 +74,8 @@ class Recorder(RunTree):
         keep_output: Whether a record holds on to the run's raw output.
         objective_of: Tells the task from a root run's inputs before the usual places are searched;
             "" where it cannot. Must not raise.
+        shelve: Keeps a run that paused besides in this process, if anywhere.
+        forget: Gives up what it keeps of a thread.
     """
 
     def __init__(
@@ -82,6 +86,8 @@ class Recorder(RunTree):
         scope: object = None,
         keep_output: bool = False,
         objective_of: Callable[[Any], str] | None = None,
+        shelve: Callable[[RunRecord], None] | None = None,
+        forget: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(bounds, lambda start: RunRecord(self, start), ambient)
         self.scope = scope
@@ -89,6 +95,8 @@ class Recorder(RunTree):
         self._keep_output = keep_output
         self._told_objective = objective_of
         self._deliver = deliver
+        self._shelve = shelve
+        self._forget_paused = forget
 
     # ---------------------------------------------------------------- ends of roots
 
@@ -110,11 +118,15 @@ class Recorder(RunTree):
                 root.settled = True
                 self.tally.add("abandoned")
             else:
+                root.paused_at, root.half_id = datetime.now(UTC), uuid4().hex
                 paused.add(root)
+                root.settled = True
+                if self._shelve is not None:
+                    self._shelve(root)
         elif ending == "cancelled":
             root.settled = True
             self.tally.add("cancelled")
-        elif not root.head:
+        elif not root.head and root.resumed is None:
             root.settled = True
             self.tally.add("empty")
         else:
@@ -159,7 +171,7 @@ class Recorder(RunTree):
         entry = self._begin(start)
         if entry is None:
             return
-        run_id, _, name, metadata = start
+        run_id, _, name, metadata, _ = start
         root = entry.root
         entry.name = short_name(name)
         entry.limit_node = entry.name.startswith(_LIMIT_NODES)
@@ -172,7 +184,7 @@ class Recorder(RunTree):
             root.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
             self._resume(root, run_id == root.run_id, inputs, metadata)
-        if not root.objective and run_id == root.run_id:
+        if not root.objective and run_id == root.run_id and not _is_resumed_here(root):
             root.objective = self._objective_of(inputs)
 
     def _resume(
@@ -180,23 +192,34 @@ class Recorder(RunTree):
     ) -> None:
         """Continue the run that waits in this thread; a new question gives it up."""
         resuming = inputs is None or is_command(inputs)
+        paused_inside = root.interrupted
         if resuming:
             root.interrupted = False
-        if not paused.any() or (thread_id := thread_id_in(metadata)) is None:
+        elif not (is_root and root.langgraph):
             return
-        if not resuming and not (is_root and root.langgraph):
+        if (thread_id := thread_id_in(metadata)) is None:
             return
-        earlier = paused.take(thread_id, self)
-        if earlier is None:
-            return
+        earlier = paused.take(thread_id, self) if paused.any() else None
         if not resuming:
-            earlier.recorder.tally.add("abandoned")
+            if earlier is not None:
+                earlier.recorder.tally.add("abandoned")
+            if self._forget_paused is not None:
+                self._forget_paused(thread_id)
             return
-        root.continues(earlier)
+        if earlier is None:
+            if self._shelve is not None and not paused_inside:
+                root.resumes(thread_id, None)
+            return
+        root.resumes(thread_id, earlier)
         if earlier.recorder is self:
             self.tally.add("runs", -1)  # the two halves are one run
         else:
             earlier.recorder.tally.add("handed_over")
+
+    def close(self) -> None:
+        """Abandon whatever is still under way or waits; what waits in the store, stays there."""
+        super().close()
+        paused.give_up(self)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
         """A chain returned; a streamed one tells its `inputs` only now."""
@@ -208,12 +231,12 @@ class Recorder(RunTree):
         if run_id != root.run_id:
             self._inner_ended(entry, outputs)
             return
-        if not root.objective and inputs is not None:
+        if not root.objective and inputs is not None and not _is_resumed_here(root):
             root.objective = self._objective_of(inputs)
         call = root.last_call
         open_model = call is not None and call.kind == "model" and not call.answered
         if entry.interrupted or root.interrupted:
-            root.thread_id = entry.thread_id or root.thread_id
+            _note_pause(entry)
             self._end_root(root, "paused")
         elif open_model and inputs is not None and not root.langgraph:
             # A chain that streams tells its inputs at the end. Closed half-way it ends normally,
@@ -228,10 +251,10 @@ class Recorder(RunTree):
         root = entry.root
         if entry.interrupted:  # a graph inside this run paused; what starts next says it went on
             root.interrupted = True
-            root.thread_id = entry.thread_id or root.thread_id
+            _note_pause(entry)
         if entry.limit_node and _jumps_to_end(outputs):
             root.limit_reached = True
-        if root.requested:
+        if root.requested or root.is_awaiting_half:
             self._answer_requested(entry, outputs)
 
     def _answer_requested(self, entry: OpenRun, outputs: object) -> None:
@@ -253,6 +276,10 @@ class Recorder(RunTree):
                     continue  # the run's answer, which is recorded as such
                 failed = failed or form == "refused"
                 call = self._begin_requested(root, request)
+            elif call is None and root.is_awaiting_half and root.requested.is_unknown(call_id):
+                # What is answered is known when the first half is here; see `name_answers`.
+                call = Call("tool", "", UnnamedCall(call_id, entry.task))
+                root.mark("start", call)
             if call is None:
                 continue
             call.answered, call.cancelled = True, False
@@ -336,15 +363,20 @@ class Recorder(RunTree):
                 root.error = error_text(error, self._text_chars)
                 self._end_root(root, "failed")
 
-    def interrupted(self, run_id: UUID | None) -> None:
+    def interrupted(self, run_id: UUID | None, checkpoint_id: object = None) -> None:
         """LangGraph says that a graph paused; also at a breakpoint, which raises nothing."""
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
             entry.interrupted = True
+            entry.checkpoint_id = _checkpoint(checkpoint_id)
 
-    def resumed(self, run_id: UUID | None) -> None:
+    def resumed(self, run_id: UUID | None, checkpoint_id: object = None) -> None:
         """LangGraph says that a graph goes on."""
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
-            entry.root.interrupted = False
+            root = entry.root
+            root.interrupted = False
+            # Of the graphs inside it that go on, too, the outermost says so first.
+            if root.resumed is not None and root.resumed.checkpoint_id is None:
+                root.resumed.checkpoint_id = _checkpoint(checkpoint_id)
 
     # ---------------------------------------------------------------- calls
 
@@ -534,6 +566,20 @@ class Recorder(RunTree):
         entry.root.reported = outcome
         # Else it ended meanwhile, and may have been scored without this.
         return entry.root.run_id in self._open
+
+
+def _is_resumed_here(root: RunRecord) -> bool:
+    return root.resumed is not None and root.resumed.earlier is not None
+
+
+def _note_pause(entry: OpenRun) -> None:
+    root = entry.root
+    root.thread_id = entry.thread_id or root.thread_id
+    root.checkpoint_id = entry.checkpoint_id or root.checkpoint_id
+
+
+def _checkpoint(found: object) -> str | None:
+    return found[:NAME_CHARS] if type(found) is str else None
 
 
 @contained(False)

@@ -88,6 +88,10 @@ class Redactor:
                 self._texts[value, level] = known
         return known
 
+    def leaves(self, value: str) -> bool:
+        """Return whether nothing of a text is redacted at the strictest level."""
+        return bool(self._redact(value, "aggregated") == value)
+
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Redact a step in wire form."""
         out = dict(step)
@@ -98,8 +102,10 @@ class Redactor:
                 key: self.text(text, level) or _NOTHING_LEFT for key, text in out["tool"].items()
             }
         if "input" in out:
-            whole = self._redact(out["input"], level)
-            out["input"] = plain(
-                whole if isinstance(whole, dict) else {"input": whole}, self._bound
-            )
+            out["input"] = self.mapping(out["input"], level)
         return out
+
+    def mapping(self, value: Mapping[str, Any], level: str) -> Any:
+        """Redact JSON-like values by name."""
+        whole = self._redact(value, level)
+        return plain(whole if isinstance(whole, dict) else {"input": whole}, self._bound)

@@ -7,14 +7,14 @@ does so with a message that has its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, clip, contained
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.record import Call
+    from kp_langchain.recording.record import Call, RunRecord
 
 _MAX_REQUESTS = 1000
 _MAX_NAME_CHARS = 200
@@ -35,8 +35,20 @@ class RequestedCall:
     call_id: str
     name: str
     arguments: object
-    model: Call | None
+    model: Call | None = None
     error: object = ""
+
+
+class UnnamedCall(NamedTuple):
+    """The key of a call that is answered here and was asked for before a pause elsewhere.
+
+    Args:
+        call_id: Its id.
+        task: LangGraph's name for what answered it.
+    """
+
+    call_id: str
+    task: str
 
 
 def requests_in(message: object, field: str, model: Call | None) -> Iterator[RequestedCall]:
@@ -65,15 +77,19 @@ def requests_in(message: object, field: str, model: Call | None) -> Iterator[Req
 class RequestedCalls:
     """The calls of one run that nobody has answered yet."""
 
-    __slots__ = ("_begun", "_by_id", "_unparsed")
+    __slots__ = ("_begun", "_begun_ids", "_by_id", "_unparsed")
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestedCall] = {}
         self._begun: dict[str, Call] = {}
+        self._begun_ids: set[str] = set()
         self._unparsed: dict[str, Call] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_id or self._begun)
+
+    def __iter__(self) -> Iterator[RequestedCall]:
+        return iter(list(self._by_id.values()))
 
     def add(self, request: RequestedCall) -> None:
         """Remember a call; of those beyond the bound nothing is recorded unless a tool begins."""
@@ -103,11 +119,12 @@ class RequestedCalls:
         self._by_id.pop(call_id, None)
         if len(self._begun) < _MAX_REQUESTS:
             self._begun[call_id] = call
+            self._begun_ids.add(call_id)
         if (failed := self._unparsed.pop(call_id, None)) is not None:
             failed.void = True  # somebody could parse them
 
     def _id_by_name(self, name: str, arguments: object) -> str | None:
-        alike = [one for one in list(self._by_id.values()) if one.name == name]
+        alike = [one for one in self if one.name == name]
         same = (one for one in alike if len(alike) > 1 and _equal(one.arguments, arguments))
         request = next(same, alike[0] if alike else None)
         return None if request is None else request.call_id
@@ -116,9 +133,13 @@ class RequestedCalls:
         """Forget the call of this id that a tool began, and return it."""
         return self._begun.pop(call_id, None) if isinstance(call_id, str) else None
 
+    def is_unknown(self, call_id: object) -> bool:
+        """Whether neither a model asked for this call nor a tool began it, as far as is known."""
+        return isinstance(call_id, str) and call_id not in self._begun_ids
+
     def asked_by(self, model: Call | None) -> list[RequestedCall]:
         """Return the calls that one answer of a model asked for."""
-        return [one for one in list(self._by_id.values()) if one.model is model]
+        return [one for one in self if one.model is model]
 
     def continue_from(self, earlier: RequestedCalls) -> None:
         """Take over the calls that a paused run left."""
@@ -128,3 +149,29 @@ class RequestedCalls:
 @contained(False)
 def _equal(one: object, other: object) -> bool:
     return bool(one == other)
+
+
+def name_answers(calls: Sequence[Call], earlier: RunRecord | None) -> None:
+    """Complete the calls that were answered before it was known what had been asked for.
+
+    Args:
+        calls: What was recorded since the run was resumed.
+        earlier: What was recorded before; None if that is lost. Then they are left out.
+    """
+    without_id = [one.name for one in calls if one.kind == "tool" and one.tool_call_id is None]
+    for call in calls:
+        if not isinstance(unnamed := call.key, UnnamedCall):
+            continue
+        call.key = ("tool", unnamed.call_id)
+        request = None if earlier is None else earlier.requested.take(unnamed.call_id)
+        if earlier is None or request is None:
+            call.void = True
+        elif request.name in without_id:  # a tool did it, and was not given the id
+            without_id.remove(request.name)
+            call.void = True
+        else:
+            call.name = request.name
+            call.input = request.arguments if isinstance(request.arguments, dict) else {}
+            if call.failed and unnamed.task in earlier.interrupted_tasks:
+                call.failed, call.rejected = False, True
+                call.text, call.error = call.error, ""

@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable
 from uuid import UUID
 
-from kp_langchain.recording import paused
 from kp_langchain.recording.record import Bounds, Call, RunRecord, Start, thread_id_in
 from kp_langchain.recording.tally import Tally
 
@@ -30,8 +29,8 @@ class OpenRun:
     """A run under way and the root it belongs to."""
 
     __slots__ = (
-        "asks_human", "call", "failures_before", "interrupted", "limit_node", "name", "parent_id",
-        "root", "task", "thread_id",
+        "asks_human", "call", "checkpoint_id", "failures_before", "interrupted", "limit_node",
+        "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
     def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
@@ -45,6 +44,7 @@ class OpenRun:
         self.asks_human = False
         self.failures_before = len(root.raised)
         self.interrupted = False  # something directly below it paused
+        self.checkpoint_id: str | None = None  # where it can be resumed from
 
 
 class RunTree:
@@ -74,7 +74,7 @@ class RunTree:
 
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; None when it is known already or belongs to one that is over."""
-        run_id, parent_id, _, metadata = start
+        run_id, parent_id, _, metadata, _ = start
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None:
             if parent_id is not None and parent_id in self._over:
@@ -161,11 +161,10 @@ class RunTree:
         return True
 
     def close(self) -> None:
-        """Abandon whatever is still under way or waits."""
+        """Abandon whatever is still under way."""
         while self._abandon(self._most_silent()):
             pass
         self.sweep()
-        self.tally.add("abandoned", paused.give_up(self))
 
     @property
     def open_count(self) -> int:

@@ -15,6 +15,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.tally import Tally
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore, Verdict
+    from kp_langchain.store.paused_runs import Half
 
 log = logging.getLogger("kp_langchain")
 
@@ -68,6 +72,14 @@ class _LateVerdict:
     tally: Tally
 
 
+@dataclass(frozen=True, slots=True)
+class _Paused:
+    half: Half
+    record: RunRecord
+    days: float
+    most: int
+
+
 class StoreWriter:
     """Writes drafts, scored runs, and what is said of them later, into one store.
 
@@ -82,6 +94,7 @@ class StoreWriter:
         self._bound = bound
         self._worker = Worker("kp_langchain store")
         self._confidence = CalibratedConfidence(self._model_of)
+        self.expired_halves = 0
         self._reset()
         _writers.add(self)
 
@@ -92,6 +105,8 @@ class StoreWriter:
         self._is_scored = threading.Event()  # a run, since the writer began to wait for that
         self._runs: deque[_Run] = deque()
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
+        # By place, what is to be written there, or up to when what waits there is to be deleted.
+        self._halves: dict[str, _Paused | datetime] = {}
         self._together = _MOST_TOGETHER
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
@@ -111,8 +126,8 @@ class StoreWriter:
 
     @property
     def waiting(self) -> int:
-        """Runs and verdicts that the store has not taken yet."""
-        return len(self._runs) + len(self._verdicts)
+        """Runs and verdicts that the store has not taken yet, and changes of paused runs."""
+        return len(self._runs) + len(self._verdicts) + len(self._halves)
 
     # ---------------------------------------------------------------- for the workers
 
@@ -171,6 +186,72 @@ class StoreWriter:
                 _give_up(self._verdicts.popleft())
         self._hold()
 
+    def keep_half(self, half: Half, record: RunRecord, *, days: float, most: int) -> None:
+        """Write the first half of a paused run; later if the store failed a moment ago.
+
+        Args:
+            half: The half.
+            record: The run, which is marked as kept then.
+            days: For how long it is kept.
+            most: How many halves the store keeps at most.
+        """
+        with self._lock:
+            self._halves.pop(half.place, None)
+            self._halves[half.place] = _Paused(half, record, days, most)
+            while len(self._halves) > self._bound:
+                del self._halves[next(iter(self._halves))]  # they still wait in memory
+        self._hold()
+
+    def forget_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
+        """Delete the half that waits in a place, if it paused before a time.
+
+        Args:
+            place_of: Returns the place; called on the store's thread.
+            until: The time, in UTC.
+        """
+
+        def forget() -> None:
+            if (place := place_of()) is not None:
+                self._forget(place, until)
+                self._write_unless_resting()
+
+        _with_waiting.add(self)
+        self._worker.submit(forget)
+
+    def claim_half(self, place: str) -> Half | None:
+        """Take the half that waits in a place; None, too, if the store does not give it now."""
+        with self._lock:
+            waiting = self._halves.get(place)
+        if isinstance(waiting, _Paused):
+            self._forget(place, waiting.half.paused_at)  # on disk is an older one, if any
+            self._hold()
+            return waiting.half
+        try:
+            half = self._ask(lambda: self._store.paused.claim(place))
+        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"claim:{self.location}:{type(error).__name__}",
+                "what a run recorded before it paused cannot be read from %s now (%s); it is "
+                "scored without that",
+                self.location,
+                told(error),
+            )
+            self._forget(place, datetime.now(UTC))
+            self._hold()
+            return None
+        is_over = half is not None and isinstance(waiting, datetime) and half.paused_at <= waiting
+        return None if is_over else half
+
+    def _forget(self, place: str, until: datetime) -> None:
+        with self._lock:
+            waiting = self._halves.get(place)
+            if isinstance(waiting, _Paused):
+                if waiting.half.paused_at > until:
+                    return
+            elif waiting is None and len(self._halves) >= self._bound:
+                return  # it goes when its time is over
+            self._halves[place] = until
+
     def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
         """Return the confidence by the domain's model; see `CalibratedConfidence.confidence`."""
         return self._confidence.confidence(domain, features)
@@ -202,7 +283,7 @@ class StoreWriter:
     def _write(self) -> None:
         """Write what waits, until that fails."""
         # What an earlier attempt failed on comes last, whatever it is.
-        parts = [self._write_drafts, self._write_runs, self._write_verdicts]
+        parts = [self._write_drafts, self._write_halves, self._write_runs, self._write_verdicts]
         for part in parts if not self._failures else (*parts[1:], parts[0]):
             if not part():
                 return
@@ -232,6 +313,33 @@ class StoreWriter:
                     self._drafts.pop(draft.trace.id, None)
                 drafts = list(self._drafts.values())[:_MOST_TOGETHER]
         return True
+
+    def _write_halves(self) -> bool:
+        while batch := self._next_halves():
+            kept = [what for what in batch.values() if isinstance(what, _Paused)]
+            try:
+                if kept:
+                    self.expired_halves += self._store.paused.put(
+                        [one.half for one in kept], days=kept[-1].days, most=kept[-1].most
+                    )
+                gone = {p: what for p, what in batch.items() if isinstance(what, datetime)}
+                if gone:
+                    self._store.paused.forget(gone)
+            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+                self._warn("half", "what a paused run recorded", error)
+                self._rest()
+                return False
+            with self._lock:
+                for place, what in batch.items():
+                    if self._halves.get(place) is what:
+                        del self._halves[place]
+            for one in kept:
+                one.record.kept = True
+        return True
+
+    def _next_halves(self) -> dict[str, _Paused | datetime]:
+        with self._lock:
+            return dict(islice(self._halves.items(), _MOST_TOGETHER))
 
     def _write_runs(self) -> bool:
         left = len(self._runs)
@@ -337,6 +445,7 @@ class StoreWriter:
     def _claim(self) -> None:
         try:
             left = self._store.unscored.claim()
+            self.expired_halves += self._store.paused.drop_expired()
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             log.debug("nothing can be claimed now: %s", told(error))
             self._claim_at = 0.0
@@ -381,7 +490,8 @@ class StoreWriter:
 
     def _finish(self, timeout_s: float) -> None:
         self.wait(timeout_s)
-        lost = self.waiting + len(self._drafts)
+        lost = len(self._runs) + len(self._verdicts) + len(self._drafts)
+        lost += sum(isinstance(one, _Paused) for one in list(self._halves.values()))
         if lost:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",

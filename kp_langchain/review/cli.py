@@ -24,6 +24,7 @@ from kp_langchain.review.label import label
 from kp_langchain.review.output import say, say_json
 from kp_langchain.review.score import score
 from kp_langchain.review.trust import trust
+from kp_langchain.review.where import Where, keys_of
 
 app = typer.Typer(
     name="kp-langchain",
@@ -94,6 +95,7 @@ def _list(
         typer.Option(help="Only runs with this decision."),
     ] = None,
     min_score: Annotated[float, typer.Option(help="Only runs that scored at least this.")] = 0.0,
+    where: Where = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 30,
     database: Database = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -103,11 +105,12 @@ def _list(
         return
     from kp_langchain.review.tables import make_console, runs_table
 
+    keys = keys_of(where)
     with open_store(database) as store:
         runs = store.runs(
-            domain=domain, decision=decision, min_score=min_score or None, limit=limit
+            domain=domain, decision=decision, min_score=min_score or None, limit=limit, **keys
         )
-        total = store.count(domain=domain, decision=decision, min_score=min_score or None)
+        total = store.count(domain=domain, decision=decision, min_score=min_score or None, **keys)
         if as_json:
             for run in runs:
                 say_json(_as_json(run))
@@ -138,7 +141,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
-    from kp_langchain.review.tables import make_console, steps_table, verdict_line
+    from kp_langchain.review.tables import keys_line, make_console, steps_table, verdict_line
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     with open_store(database or context.obj) as store:
@@ -163,6 +166,8 @@ def show(
                 f"{found.decision}: {found.score:.3f} against a threshold of {found.threshold:.3f}"
             )
         )
+        if keys := keys_line(found):
+            console.print(Text(printable(keys)), soft_wrap=True)
         console.print(Text("\n" + ScoreBreakdown.from_dict(found.breakdown).text() + "\n"))
         for verdict in verdicts:
             console.print(Text(printable(verdict_line(verdict))), soft_wrap=True)

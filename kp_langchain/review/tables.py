@@ -132,6 +132,18 @@ def steps_table(trace: ReasoningTrace) -> RenderableType:
     return table
 
 
+def keys_line(run: StoredRun) -> str:
+    """What a run is found by, in one line; "" where there is nothing."""
+    keys = {
+        "session": run.session,
+        "thread": run.thread,
+        "user": run.user_hash,
+        "name": run.run_name,
+        "tags": ", ".join(run.tags),
+    }
+    return "  ".join(f"{key} {value}" for key, value in keys.items() if value)
+
+
 def verdict_line(verdict: Verdict) -> str:
     """What somebody said of a run, in one line."""
     said = {True: "success", False: "failure", None: "no word on success"}[verdict.success]

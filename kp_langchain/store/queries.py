@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -13,11 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.store.rows import clean_name, clean_text
-from kp_langchain.store.tables import runs
+from kp_langchain.store.tables import run_tags, runs
 
 _UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
 _MATCHES_SHOWN = 10
-_c = runs.c
+_c, _t = runs.c, run_tags.c
+_TAG = sa.insert(run_tags)
+_UNTAG = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("untagged"))
 # What only verdicts and what learns from them need is not listed.
 _unlisted = {"body", "body_expires_at", "keep_days", "task", "features"}
 _listed = [column for column in runs.columns if column.name not in _unlisted]
@@ -35,11 +38,13 @@ class Filter:
         domain: Exact name.
         decision: `contributed` or `below_threshold`.
         min_score: Lowest score, 0 to 1.
+        keys: By the name of a key, the forms of which a run has one; see `run_keys.forms_of`.
     """
 
     domain: str | None = None
     decision: str | None = None
     min_score: float | None = None
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def applied(self, select: sa.Select[Any]) -> sa.Select[Any]:
         """Return `select` with this filter's conditions."""
@@ -49,7 +54,20 @@ class Filter:
             select = select.where(_c.decision == clean_text(self.decision))
         if self.min_score is not None:
             select = select.where(_c.score >= self.min_score)
+        for key, forms in self.keys.items():
+            select = select.where(_has_key(key, [clean_name(form) for form in forms]))
         return select
+
+
+_KEY_COLUMNS = {
+    "session": _c.session, "thread": _c.thread, "user": _c.user_hash, "name": _c.run_name,
+}  # fmt: skip
+
+
+def _has_key(key: str, forms: list[str]) -> sa.ColumnElement[bool]:
+    if key == "tag":
+        return _c.trace_id.in_(sa.select(_t.trace_id).where(_t.tag.in_(forms)))
+    return _KEY_COLUMNS[key].in_(forms)
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -58,6 +76,15 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     by_id = {row["trace_id"]: row for row in rows}
     ordered = [by_id[trace_id] for trace_id in sorted(by_id)]
     connection.execute(_insert(connection.dialect.name), ordered)
+    connection.execute(_UNTAG, [{"untagged": row["trace_id"]} for row in ordered])
+    tags = [
+        {"tag": tag, "trace_id": row["trace_id"]}
+        for row in ordered
+        if row["tags"]
+        for tag in json.loads(row["tags"])
+    ]
+    if tags:
+        connection.execute(_TAG, tags)
 
 
 @cache

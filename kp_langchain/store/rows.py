@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from kp_langchain._notices import warn_once
+from kp_langchain.run_keys import RunKeys
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -152,6 +153,13 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "withheld": scored.withheld,
         "task": scored.task,
     }
+    keys = scored.keys or RunKeys()
+    row |= {
+        "session": keys.session,
+        "thread": keys.thread,
+        "user_hash": keys.user,
+        "run_name": keys.name,
+    }
     row = {name: _column(value) for name, value in row.items()}
     expires_at = None
     if body is not None and scored.decision != "contributed" and scored.keep_days is not None:
@@ -164,6 +172,7 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "body_expires_at": expires_at,
         "keep_days": scored.keep_days,
         "features": None if features is None else json_text(dict(features)),
+        "tags": json_text([clean_name(tag) for tag in keys.tags]) if keys.tags else None,
     }
 
 

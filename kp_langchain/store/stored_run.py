@@ -57,6 +57,11 @@ class StoredRun:
         kept: Whether the trace itself is in the store.
         kept_until: When it goes, in UTC; None if it stays, or is not there.
         withheld: Why the trace must never be contributed, if so.
+        session: The session it belongs to, as it was or hashed; see `RunKeys`.
+        thread: The LangGraph thread it ran in, the same.
+        user_hash: Whom it ran for, hashed.
+        run_name: Its name, as it was or hashed.
+        tags: Its tags, the same.
     """
 
     trace_id: str
@@ -80,6 +85,11 @@ class StoredRun:
     kept: bool
     kept_until: datetime | None
     withheld: str | None
+    session: str | None
+    thread: str | None
+    user_hash: str | None
+    run_name: str | None
+    tags: list[str]
     read_body: InitVar[_ReadBody]
 
     def __post_init__(self, read_body: _ReadBody) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0004"
+SCHEMA_VERSION = "0005"
 """Revision of the newest migration in `migrations/versions`; grows as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -68,11 +68,30 @@ runs = sa.Table(
     sa.Column("task", sa.String()),
     sa.Column("features", sa.JSON(none_as_null=True)),
     sa.Column("withheld", sa.String()),
+    # What a run is found by: as it was, or hashed.
+    sa.Column("session", key_text()),
+    sa.Column("thread", key_text()),
+    sa.Column("user_hash", key_text()),
+    sa.Column("run_name", key_text()),
+    sa.Column("tags", sa.JSON(none_as_null=True)),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
     sa.Index("ix_runs_score", "score"),
     sa.Index("ix_runs_body_expires_at", "body_expires_at"),
+    sa.Index("ix_runs_session", "session", "created_at", "trace_id"),
+    sa.Index("ix_runs_thread", "thread", "created_at", "trace_id"),
+    sa.Index("ix_runs_user_hash", "user_hash", "created_at", "trace_id"),
+    sa.Index("ix_runs_run_name", "run_name", "created_at", "trace_id"),
+)
+
+# The tags of `runs`, one a row, for an index to find them.
+run_tags = sa.Table(
+    "run_tags",
+    metadata,
+    sa.Column("tag", key_text(), primary_key=True),
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Index("ix_run_tags_trace_id", "trace_id"),
 )
 
 verdicts = sa.Table(
@@ -107,6 +126,20 @@ unscored = sa.Table(
     sa.Column("queued_at", UtcTime(), nullable=False),
     sa.Column("owner", sa.String(), nullable=False),
     sa.Column("body", sa.JSON(), nullable=False),
+)
+
+# What runs recorded before they paused for a human, redacted, until they are resumed or too old.
+paused_runs = sa.Table(
+    "paused_runs",
+    metadata,
+    sa.Column("place", key_text(), primary_key=True),  # a hash of thread, domain and agent
+    sa.Column("half_id", key_text(), nullable=False),
+    sa.Column("checkpoint_id", key_text()),
+    sa.Column("paused_at", UtcTime(), nullable=False),
+    sa.Column("expires_at", UtcTime(), nullable=False),
+    sa.Column("body", sa.JSON(), nullable=False),
+    sa.Index("ix_paused_runs_expires_at", "expires_at"),
+    sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )
 
 outbox = sa.Table(

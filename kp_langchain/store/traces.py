@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 from kp_langchain.gate import leaves
+from kp_langchain.run_keys import forms_of
 from kp_langchain.store.location import Location, locate
 from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.database import Database
     from kp_langchain.store.sole_sender import LockFile
@@ -99,7 +103,7 @@ class TraceStore:
 
     def load_drivers(self) -> None:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
-        from kp_langchain.store import database, unscored_queries  # noqa: F401
+        from kp_langchain.store import database, paused_queries, unscored_queries  # noqa: F401
 
         if self._location.path is None:
             with suppress(ImportError):  # opening it says what to install
@@ -157,6 +161,11 @@ class TraceStore:
     def unscored(self) -> Unscored:
         """The finished runs of this store that wait for their score."""
         return Unscored(self)
+
+    @property
+    def paused(self) -> PausedRuns:
+        """What the runs that wait for a human have recorded."""
+        return PausedRuns(self)
 
     @property
     def models(self) -> Models:
@@ -247,6 +256,11 @@ class TraceStore:
         domain: str | None = None,
         decision: str | None = None,
         min_score: float | None = None,
+        session: str | None = None,
+        thread: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        name: str | None = None,
         limit: int | None = 50,
         offset: int = 0,
         newest_first: bool = True,
@@ -257,6 +271,11 @@ class TraceStore:
             domain: Only this domain (exact name).
             decision: Only `contributed` or only `below_threshold`.
             min_score: Only runs with at least this score, 0 to 1.
+            session: Only runs of this session; as it was given to the run, or as the store has it.
+            thread: Only runs in this LangGraph thread; the same.
+            user: Only runs for this user; the same. The question is hashed as the user was.
+            tag: Only runs with this tag; the same.
+            name: Only runs of this name; the same.
             limit: At most so many; None for all.
             offset: Leave out so many at the beginning.
             newest_first: Or the oldest first.
@@ -268,7 +287,8 @@ class TraceStore:
             raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
         from kp_langchain.store import queries
 
-        which = queries.Filter(domain, decision, min_score)
+        keys = _forms(session=session, thread=thread, user=user, tag=tag, name=name)
+        which = queries.Filter(domain, decision, min_score, keys)
         with self._reading() as connection:
             found = queries.select_runs(
                 connection, which, limit=limit, offset=offset, newest_first=newest_first
@@ -281,12 +301,18 @@ class TraceStore:
         domain: str | None = None,
         decision: str | None = None,
         min_score: float | None = None,
+        session: str | None = None,
+        thread: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        name: str | None = None,
     ) -> int:
         """Return how many runs there are; the filters are those of `runs`."""
         from kp_langchain.store import queries
 
+        keys = _forms(session=session, thread=thread, user=user, tag=tag, name=name)
         with self._reading() as connection:
-            return queries.count(connection, queries.Filter(domain, decision, min_score))
+            return queries.count(connection, queries.Filter(domain, decision, min_score, keys))
 
     def traces(
         self,
@@ -294,6 +320,11 @@ class TraceStore:
         domain: str | None = None,
         decision: str | None = None,
         min_score: float | None = None,
+        session: str | None = None,
+        thread: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        name: str | None = None,
         newest_first: bool = True,
     ) -> Iterator[ReasoningTrace]:
         """Yield the traces kept for good, a few at a time; the filters are those of `runs`.
@@ -305,7 +336,8 @@ class TraceStore:
         """
         from kp_langchain.store import queries
 
-        which = queries.Filter(domain, decision, min_score)
+        keys = _forms(session=session, thread=thread, user=user, tag=tag, name=name)
+        which = queries.Filter(domain, decision, min_score, keys)
         after: tuple[datetime, str] | None = None
         while True:
             with self._reading() as connection:
@@ -331,6 +363,7 @@ class TraceStore:
         self.close()
 
     def _stored(self, columns: dict[str, Any]) -> StoredRun:
+        columns["tags"] = columns["tags"] or []
         return StoredRun(**columns, read_body=self._read_body)
 
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
@@ -461,6 +494,15 @@ class TraceStore:
 _STAYS_BEHIND = frozenset(
     ("_lock", "_database", "_was_open", "_at_end", "_sender_locks", "_expired_dropped_at")
 )
+
+
+def _forms(**values: str | None) -> dict[str, list[str]]:
+    """Return, by key, the forms in which the value to look for may stand in a row."""
+    asked = {kind: value for kind, value in values.items() if value is not None}
+    if not asked:
+        return {}
+    rules = Settings.current().redaction  # whose `pseudonym_key` may be that of the hashes
+    return {kind: forms_of(cast("Kind", kind), value, rules) for kind, value in asked.items()}
 
 
 def _ambiguous(wanted: str, found: Sequence[dict[str, Any]]) -> UnknownRunError:

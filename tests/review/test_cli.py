@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,29 @@ def test_review_filters(runs: list[str]) -> None:
     assert ids("--limit", "1") == runs[1:]
 
 
+def test_review_filters_by_the_keys_of_a_run() -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store)
+        for session, user in (("s-1", "ann"), ("s-2", "bob")):
+            keys: Any = {"metadata": {"session_id": session, "user_id": user}, "tags": ["beta"]}
+            searching().invoke(ASK, {"callbacks": [watching], **keys})
+        assert watching.flush(120)
+
+    def sessions(*wheres: str) -> list[str]:
+        words = [word for where in wheres for word in ("--where", where)]
+        lines = cli("review", "--database", "runs.db", "--json", *words).stdout.splitlines()
+        return sorted(json.loads(line)["session"] for line in lines)
+
+    assert sessions("session=s-1") == sessions("user=ann") == ["s-1"]
+    assert sessions("tag=beta") == ["s-1", "s-2"]
+    assert sessions("tag=beta", "user=bob") == ["s-2"]
+    assert sessions("session=s-1", "user=bob") == []
+    (run,) = (json.loads(cli("review", "--database", "runs.db", "--json", "--limit", "1").stdout),)
+    shown = cli("review", "show", run["trace_id"], "--database", "runs.db").stdout
+    assert f"session s-2  user {run['user_hash']}" in shown
+    assert "tags beta" in shown
+
+
 def test_review_of_an_empty_store_says_so(runs: list[str]) -> None:
     done = cli("review")
     assert done.returncode == 0
@@ -180,6 +204,11 @@ def test_show_as_json_holds_the_trace(runs: list[str]) -> None:
         (["review", "--database", "typo.db"], "typo.db; check --database"),
         (["review", "--database", "folder"], "folder"),
         (["review", "--database", "mysql://host/db"], "mysql"),
+        (["review", "--where", "sesion=x"], "did you mean session?"),
+        (["review", "--where", "colour=x"], "the keys are session, thread, user, tag, name"),
+        (["review", "--where", "session"], "--where session: it has no '='"),
+        (["review", "--where", "session="], "write session=VALUE"),
+        (["review", "--where", "tag=a", "--where", "tag=b"], "tag was given before"),
     ],
 )
 def test_an_error_is_one_message_and_status_1(words: list[str], told: str) -> None:

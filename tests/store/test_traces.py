@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.errors import ConfigError, KPError, StoreError
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import TraceStore, default_store, rows
 
@@ -29,7 +30,7 @@ def store(url):
 
 
 def test_a_run_comes_back_with_every_column(store, scored):
-    one = scored(3, score=0.75, keep=True)
+    one = scored(3, score=0.75, keep=True, keys=RunKeys("s", "t", "hash:u", "n", ("b", "a")))
     store.add(one)
     run = store.get(one.trace.id)
     columns = asdict(run)
@@ -55,10 +56,25 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "kept": True,
         "kept_until": None,
         "withheld": None,
+        "session": "s",
+        "thread": "t",
+        "user_hash": "hash:u",
+        "run_name": "n",
+        "tags": ["b", "a"],
     }
     assert run.trace == one.trace
     assert run.created_at.utcoffset() == timedelta(0)
     assert type(run.success) is bool
+
+
+def test_a_run_that_is_replaced_has_the_new_tags_alone(store, scored):
+    one = scored(keys=RunKeys(tags=("old", "both")))
+    store.add(one)
+    store.add(replace(one, keys=RunKeys(tags=("new", "both"))))
+    assert [store.count(tag=tag) for tag in ("old", "new", "both")] == [0, 1, 1]
+    store.add(replace(one, keys=None))
+    assert store.count(tag="both") == 0
+    assert store.get(one.trace.id).tags == []
 
 
 def test_an_unkept_body_leaves_its_figures(store, scored):
