@@ -26,6 +26,7 @@ from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, default_threshold
 from kp_langchain.recording.draft import Draft, Reported
+from kp_langchain.recording.messages import contained
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -437,14 +438,18 @@ def _add_sibling(run_id: UUID, trace_id: str) -> None:
             _siblings.popitem(last=False)
 
 
+@contained(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
     """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None
-    # Python refuses to write a large integer in decimals.
-    large = isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS
-    text = hex(task) if large else str(task)  # type: ignore[arg-type]
+    if isinstance(task, str):
+        text = str.__str__(task)
+    elif isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS:
+        text = hex(task)  # Python refuses to write a large integer in decimals
+    else:
+        text = str(task)
     return sha256(text.encode(errors="replace")).hexdigest()
 
 
