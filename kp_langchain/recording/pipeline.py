@@ -29,6 +29,7 @@ from kp_langchain.recording import paused
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.half import half_of
 from kp_langchain.recording.halves import join
+from kp_langchain.recording.messages import contained
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -509,14 +510,18 @@ def _add_sibling(run_id: UUID, trace_id: str) -> None:
             _siblings.popitem(last=False)
 
 
+@contained(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
     """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None
-    # Python refuses to write a large integer in decimals.
-    large = isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS
-    text = hex(task) if large else str(task)  # type: ignore[arg-type]
+    if isinstance(task, str):
+        text = str.__str__(task)
+    elif isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS:
+        text = hex(task)  # Python refuses to write a large integer in decimals
+    else:
+        text = str(task)
     return sha256(text.encode(errors="replace")).hexdigest()
 
 

@@ -254,6 +254,7 @@ def size_of(trace: ReasoningTrace) -> int:
 @example(
     value={HUGE: HUGE}, output={}, about={"thread_id": HUGE}, text_chars=1, run_chars=1, calls=1
 )
+@example(value="", output="", about={"kp_task": Word("word")}, text_chars=1, run_chars=1, calls=1)
 def test_any_value_leaves_a_stored_run_and_a_valid_bounded_trace(
     value: Any, output: Any, about: Any, text_chars: int, run_chars: int, calls: int
 ) -> None:
