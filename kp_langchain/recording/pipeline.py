@@ -24,7 +24,7 @@ from kp_langchain._forksafe import ForkSafeLock, only_waiting
 from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
-from kp_langchain.gate import ScoredTrace, decide, default_threshold
+from kp_langchain.gate import ScoredTrace, decide, decision_word, default_threshold
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
@@ -236,7 +236,7 @@ class Pipeline:
             self.tally.add("over_budget")
         if self.writer is not None:
             self.writer.write_run(scored, draft.registry, self.sender, self.tally)
-        log_scored(scored)
+        log_scored(scored, has_registry=self.sender is not None)
         return scored
 
     def announce(self, scored: ScoredTrace) -> None:
@@ -480,7 +480,7 @@ def build_trace(
     )
 
 
-def log_scored(scored: ScoredTrace) -> None:
+def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     """Write the one INFO record of a scored run: a line to read, and every figure as a field."""
     if not log.isEnabledFor(logging.INFO):
         return
@@ -517,7 +517,7 @@ def log_scored(scored: ScoredTrace) -> None:
     tell_event(
         "kp.trace_scored %s %s (threshold %.2f) %s | %s",
         trace.metadata.task_domain,
-        scored.decision,
+        decision_word(scored.decision, has_registry=has_registry),
         scored.threshold,
         breakdown.line(),
         trace.id,

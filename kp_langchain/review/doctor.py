@@ -171,7 +171,9 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
         yield Finding("registry", str(error), broken=True)
         return
     if registry is None:
-        yield Finding("registry", "none configured; nothing is sent anywhere")
+        yield Finding(
+            "registry", "none configured; what passes is kept, and nothing is sent anywhere"
+        )
     elif registry.key_id == ANONYMOUS:
         without = "without a key; get one: kp-langchain register"
         yield Finding("registry", f"{registry.url}, {without}")

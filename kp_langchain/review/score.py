@@ -81,15 +81,20 @@ def score(
             tell=tell,
             advance=lambda size_bytes: progress.advance(progress.task_ids[0], size_bytes),
         )
+        wanted = True
         try:
             scoring.run(files, out)
+        except BrokenPipeError:
+            wanted = False  # whoever reads has enough, of the summary, too
+            raise
         except KeyboardInterrupt:
             tell("interrupted" + ("; the same command goes on from here" if out else ""))
             raise typer.Exit(_INTERRUPTED) from None
         except CannotGoOnError as error:
             raise typer.BadParameter(f"{out} cannot be gone on with: {error}") from error
         finally:
-            tell(scoring.summary())
+            if wanted:
+                tell(scoring.summary())
     if scoring.skipped:
         raise typer.Exit(_SKIPPED)
 
