@@ -51,6 +51,7 @@ _PREFIX = "KP_"
 _LONGEST_VALUE_SHOWN = 120
 _YEAR_S = 365 * 24 * 3600.0
 _DAY_MS = 24 * 3600 * 1000.0
+_MOST_REMEMBERED = 1_000_000
 _WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
 
 
@@ -63,6 +64,8 @@ def _refuse_bool(value: object) -> object:
 
 _Unit = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 _Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
+# A million vectors take 1.7 GB.
+_Remembered = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0, le=_MOST_REMEMBERED)]
 # The ceiling keeps a time-out within what the operating system's timers take.
 _Seconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_YEAR_S, allow_inf_nan=False)
@@ -147,6 +150,10 @@ class Settings(BaseSettings):
         latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
             waits for a model that is loading, up to 30 s from its first run on; where that takes
             longer, novelty is 0.5.
+        novelty_memory: How many traces the default scorer remembers to tell what is new.
+        novelty_ttl_s: Seconds after which it has forgotten a trace; None for when newer ones need
+            the room.
+        step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.
@@ -187,6 +194,11 @@ class Settings(BaseSettings):
         default=None, description="folder or name of an embedding model"
     )
     latency_budget_ms: _Milliseconds = Field(default=100.0, description=_MILLISECONDS)
+    novelty_memory: _Remembered = Field(
+        default=1000, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
+    )
+    novelty_ttl_s: _Seconds | None = Field(default=None, description=_SECONDS)
+    step_cap: _Count | None = Field(default=None, description=_COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")
     api_key: SecretStr | None = Field(default=None, description="text such as kp_...")

@@ -239,13 +239,14 @@ def demo(
     from kp_langchain.store import TraceStore
 
     console = make_console()
-    if Settings().disabled:
+    settings = Settings()
+    if settings.disabled:
         raise KPError("KP_DISABLED switches recording off, so there would be nothing to show")
     location = database or str(data_dir() / "demo.db")
     answering = chat_model(model) if model else None
     with TraceStore(location) as store:
         rows = []
-        scorer = Scorer()
+        scorer = Scorer(step_cap=settings.step_cap, max_remembered=settings.novelty_memory)
         with console.status("Running agents and scoring what they did ..."):
             with suppress(KPError):  # the breakdowns say what is the matter with the model
                 scorer.load()

@@ -104,6 +104,7 @@ def findings(database: str | None = None) -> Iterator[Finding]:
         yield _store(database)
         yield from _registry(settings, database)
         yield from _embedding(settings)
+        yield _scoring(settings)
     yield from _extras()
 
 
@@ -264,6 +265,20 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
         "embedding", f"{model.description}\n{dimensions} dimensions, loaded in {took_s:.1f} s"
     )
     yield _languages(model)
+
+
+def _scoring(settings: Settings) -> Finding:
+    until = (
+        "until newer ones need the room"
+        if settings.novelty_ttl_s is None
+        else f"each for {settings.novelty_ttl_s:g} s"
+    )
+    steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
+    return Finding(
+        "scoring",
+        f"remembers the last {settings.novelty_memory:,} traces, {until}\n"
+        f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
+    )
 
 
 def _languages(model: LocalModel) -> Finding:

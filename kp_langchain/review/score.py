@@ -76,7 +76,12 @@ def score(
             progress.console.print(Text(line), soft_wrap=True)
 
         scoring = Scoring(
-            Scorer(profiles=profiles(settings)),
+            # Without novelty_ttl_s: what was scored before must not depend on when it is resumed.
+            Scorer(
+                profiles=profiles(settings),
+                step_cap=settings.step_cap,
+                max_remembered=settings.novelty_memory,
+            ),
             settings,
             tell=tell,
             advance=lambda size_bytes: progress.advance(progress.task_ids[0], size_bytes),
