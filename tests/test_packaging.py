@@ -26,7 +26,17 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
-    {"errors", "schema", "_forksafe", "_notices", "_outside", "_unlogged", "printable", "folders"},
+    {
+        "errors",
+        "schema",
+        "_forksafe",
+        "_notices",
+        "_outside",
+        "_unlogged",
+        "near_names",
+        "printable",
+        "folders",
+    },
     {"scoring", "config", "config_files", "trusted", "redaction", "agent_id"},
     {"calibration"},
     {"gate", "store"},

@@ -25,6 +25,7 @@ from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
@@ -162,6 +163,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._hears_graphs = False
         self._prepared_in = 0  # the process in which all was made ready for the first run
         self._max_queue = settings.max_queue
+        domains = arguments.domains(policy, scorer, settings)
+        warn_of_domain(domain, domains)
         kept_in = arguments.store_of(store, settings)
         goes_to = arguments.registry_of(registry, kept_in, settings)
         agent_id = arguments.agent_of(agent_id, settings, goes_to)
@@ -198,6 +201,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._pipeline = Pipeline(
             domain=domain,
             policy_for=arguments.policies(policy, settings),
+            domains=domains,
             scorer=scorer or default_scorer(),
             foreign_scorer=scorer is not None,
             lane=worker.lane_for((id(kept_in), *map(arguments.kind_of, foreign))),

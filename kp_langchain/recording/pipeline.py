@@ -25,6 +25,7 @@ from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, decision_word, default_threshold
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
@@ -87,6 +88,7 @@ class Pipeline:
     """The processing steps of one handler's finished runs, and what they need.
 
     Args:
+        domains: Names of the domains with weights or a policy of their own.
         lane: The worker that scores.
         time_limit_s: Longest wait for one function of the caller's, in seconds.
         foreign_scorer: Whether the scorer, or its embedder, is the caller's own.
@@ -94,6 +96,7 @@ class Pipeline:
 
     domain: str
     policy_for: Callable[[str], DomainPolicy]
+    domains: frozenset[str]
     scorer: Scorer
     foreign_scorer: bool
     lane: Worker
@@ -145,6 +148,7 @@ class Pipeline:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
         domain = self.domain if redaction.failed else domain
+        warn_of_domain(domain, self.domains)
         policy = self.policy_for(domain)
         level = policy.privacy_level
         answer = story.last_thought if record.answer is None else record.answer

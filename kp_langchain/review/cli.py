@@ -127,7 +127,9 @@ def _list(
     if context.invoked_subcommand is not None:
         context.obj = database
         return
+    from kp_langchain.near_names import near_name
     from kp_langchain.review.tables import make_console, runs_table
+    from kp_langchain.scoring.weights import PROFILES
 
     decision = "contributed" if decision == "kept" else decision
     with open_store(database) as store:
@@ -143,7 +145,9 @@ def _list(
         if not runs:
             hidden = store.count()
             but = f"; {hidden} others do not match" if hidden else ""
-            console.print(f"No scored runs in {store.location}{but}.", soft_wrap=True)
+            meant = None if domain is None else near_name(domain, PROFILES)
+            hint = f" Did you mean --domain {meant}?" if meant else ""
+            console.print(f"No scored runs in {store.location}{but}.{hint}", soft_wrap=True)
             return
         rows = [
             (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs

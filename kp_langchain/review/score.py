@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.printable import one_line, printable_json
 from kp_langchain.review.jsonl import (
     LONGEST_LINE_BYTES,
@@ -179,6 +180,7 @@ class Scoring:
         from kp_langchain.gate import decide, default_threshold
 
         domain = trace.metadata.task_domain
+        warn_of_domain(domain, {*self._scorer.profiles, *self._settings.domains})
         threshold = self._settings.policy_for(domain).threshold
         if threshold is None:
             threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -109,6 +110,11 @@ class Scorer:
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
         # To another process it travels as its arguments; what it remembers stays behind.
         return (partial(type(self), **self._arguments), ())
+
+    @property
+    def profiles(self) -> Mapping[str, ScoringWeights]:
+        """The weights by domain, the built-in ones among them; read-only."""
+        return MappingProxyType(self._profiles)
 
     @property
     def max_remembered(self) -> int:
