@@ -354,7 +354,21 @@ class KPCallbackHandler(BaseCallbackHandler):
         return done
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
-        """Wait like `flush`, then return this handler's newest scored run, if there is one."""
+        """Wait like `flush`, then return this handler's newest scored run.
+
+        Args:
+            timeout: Seconds to wait at most; None waits as long as it takes.
+
+        Returns:
+            None if no run was scored (in time). So it is where recording is switched off, which one
+            warning says.
+        """
+        if self._disabled:
+            warn_once(
+                "disabled",
+                "recording is switched off (KP_DISABLED, or `disabled` in kp.toml), so there is no "
+                "scored run and last() returns None",
+            )
         self.flush(timeout)
         return self._last
 
