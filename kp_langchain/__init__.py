@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.scorer import Scorer, aevaluate_value, evaluate_value
+    from kp_langchain.scoring.scorer import (
+        Scorer,
+        aevaluate_value,
+        default_scorer,
+        evaluate_value,
+    )
     from kp_langchain.scoring.weights import ScoringWeights
-    from kp_langchain.store import TraceStore
+    from kp_langchain.store import TraceStore, Verdict
 
 __version__ = "0.1.0"
 
@@ -56,9 +61,14 @@ _HOMES = {
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
     "kp_langchain.scoring.cache": ("VectorCache",),
-    "kp_langchain.scoring.scorer": ("Scorer", "aevaluate_value", "evaluate_value"),
+    "kp_langchain.scoring.scorer": (
+        "Scorer",
+        "aevaluate_value",
+        "default_scorer",
+        "evaluate_value",
+    ),
     "kp_langchain.scoring.weights": ("ScoringWeights",),
-    "kp_langchain.store": ("TraceStore",),
+    "kp_langchain.store": ("TraceStore", "Verdict"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -84,9 +94,11 @@ __all__ = [
     "UnknownRunError",
     "VectorCache",
     "VectorError",
+    "Verdict",
     "WeightsError",
     "aevaluate_value",
     "capture",
+    "default_scorer",
     "evaluate_value",
     "trace_from_messages",
 ]

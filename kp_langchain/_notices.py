@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._outside import came_from_outside
@@ -39,7 +41,47 @@ def _argument(value: object) -> object:
     return one_line(value, _LONGEST_ARGUMENT_CHARS)
 
 
-_LOGGER.addFilter(_in_one_line)
+class _Named:
+    """A log record that has the attribute `event`, and no field of that name.
+
+    structlog takes every field of a record for its own dictionary, in which `event` is the message.
+    So the name lies in the field `kp_event`. A record's own `event`, set by the host, comes first.
+    """
+
+    class _Event:
+        def __get__(self, record: object, kind: type | None = None) -> Any:
+            try:
+                return vars(record)["kp_event"]
+            except (KeyError, TypeError):
+                raise AttributeError("event") from None
+
+    event = _Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class is made at run time, so pickle would not find it.
+        return _new_named, (type(self).__bases__[1],), vars(self)
+
+
+@cache
+def _named(kind: type) -> type:
+    return type(kind.__name__, (_Named, kind), {"__module__": __name__})
+
+
+def _new_named(kind: type) -> Any:
+    made: Any = _named(kind)
+    return made.__new__(made)
+
+
+def _with_event(record: logging.LogRecord) -> bool:
+    with suppress(Exception):  # the host's records may be of any class
+        if "kp_event" in vars(record):
+            kind: Any = type(record)
+            record.__class__ = _named(kind)
+    return True
+
+
+# Before the filters of the host's, which may read what these make.
+_LOGGER.filters[:0] = [_with_event, _in_one_line]
 
 
 def warn_once(kind: str, message: str, *args: object) -> None:
@@ -69,10 +111,12 @@ def tell_event(message: str, *args: object, fields: Mapping[str, object]) -> Non
     Args:
         message: Format string.
         args: Its arguments.
-        fields: What becomes attributes of the record.
+        fields: What becomes attributes of the record; see `_Named` for `event`.
     """
     with suppress(Exception):
         fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
+        if "event" in fields:
+            fields["kp_event"] = fields.pop("event")
         try:
             _LOGGER.info(message, *args, extra=fields)
         except KeyError:  # a record factory of the host's owns one of these names

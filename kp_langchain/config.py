@@ -36,22 +36,31 @@ from pydantic_settings import (
 )
 
 from kp_langchain._notices import warn_once
-from kp_langchain.config_files import ConfigFile, config_file, places, read_files
+from kp_langchain.config_files import (
+    FILE_VARIABLE,
+    ConfigFile,
+    config_file,
+    places,
+    read_files,
+)
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import data_dir
+from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
 from kp_langchain.redaction.rules import Rules
 from kp_langchain.run_keys import RunKeySources
 from kp_langchain.schema import PrivacyLevel, Visibility
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 __all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
 
 _ENVIRONMENT = "environment variable"
 _PREFIX = "KP_"
 _LONGEST_VALUE_SHOWN = 120
+_VARIABLES_ALIKE_MIN = 0.75
 _YEAR_S = 365 * 24 * 3600.0
 _DAY_MS = 24 * 3600 * 1000.0
+_MOST_REMEMBERED = 1_000_000
 _WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
 
 
@@ -64,6 +73,8 @@ def _refuse_bool(value: object) -> object:
 
 _Unit = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1, allow_inf_nan=False)]
 _Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
+# A million vectors take 1.7 GB.
+_Remembered = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0, le=_MOST_REMEMBERED)]
 # The ceiling keeps a time-out within what the operating system's timers take.
 _Seconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_YEAR_S, allow_inf_nan=False)
@@ -148,6 +159,10 @@ class Settings(BaseSettings):
         latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
             waits for a model that is loading, up to 30 s from its first run on; where that takes
             longer, novelty is 0.5.
+        novelty_memory: How many traces the default scorer remembers to tell what is new.
+        novelty_ttl_s: Seconds after which it has forgotten a trace; None for when newer ones need
+            the room.
+        step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that takes contributions; None sends nothing anywhere.
         api_key: Key for the registry; by default the one that `kp-langchain register` stored.
@@ -192,6 +207,11 @@ class Settings(BaseSettings):
         default=None, description="folder or name of an embedding model"
     )
     latency_budget_ms: _Milliseconds = Field(default=100.0, description=_MILLISECONDS)
+    novelty_memory: _Remembered = Field(
+        default=1000, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
+    )
+    novelty_ttl_s: _Seconds | None = Field(default=None, description=_SECONDS)
+    step_cap: _Count | None = Field(default=None, description=_COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")
     api_key: SecretStr | None = Field(default=None, description="text such as kp_...")
@@ -254,6 +274,7 @@ class Settings(BaseSettings):
             except ConfigError as error:
                 self._trusting = str(error)
         self.refuse_leaks(["", *self.domains])
+        self._warn_of_misspelt_names()
 
     @classmethod
     def current(cls) -> Settings:
@@ -299,6 +320,32 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Say where settings come from, first one first."""
         return init_settings, *(_AsSpelt(settings_cls, values) for _, values in _below.get())
+
+    @property
+    def misspelt_domains(self) -> dict[str, str]:
+        """The domains that have a policy here and are nearly built-in ones, with what they are."""
+        near = {name: near_name(name, PROFILES) for name in self.domains}
+        return {name: meant for name, meant in near.items() if meant is not None}
+
+    def _warn_of_misspelt_names(self) -> None:
+        """Say once what has no effect because of its name; a variable may be somebody else's."""
+        for variable, meant in unknown_variables().items():
+            if meant is not None:
+                warn_once(
+                    f"variable:{variable}",
+                    "%s is no setting and has no effect; did you mean %s?",
+                    variable,
+                    meant,
+                )
+        for name, meant in self.misspelt_domains.items():
+            warn_once(
+                f"domain:{name}",
+                "domain %s has a policy in the settings (%s), but only runs of exactly this name "
+                "go by it; did you mean %s?",
+                repr(name),
+                f"domains.{name}",
+                repr(meant),
+            )
 
     @property
     def api_key_registry(self) -> str | None:
@@ -409,6 +456,45 @@ def _sources() -> object:
     """Everything that `Settings()` depends on, to be compared."""
     variables = [item for item in os.environ.items() if item[0].upper().startswith(_PREFIX)]
     return places(), variables
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Return the environment variables `KP_*` that are no settings.
+
+    Returns:
+        By name, the variable that was probably meant; None for one that is somebody else's.
+    """
+    nested = [name for name, field in Settings.model_fields.items() if _is_table(field)]
+    prefixes = tuple(f"{_PREFIX}{name.upper()}__" for name in nested)
+    known = {FILE_VARIABLE, *(f"{_PREFIX}{name.upper()}" for name in Settings.model_fields)}
+    unknown = [
+        name
+        for name, value in os.environ.items()
+        if name.upper().startswith(_PREFIX)
+        and value  # an empty one counts as not set
+        and name.upper() not in known
+        and not name.upper().startswith(prefixes)
+    ]
+    if not unknown:
+        return {}
+    # Without the prefix, which all have in common; some leave out what a name is nested in.
+    meant = {name.removeprefix(_PREFIX): name for name in known}
+    for field in DomainPolicy.model_fields:
+        meant[field.upper()] = f"{_PREFIX}DEFAULTS__{field.upper()}"
+        for table in ("DEFAULTS", *(f"DOMAINS__{name.upper()}" for name in PROFILES)):
+            meant[f"{table}__{field.upper()}"] = f"{_PREFIX}{table}__{field.upper()}"
+    for field in Rules.model_fields:
+        meant[f"REDACTION__{field.upper()}"] = f"{_PREFIX}REDACTION__{field.upper()}"
+    return {name: meant.get(_meant_by(name, meant)) for name in unknown}
+
+
+def _meant_by(variable: str, known: Iterable[str]) -> str:
+    name = variable[len(_PREFIX) :].upper()
+    return name if name in known else near_name(name, known, alike_min=_VARIABLES_ALIKE_MIN) or ""
+
+
+def _is_table(field: FieldInfo) -> bool:
+    return isinstance(field.get_default(call_default_factory=True), BaseModel | dict)
 
 
 def _has_policies(file: ConfigFile) -> bool:

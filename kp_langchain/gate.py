@@ -88,6 +88,17 @@ def decide(score: float, threshold: float) -> Decision:
     return "contributed" if score >= threshold else "below_threshold"
 
 
+def decision_word(decision: str, *, has_registry: bool) -> str:
+    """Return the word for a decision that people read; data has the decision itself.
+
+    Args:
+        decision: `contributed` or `below_threshold`.
+        has_registry: Whether there is a registry. Without one, what passes is kept here, and
+            contributed to nobody.
+    """
+    return "kept" if decision == "contributed" and not has_registry else decision
+
+
 def leaves(scored: ScoredTrace) -> bool:
     """Return whether a trace may go to a registry: it passed and is private in neither sense."""
     metadata = scored.trace.metadata

@@ -31,6 +31,13 @@ class TestFaults:
         [
             ("max_steps = 0", "max_steps = 0: expected a whole number above 0"),
             ("max_steps = true", "max_steps = True: expected a whole number above 0"),
+            ("novelty_memory = 0", "novelty_memory = 0: expected a whole number above 0, at most"),
+            ("novelty_memory = 1000001", "novelty_memory = 1000001: expected a whole number"),
+            ("novelty_ttl_s = 0", "novelty_ttl_s = 0: expected seconds above 0"),
+            ("novelty_ttl_s = 'day'", "novelty_ttl_s = 'day': expected seconds above 0"),
+            ("novelty_ttl_s = true", "novelty_ttl_s = True: expected seconds above 0"),
+            ("step_cap = -1", "step_cap = -1: expected a whole number above 0"),
+            ("step_cap = nan", "step_cap = nan: expected a whole number above 0"),
             ("max_queue = 1.5", "max_queue = 1.5: expected a whole number above 0"),
             ("run_timeout_s = inf", "run_timeout_s = inf: expected seconds above 0, at most"),
             ("exit_timeout_s = -1", "exit_timeout_s = -1: expected seconds above 0"),

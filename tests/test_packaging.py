@@ -26,7 +26,10 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
-    {"errors", "schema", "_forksafe", "_notices", "_outside", "printable", "folders"},
+    {
+        "errors", "schema", "_forksafe", "_notices", "_outside", "_unlogged", "near_names",
+        "printable", "folders",
+    },
     {
         "scoring", "config", "config_files", "trusted", "redaction", "agent_id", "run_keys",
         "secret_key",
@@ -37,7 +40,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"recording"},
     {"integrations"},
     {"demo"},
-    {"review"},
+    {"review", "__main__"},
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/handler.py", "recording/from_messages.py", "integrations/langsmith.py",
@@ -94,6 +97,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
             "from kp_langchain import KPCallbackHandler",
             "torch sqlalchemy langgraph langchain sentence_transformers httpx "
             "kp_langchain.redaction.walk kp_langchain.registry numpy sklearn scipy tomlkit",
+        ),
+        (
+            "from kp_langchain import Verdict, default_scorer",
+            "langchain_core torch sqlalchemy httpx requests sentence_transformers",
         ),
     ],
 )

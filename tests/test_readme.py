@@ -21,16 +21,25 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the README's Python takes for granted: a model and tools."""
     # Without the model, so that it takes no seconds to load; the tests of scoring have it.
     monkeypatch.setattr("kp_langchain.scoring.models.anything_installed", lambda: False)
     monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
     answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
     answers.append(say("Hedge 5 of them."))
-    session: dict[str, Any] = {"model": ScriptedChatModel(answers), "tools": [search]}
+    return {"model": ScriptedChatModel(answers), "tools": [search]}
+
+
+def play(session: dict[str, Any]) -> None:
     assert len(blocks("python")) == 7
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), session)  # noqa: S102 - our own text
+
+
+def test_python(session: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    play(session)
     printed = capsys.readouterr().out
     assert "outcome confidence" in printed
     assert session["handler"].domain == "finance"
@@ -39,6 +48,16 @@ def test_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     with TraceStore() as store:
         (verdict,) = store.verdicts(session["scored"].trace.id)
     assert (verdict.success, verdict.note) == (False, "ACME has no euros")
+
+
+def test_python_where_recording_is_switched_off(
+    session: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KP_DISABLED", "1")
+    play(session)
+    assert session["scored"] is None
+    (said,) = (line for line in caplog.messages if "switched off (KP_DISABLED" in line)
+    assert "last() returns None" in said
 
 
 def test_toml() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from inspect import iscoroutinefunction
+from itertools import chain
 from pathlib import Path
 from pickle import PicklingError
 from types import FunctionType
@@ -16,6 +17,8 @@ from kp_langchain._outside import came_from_outside
 from kp_langchain.agent_id import shown, usable
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
+from kp_langchain.scoring.scorer import Scorer
+from kp_langchain.scoring.weights import PROFILES
 from kp_langchain.store import TraceStore, default_store
 
 if TYPE_CHECKING:
@@ -158,6 +161,15 @@ def verifiers_of(given: Sequence[Verifier], timeout_s: float, tally: Tally) -> V
     from kp_langchain.recording.verifying import Verifiers
 
     return Verifiers(tuple(given), timeout_s, tally)
+
+
+def domains(
+    policy: DomainPolicy | Mapping[str, DomainPolicy] | None, scorer: object, settings: Settings
+) -> frozenset[str]:
+    """Return the names of the domains with weights or a policy of their own."""
+    given = policy if isinstance(policy, Mapping) else ()
+    profiles = scorer.profiles if isinstance(scorer, Scorer) else PROFILES
+    return frozenset(chain(PROFILES, profiles, settings.domains, given))
 
 
 def policies(

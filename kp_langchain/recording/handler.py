@@ -25,6 +25,7 @@ from kp_langchain._outside import came_from_outside
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import arguments, paused, worker
 from kp_langchain.recording.arguments import Default
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
@@ -163,6 +164,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._hears_graphs = False
         self._prepared_in = 0  # the process in which all was made ready for the first run
         self._max_queue = settings.max_queue
+        domains = arguments.domains(policy, scorer, settings)
+        warn_of_domain(domain, domains)
         kept_in = arguments.store_of(store, settings)
         goes_to = arguments.registry_of(registry, kept_in, settings)
         agent_id = arguments.agent_of(agent_id, settings, goes_to)
@@ -211,6 +214,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._pipeline = Pipeline(
             domain=domain,
             policy_for=arguments.policies(policy, settings),
+            domains=domains,
             scorer=scorer or default_scorer(),
             foreign_scorer=scorer is not None,
             lane=worker.lane_for((id(kept_in), *map(arguments.kind_of, foreign))),
@@ -365,7 +369,21 @@ class KPCallbackHandler(BaseCallbackHandler):
         return done
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
-        """Wait like `flush`, then return this handler's newest scored run, if there is one."""
+        """Wait like `flush`, then return this handler's newest scored run.
+
+        Args:
+            timeout: Seconds to wait at most; None waits as long as it takes.
+
+        Returns:
+            None if no run was scored (in time). So it is where recording is switched off, which one
+            warning says.
+        """
+        if self._disabled:
+            warn_once(
+                "disabled",
+                "recording is switched off (KP_DISABLED, or `disabled` in kp.toml), so there is no "
+                "scored run and last() returns None",
+            )
         self.flush(timeout)
         return self._last
 

@@ -24,7 +24,8 @@ from kp_langchain._forksafe import ForkSafeLock, only_waiting
 from kp_langchain._notices import tell_event, told, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
-from kp_langchain.gate import ScoredTrace, decide, default_threshold
+from kp_langchain.gate import ScoredTrace, decide, decision_word, default_threshold
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import paused
 from kp_langchain.recording.draft import Draft, Reported
 from kp_langchain.recording.half import half_of
@@ -95,6 +96,7 @@ class Pipeline:
     """The processing steps of one handler's finished runs, and what they need.
 
     Args:
+        domains: Names of the domains with weights or a policy of their own.
         lane: The worker that scores.
         time_limit_s: Longest wait for one function of the caller's, in seconds.
         halves: What paused runs recorded, in the store; None where it is not kept.
@@ -103,6 +105,7 @@ class Pipeline:
 
     domain: str
     policy_for: Callable[[str], DomainPolicy]
+    domains: frozenset[str]
     scorer: Scorer
     foreign_scorer: bool
     lane: Worker
@@ -207,6 +210,7 @@ class Pipeline:
         self, record: RunRecord, story: Story, redaction: Redactor
     ) -> tuple[Draft, Judge | None]:
         domain, policy = self._domain_and_policy(record, redaction)
+        warn_of_domain(domain, self.domains)
         level = policy.privacy_level
         before = record.before or Before()
         answer = story.last_thought if record.answer is None else record.answer
@@ -311,7 +315,7 @@ class Pipeline:
             self.tally.add("over_budget")
         if self.writer is not None:
             self.writer.write_run(scored, draft.registry, self.sender, self.tally)
-        log_scored(scored)
+        log_scored(scored, has_registry=self.sender is not None)
         return scored
 
     def announce(self, scored: ScoredTrace) -> None:
@@ -560,7 +564,7 @@ def build_trace(
     )
 
 
-def log_scored(scored: ScoredTrace) -> None:
+def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     """Write the one INFO record of a scored run: a line to read, and every figure as a field."""
     if not log.isEnabledFor(logging.INFO):
         return
@@ -601,7 +605,7 @@ def log_scored(scored: ScoredTrace) -> None:
     tell_event(
         "kp.trace_scored %s %s (threshold %.2f) %s | %s",
         trace.metadata.task_domain,
-        scored.decision,
+        decision_word(scored.decision, has_registry=has_registry),
         scored.threshold,
         breakdown.line(),
         trace.id,

@@ -74,8 +74,8 @@ class Redactor:
         self._tally.add("redaction_errors")
         warn_once(
             f"redaction:{how}",
-            "redaction failed (%s); what could not be redacted is dropped, and such runs are not "
-            "contributed",
+            "redaction failed (%s); what could not be redacted is dropped, and such runs do not "
+            "pass",
             how,
         )
 

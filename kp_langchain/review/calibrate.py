@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from kp_langchain.errors import KPError
+from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.output import say_json, visible
@@ -69,9 +70,9 @@ def _calibrate(
     with open_store(database) as store:
         domains = list(store.models.verdict_counts())
         if domain is not None and domain not in domains:
-            raise KPError(
-                f"no run of domain {domain!r} in {store.location} has a verdict; {_HOW_TO_LABEL}"
-            )
+            meant = near_name(domain, domains)
+            todo = f"did you mean {meant}?" if meant else _HOW_TO_LABEL
+            raise KPError(f"no run of domain {domain!r} in {store.location} has a verdict; {todo}")
         if not domains and not as_json:
             _tell(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         refused = False

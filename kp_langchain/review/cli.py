@@ -15,16 +15,19 @@ from rich.text import Text
 
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
+from kp_langchain.gate import decision_word
 from kp_langchain.printable import printable
 from kp_langchain.review import contributions
 from kp_langchain.review.calibrate import calibrate
-from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.database import Database, has_registry, open_store
 from kp_langchain.review.doctor import doctor
 from kp_langchain.review.label import label
-from kp_langchain.review.output import say, say_json
+from kp_langchain.review.output import discard, is_closed_pipe, say, say_json
 from kp_langchain.review.score import score
 from kp_langchain.review.trust import trust
 from kp_langchain.review.where import Where, keys_of
+
+_CLOSED_PIPE = 141  # as a shell has it of a command that SIGPIPE ended
 
 app = typer.Typer(
     name="kp-langchain",
@@ -47,17 +50,40 @@ app.command()(trust)
 
 
 def main() -> None:
-    """Run the command line; an error of this package ends it with its message and status 1."""
+    """Run the command line; an error of this package ends it with its message and status 1.
+
+    When the reader of the output closes its pipe, as `head` does, the command ends without a word
+    and with status 141, like others on Unix.
+    """
+    try:
+        status = _status()
+    except (BrokenPipeError, SystemExit) as error:
+        if not is_closed_pipe(error):
+            raise
+        discard(sys.stdout, sys.stderr)
+        status = _CLOSED_PIPE
+    sys.exit(status)
+
+
+def _status() -> int:
     try:
         status = app(standalone_mode=False)
+        if sys.stdout is not None:  # None where it was closed before this process began
+            sys.stdout.flush()
     except KPError as error:
         from kp_langchain.review.tables import make_console
 
         make_console(stderr=True).print(Text(f"error: {error}", style="red"), soft_wrap=True)
-        sys.exit(1)
+        return 1
     except typer.Abort:
         say("Aborted!", file=sys.stderr)
-        sys.exit(1)
+        return 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.filename is not None:
+            raise
+        discard(sys.stdout)
+        say(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     except Exception as error:
         # Wrong usage: typer would print the arguments, such as names of files, as they are.
         show = getattr(error, "show", None)
@@ -66,8 +92,8 @@ def main() -> None:
         told = StringIO()
         show(file=told)
         say(told.getvalue().rstrip("\n"), file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 1))
-    sys.exit(status if isinstance(status, int) else 0)
+        return int(getattr(error, "exit_code", 1))
+    return status if isinstance(status, int) else 0
 
 
 def _version(wanted: bool) -> None:
@@ -91,7 +117,7 @@ def _list(
     context: typer.Context,
     domain: Annotated[Optional[str], typer.Option(help="Only this domain.")] = None,  # noqa: UP045
     decision: Annotated[
-        Optional[Literal["contributed", "below_threshold"]],  # noqa: UP045
+        Optional[Literal["kept", "contributed", "below_threshold"]],  # noqa: UP045
         typer.Option(help="Only runs with this decision."),
     ] = None,
     min_score: Annotated[float, typer.Option(help="Only runs that scored at least this.")] = 0.0,
@@ -103,9 +129,12 @@ def _list(
     if context.invoked_subcommand is not None:
         context.obj = database
         return
+    from kp_langchain.near_names import near_name
     from kp_langchain.review.tables import make_console, runs_table
+    from kp_langchain.scoring.weights import PROFILES
 
     keys = keys_of(where)
+    decision = "contributed" if decision == "kept" else decision
     with open_store(database) as store:
         runs = store.runs(
             domain=domain, decision=decision, min_score=min_score or None, limit=limit, **keys
@@ -119,12 +148,15 @@ def _list(
         if not runs:
             hidden = store.count()
             but = f"; {hidden} others do not match" if hidden else ""
-            console.print(f"No scored runs in {store.location}{but}.", soft_wrap=True)
+            meant = None if domain is None else near_name(domain, PROFILES)
+            hint = f" Did you mean --domain {meant}?" if meant else ""
+            console.print(f"No scored runs in {store.location}{but}.{hint}", soft_wrap=True)
             return
         rows = [
             (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs
         ]
-        console.print(runs_table(rows, console, first_column="run"))
+        passed = decision_word("contributed", has_registry=has_registry(store))
+        console.print(runs_table(rows, console, first_column="run", passed_word=passed))
         console.print(
             f"{len(runs)} of {total} runs in {store.location}. "
             "Explain one: kp-langchain review show ID",
@@ -158,12 +190,13 @@ def show(
             say_json(_as_json(found) | more)
             return
         console = make_console()
+        decision = decision_word(found.decision, has_registry=has_registry(store))
         console.print(Text(printable(found.objective), style="bold"))
         console.print(
             Text(
                 f"{found.trace_id}  {found.created_at:%Y-%m-%d %H:%M:%S} UTC  "
                 f"{printable(found.domain)}  {printable(found.framework or '')}\n"
-                f"{found.decision}: {found.score:.3f} against a threshold of {found.threshold:.3f}"
+                f"{decision}: {found.score:.3f} against a threshold of {found.threshold:.3f}"
             )
         )
         if keys := keys_line(found):
@@ -174,7 +207,7 @@ def show(
         if trace is None:
             console.print("The steps are not kept, because the run did not pass.")
             return
-        console.print(steps_table(trace))
+        console.print(steps_table(trace, console))
         if found.kept_until is not None:
             console.print(f"The steps are kept until {found.kept_until:%Y-%m-%d %H:%M} UTC.")
         console.print(Text(f"Result: {printable(trace.outcome.result_summary)}"))
@@ -207,7 +240,7 @@ def demo(
         typer.Option(help="Where to keep the runs; by default a file of the demo's own."),
     ] = None,
 ) -> None:
-    """Run a few agents, score each run, and show what was contributed and why."""
+    """Run a few agents, score each run, and show what was kept and why."""
     from kp_langchain.config import Settings, data_dir
     from kp_langchain.demo.run import chat_model, run_tasks
     from kp_langchain.review.tables import make_console, runs_table
@@ -215,13 +248,14 @@ def demo(
     from kp_langchain.store import TraceStore
 
     console = make_console()
-    if Settings().disabled:
+    settings = Settings()
+    if settings.disabled:
         raise KPError("KP_DISABLED switches recording off, so there would be nothing to show")
     location = database or str(data_dir() / "demo.db")
     answering = chat_model(model) if model else None
     with TraceStore(location) as store:
         rows = []
-        scorer = Scorer()
+        scorer = Scorer(step_cap=settings.step_cap, max_remembered=settings.novelty_memory)
         with console.status("Running agents and scoring what they did ..."):
             with suppress(KPError):  # the breakdowns say what is the matter with the model
                 scorer.load()
@@ -229,15 +263,23 @@ def demo(
                 stored = store.get(scored.trace.id) if scored else None
                 if stored is not None and scored is not None:
                     rows.append((task.title, stored, scored))
-        console.print(runs_table([row[:2] for row in rows], console, first_column="run"))
+        passed = decision_word("contributed", has_registry=has_registry(store))
+        table = runs_table(
+            [row[:2] for row in rows],
+            console,
+            first_column="run",
+            passed_word=passed,
+            with_time=False,  # all of now
+        )
+        console.print(table)
         kept = [row for row in rows if row[2].decision == "contributed"]
         best = max(rows, key=lambda row: row[1].score)
         console.print(Text(f"Why “{best[0]}” scored highest", style="bold"))
         console.print(Text(best[2].breakdown.text() + "\n"))
         console.print(
             Text(
-                f"Contributed: {len(kept)} of {len(rows)} runs. Their traces, and the breakdowns "
-                f"of all runs, lie in\n  {store.location}\n\n"
+                f"{passed.capitalize()}: {len(kept)} of {len(rows)} runs. Their traces, and the "
+                f"breakdowns of all runs, lie in\n  {store.location}\n\n"
                 "Go on with\n"
                 f"  kp-langchain review --database {location}\n"
                 f"  kp-langchain review show {best[1].trace_id.removeprefix('kp:trace:')[:8]}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from kp_langchain.errors import KPError
+from kp_langchain.errors import ConfigError, KPError
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
@@ -32,6 +33,20 @@ def open_store(database: str | None) -> TraceStore:
     if database and is_missing(store):
         raise KPError(f"there is no database at {store.location}; check --database")
     return store
+
+
+def has_registry(store: TraceStore) -> bool:
+    """Return whether what passes is contributed: a registry is set, or the store has sent to one.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    from kp_langchain.config import Settings
+
+    with suppress(ConfigError):  # --database works without settings
+        if Settings().registry_url is not None:
+            return True
+    return any(store.outbox.counts().values())
 
 
 def is_missing(store: TraceStore) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     yield Finding("kp-langchain", __version__)
     yield Finding("Python", f"{platform.python_version()}, {platform.system()}")
     yield Finding("langchain-core", version("langchain-core"))
-    sources = list(_sources())
+    sources = list(_sources(database))
     yield from sources
     try:
         settings = Settings()
@@ -104,10 +105,11 @@ def findings(database: str | None = None) -> Iterator[Finding]:
         yield _store(database)
         yield from _registry(settings, database)
         yield from _embedding(settings)
+        yield _scoring(settings)
     yield from _extras()
 
 
-def _sources() -> Iterator[Finding]:
+def _sources(database: str | None) -> Iterator[Finding]:
     """Say which sources there are, and what counts of each; the environment comes first."""
     from kp_langchain.config_files import places, read_files
 
@@ -122,16 +124,66 @@ def _sources() -> Iterator[Finding]:
         if file is None:
             lines.append(f"{'no file ' if place.content is None else ''}{place.path}")
             continue
-        keys = ", ".join(_keys(file.values)) or "nothing"
-        lines.append(f"{file.path} ({file.standing.value}) says {keys}")
+        domains = file.values.get("domains")
+        unused = _unused_domains(domains if isinstance(domains, dict) else (), database)
+        counting = [key for key in _keys(file.values) if not _is_of(key, unused)]
+        says = ", ".join(counting) or "nothing"
+        lines.append(f"{file.path} ({file.standing.value}) says {says}")
+        lines += _of_unused_domains(unused)
         if file.refused:
             lines.append(f"  does not count: {', '.join(file.refused)}")
             lines.append(f"  {file.remedy}")
-    variables = sorted(name for name in os.environ if name.upper().startswith("KP_"))
-    lines.append(f"environment: {', '.join(variables) or 'nothing that begins with KP_'}")
+    lines += _environment(database)
     yield Finding("settings", "\n".join(lines))
     if fault is not None:
         yield Finding("settings", fault, broken=True)
+
+
+def _environment(database: str | None) -> list[str]:
+    """Say which variables count, and which are no settings; an empty one counts as not set."""
+    from kp_langchain.config import unknown_variables
+
+    unknown = unknown_variables()
+    set_ones = (name for name, value in os.environ.items() if value)
+    ours = (name for name in set_ones if name.upper().startswith("KP_"))
+    domain_of = {name: _domain_of(name) for name in sorted(ours) if name not in unknown}
+    unused = _unused_domains(filter(None, domain_of.values()), database)
+    counting = [name for name, domain in domain_of.items() if domain not in unused]
+    lines = [f"environment: {', '.join(counting) or 'no setting'}", *_of_unused_domains(unused)]
+    for name, meant in sorted(unknown.items()):
+        lines.append(f"  {name} is no setting" + (f"; did you mean {meant}?" if meant else ""))
+    return lines
+
+
+def _domain_of(variable: str) -> str | None:
+    """The domain of whose policy a variable is a part."""
+    _, is_policy, rest = variable.upper().partition("KP_DOMAINS__")
+    return rest.partition("__")[0].lower() if is_policy else None
+
+
+def _unused_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
+    """Return the domains that are nearly built-in ones and have no runs, with what they are."""
+    from kp_langchain.near_names import near_name
+    from kp_langchain.scoring.weights import PROFILES
+    from kp_langchain.store import TraceStore
+
+    pairs = ((name, near_name(name, PROFILES)) for name in domains)
+    near = {name: meant for name, meant in pairs if meant is not None}
+    with suppress(KPError), TraceStore(database) as store:
+        if near and not is_missing(store):
+            near = {name: meant for name, meant in near.items() if not store.count(domain=name)}
+    return near
+
+
+def _of_unused_domains(unused: Mapping[str, str]) -> list[str]:
+    return [
+        f"  domains.{name}: no run has this domain; did you mean {meant}?"
+        for name, meant in unused.items()
+    ]
+
+
+def _is_of(key: str, domains: Iterable[str]) -> bool:
+    return any(f"{key}.".startswith(f"domains.{name}.") for name in domains)
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -171,7 +223,9 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
         yield Finding("registry", str(error), broken=True)
         return
     if registry is None:
-        yield Finding("registry", "none configured; nothing is sent anywhere")
+        yield Finding(
+            "registry", "none configured; what passes is kept, and nothing is sent anywhere"
+        )
     elif registry.key_id == ANONYMOUS:
         without = "without a key; get one: kp-langchain register"
         yield Finding("registry", f"{registry.url}, {without}")
@@ -262,6 +316,20 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
         "embedding", f"{model.description}\n{dimensions} dimensions, loaded in {took_s:.1f} s"
     )
     yield _languages(model)
+
+
+def _scoring(settings: Settings) -> Finding:
+    until = (
+        "until newer ones need the room"
+        if settings.novelty_ttl_s is None
+        else f"each for {settings.novelty_ttl_s:g} s"
+    )
+    steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
+    return Finding(
+        "scoring",
+        f"remembers the last {settings.novelty_memory:,} traces, {until}\n"
+        f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
+    )
 
 
 def _languages(model: LocalModel) -> Finding:

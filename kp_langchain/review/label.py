@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from kp_langchain.errors import KPError, UnknownRunError
+from kp_langchain.gate import decision_word
 from kp_langchain.printable import printable
 from kp_langchain.review.contributions import configured, send_now, silence
-from kp_langchain.review.database import Database, open_store
+from kp_langchain.review.database import Database, has_registry, open_store
 from kp_langchain.review.jsonl import STDIN
 from kp_langchain.review.labels import Label, Unreadable, read_labels
 from kp_langchain.review.output import say, say_json
@@ -62,7 +63,7 @@ def label(
     database: Database = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Say how runs really ended. They are scored again, and contributed or withdrawn.
+    """Say how runs really ended. They are scored again, and kept, contributed or withdrawn.
 
     A file has one verdict a line with id (or trace_id, or run_id), success, and if you like
     confidence and note; a CSV names its columns in the first line. A line that cannot be used is
@@ -108,6 +109,7 @@ class Labelling:
 
     def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
         self._store, self._registry, self._as_json = store, registry, as_json
+        self._has_registry = has_registry(store)
         self._say = _tell if as_json else _print
         self._done = False
         # By trace id, the decision as it was before the first verdict and as it is now.
@@ -145,7 +147,7 @@ class Labelling:
         turns = Counter(self._decisions.values())
         skipped = f", skipped {self.skipped}" if self.skipped else ""
         self._say(
-            f"Labelled {len(self._decisions)}, of which now contributed "
+            f"Labelled {len(self._decisions)}, of which now {self._word('contributed')} "
             f"{turns['below_threshold', 'contributed']}, withdrawn "
             f"{turns['contributed', 'below_threshold']}; unknown {self.unknown}{skipped}."
         )
@@ -169,9 +171,9 @@ class Labelling:
         if self._as_json:
             say_json(asdict(change))
             return
-        decision: str = change.decision
-        if decision != change.decision_before:
-            decision = f"{change.decision_before} -> {decision}"
+        before, decision = map(self._word, (change.decision_before, change.decision))
+        if decision != before:
+            decision = f"{before} -> {decision}"
         elif decision == "below_threshold" and change.score >= change.threshold:
             why = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {why}"
@@ -180,6 +182,9 @@ class Labelling:
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
             f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
         )
+
+    def _word(self, decision: str) -> str:
+        return decision_word(decision, has_registry=self._has_registry)
 
     def _send(self, timeout_s: float) -> None:
         waiting = self._waiting()

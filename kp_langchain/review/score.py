@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from kp_langchain.near_names import warn_of_domain
 from kp_langchain.printable import one_line, printable_json
 from kp_langchain.review.jsonl import (
     LONGEST_LINE_BYTES,
@@ -76,20 +77,30 @@ def score(
             progress.console.print(Text(line), soft_wrap=True)
 
         scoring = Scoring(
-            Scorer(profiles=profiles(settings)),
+            # Without novelty_ttl_s: what was scored before must not depend on when it is resumed.
+            Scorer(
+                profiles=profiles(settings),
+                step_cap=settings.step_cap,
+                max_remembered=settings.novelty_memory,
+            ),
             settings,
             tell=tell,
             advance=lambda size_bytes: progress.advance(progress.task_ids[0], size_bytes),
         )
+        wanted = True
         try:
             scoring.run(files, out)
+        except BrokenPipeError:
+            wanted = False  # whoever reads has enough, of the summary, too
+            raise
         except KeyboardInterrupt:
             tell("interrupted" + ("; the same command goes on from here" if out else ""))
             raise typer.Exit(_INTERRUPTED) from None
         except CannotGoOnError as error:
             raise typer.BadParameter(f"{out} cannot be gone on with: {error}") from error
         finally:
-            tell(scoring.summary())
+            if wanted:
+                tell(scoring.summary())
     if scoring.skipped:
         raise typer.Exit(_SKIPPED)
 
@@ -169,6 +180,7 @@ class Scoring:
         from kp_langchain.gate import decide, default_threshold
 
         domain = trace.metadata.task_domain
+        warn_of_domain(domain, {*self._scorer.profiles, *self._settings.domains})
         threshold = self._settings.policy_for(domain).threshold
         if threshold is None:
             threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)

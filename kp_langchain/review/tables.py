@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -29,6 +30,9 @@ _BAR = 12
 _WIDTH_FOR_DIMENSIONS = 76
 _WIDTH_FOR_WHOLE_NAMES = 96
 _WIDTH_FOR_BAR = 112
+_WIDTH_FOR_YEAR = 128
+_WIDTH_BESIDE_TOOL = 44  # number, step, some of the text, and milliseconds
+_TOOL_WIDTH_MIN = 8
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
 
 
@@ -61,18 +65,35 @@ _PIPED_WIDTH = 160
 
 
 def runs_table(
-    rows: Iterable[tuple[str, StoredRun]], console: Console, *, first_column: str
+    rows: Iterable[tuple[str, StoredRun]],
+    console: Console,
+    *,
+    first_column: str,
+    passed_word: str = "contributed",
+    with_time: bool = True,
 ) -> Table:
-    """Lay scored runs out, one a row, as `(name in the first column, run)` pairs.
+    """Lay scored runs out, one a row.
 
-    What the console has no room for goes in this order: the bar, the dimensions.
+    What the console has no room for goes in this order: the year, the bar, the day of a run of
+    today and the time of day of others, the dimensions.
+
+    Args:
+        rows: Pairs of the name in the first column and the run.
+        console: Where it is to be shown.
+        first_column: Heading of the first column.
+        passed_word: What to call the decision on a run that passed.
+        with_time: Whether to show the local time at which each run began.
     """
     with_dimensions = console.width >= _WIDTH_FOR_DIMENSIONS
     with_bar = console.width >= _WIDTH_FOR_BAR
     whole_names = console.width >= _WIDTH_FOR_WHOLE_NAMES
     domain_width = 16 if whole_names else 9
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1, 0, 0))
+    now = datetime.now().astimezone()
+    gap = 1 if whole_names else 0  # besides the blank that the box has between columns
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, gap, 0, 0))
     table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
+    if with_time:
+        table.add_column("time", no_wrap=True)
     table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=domain_width)
     for long, short, _ in _DIMENSIONS if with_dimensions else ():
         heading = long if whole_names else short
@@ -81,11 +102,14 @@ def runs_table(
     table.add_column("of", justify="right", no_wrap=True, min_width=4)
     if with_bar:
         table.add_column("0 to 1", no_wrap=True, min_width=_BAR)
-    table.add_column("decision", no_wrap=True, min_width=11)
+    table.add_column("decision", no_wrap=True)
     for name, run in rows:
         passed = run.decision == "contributed"
         style = "green" if passed else "bright_black"
-        cells: list[RenderableType] = [Text(visible(_short(name))), Text(visible(run.domain))]
+        cells: list[RenderableType] = [Text(visible(_short(name)))]
+        if with_time:
+            cells.append(_time(run.created_at, now, console.width))
+        cells.append(Text(visible(run.domain)))
         if with_dimensions:
             cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
         cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
@@ -93,7 +117,7 @@ def runs_table(
             cells.append(
                 _bar(run.score, run.threshold, style, ascii_only=console.options.ascii_only)
             )
-        table.add_row(*cells, Text("contributed" if passed else "below", style=style))
+        table.add_row(*cells, Text(passed_word if passed else "below", style=style))
     return table
 
 
@@ -110,22 +134,36 @@ def _bar(score: float, threshold: float, style: str, *, ascii_only: bool) -> Tex
     return text
 
 
-def steps_table(trace: ReasoningTrace) -> RenderableType:
-    """The steps of a kept trace, one a row."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+def _time(at: datetime, now: datetime, width: int) -> str:
+    """The local time of a run, as much of it as a console of this width has room for."""
+    local = at.astimezone(now.tzinfo)
+    if width >= _WIDTH_FOR_YEAR:
+        return f"{local:%Y-%m-%d %H:%M}"
+    if width >= _WIDTH_FOR_WHOLE_NAMES:
+        return f"{local:%m-%d %H:%M}"
+    return f"{local:%H:%M}" if local.date() == now.date() else f"{local:%m-%d}"
+
+
+def steps_table(trace: ReasoningTrace, console: Console) -> RenderableType:
+    """The steps of a kept trace, one a row; names of tools come before the texts for room."""
+    names = [visible(_short(step.tool.name)) if step.tool else "" for step in trace.steps]
+    left = max(_TOOL_WIDTH_MIN, min(console.width // 2, console.width - _WIDTH_BESIDE_TOOL))
+    room = min(max(map(cell_len, names), default=0), left)
+    gap = 1 if console.width >= _WIDTH_FOR_WHOLE_NAMES else 0
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     table.add_column("#", justify="right")
     table.add_column("step", no_wrap=True)
-    table.add_column("tool", no_wrap=True, overflow="ellipsis", max_width=20)
-    table.add_column("what", ratio=1)
+    table.add_column("tool", overflow="fold", width=max(room, len("tool")))
+    table.add_column("what", ratio=1, overflow="fold")
     table.add_column("ms", justify="right", no_wrap=True)
     styles = {"error_recovery": "yellow", "tool_call": "cyan"}
-    for step in trace.steps:
+    for step, name in zip(trace.steps, names, strict=True):
         what = step.content if step.content is not None else str(step.input or "")
         again = f" (tried {step.attempts} times)" if step.attempts else ""
         table.add_row(
             str(step.step_id),
             Text(step.type, style=styles.get(step.type, "")),
-            Text(visible(step.tool.name) if step.tool else ""),
+            Text(name),
             Text(visible(_short(what)) + again),
             "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
         )

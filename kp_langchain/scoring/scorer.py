@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -57,9 +59,13 @@ class Scorer:
             is False), the first evaluation waits for it up to 80 % of this, and further ones do
             not wait: novelty is then 0.5, and the embedding is remembered once there is one.
             None for no limit: the first evaluation waits until the model is loaded.
+        max_remembered: How many embeddings it remembers; 1,000 by default. A `cache` has its own
+            bounds, so that it goes with neither this nor `ttl_ms`.
+        ttl_ms: Milliseconds after which an embedding is forgotten; None for when newer ones need
+            the room.
 
     Raises:
-        ConfigError: The embedder, the cache, the step cap or the budget is unusable.
+        ConfigError: The embedder, the cache, its bounds, the step cap or the budget is unusable.
         WeightsError: A profile is unusable; the message names it.
     """
 
@@ -71,6 +77,8 @@ class Scorer:
         cache: VectorCache | None = None,
         step_cap: int | None = None,
         latency_budget_ms: float | None = None,
+        max_remembered: int | None = None,
+        ttl_ms: float | None = None,
     ) -> None:
         if step_cap is not None:
             _check_above_0("step_cap", step_cap, or_else=", or None")
@@ -78,12 +86,15 @@ class Scorer:
             _check_budget(latency_budget_ms)
         if cache is not None:
             _check_cache(cache)
+        _check_bounds(max_remembered, ttl_ms, has_cache=cache is not None)
         self._arguments: dict[str, Any] = {
             "profiles": _profiles_of(profiles or {}),
             "embedder": embedder,
             "cache": cache,
             "step_cap": step_cap,
             "latency_budget_ms": latency_budget_ms,
+            "max_remembered": max_remembered,
+            "ttl_ms": ttl_ms,
         }
         self._profiles = {**PROFILES, **self._arguments["profiles"]}
         self._step_cap = step_cap
@@ -92,11 +103,18 @@ class Scorer:
         self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
         self._cache = cache
         self._cache_is_given = cache is not None
+        self._max_remembered = max_remembered
+        self._ttl_ms = ttl_ms
         self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
         # To another process it travels as its arguments; what it remembers stays behind.
         return (partial(type(self), **self._arguments), ())
+
+    @property
+    def profiles(self) -> Mapping[str, ScoringWeights]:
+        """The weights by domain, the built-in ones among them; read-only."""
+        return MappingProxyType(self._profiles)
 
     @property
     def max_remembered(self) -> int:
@@ -105,6 +123,8 @@ class Scorer:
             return 0
         if self._cache is not None:
             return self._cache.max_elements
+        if self._max_remembered is not None:
+            return self._max_remembered
         from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
 
         return DEFAULT_MAX_ELEMENTS
@@ -340,7 +360,7 @@ class Scorer:
             if self._cache is None:
                 from kp_langchain.scoring.cache import VectorCache
 
-                self._cache = VectorCache(dimensions=length)
+                self._cache = VectorCache(self.max_remembered, length, self._ttl_ms)
             elif length != self._cache.dimensions and not self._cache_is_given:
                 raise BadEmbeddingError(
                     f"the embedder returned {length} values after {self._cache.dimensions} before"
@@ -375,9 +395,10 @@ _default_lock = ForkSafeLock()
 def default_scorer() -> Scorer:
     """Return the one scorer behind `evaluate_value`, `aevaluate_value` and handlers without one.
 
-    Its latency budget is the setting `latency_budget_ms` as it was when first asked for. That
-    bounds what `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits
-    before it calls that.
+    Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`,
+    `novelty_ttl_s` and `step_cap` as they were when it was first asked for. The budget bounds what
+    `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits before it calls
+    that.
 
     Raises:
         ConfigError: A setting cannot be read or used.
@@ -387,7 +408,14 @@ def default_scorer() -> Scorer:
         if _default_scorer is None:
             from kp_langchain.config import Settings
 
-            _default_scorer = Scorer(latency_budget_ms=Settings().latency_budget_ms)
+            settings = Settings()
+            ttl_s = settings.novelty_ttl_s
+            _default_scorer = Scorer(
+                step_cap=settings.step_cap,
+                latency_budget_ms=settings.latency_budget_ms,
+                max_remembered=settings.novelty_memory,
+                ttl_ms=None if ttl_s is None else ttl_s * 1000,
+            )
         return _default_scorer
 
 
@@ -426,6 +454,20 @@ def _check_budget(budget_ms: object) -> None:
             f"latency_budget_ms is {budget_ms!r}; it must be a number of milliseconds above 0, "
             "at most a day, or None"
         )
+
+
+def _check_bounds(max_remembered: object, ttl_ms: object, *, has_cache: bool) -> None:
+    if has_cache and (max_remembered, ttl_ms) != (None, None):
+        raise ConfigError(
+            "cache comes with max_remembered or ttl_ms; give the cache these bounds itself: "
+            "VectorCache(max_elements, dimensions, ttl_ms)"
+        )
+    if max_remembered is not None:
+        _check_above_0("max_remembered", max_remembered, or_else=", or None")
+    if ttl_ms is not None and (
+        isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int | float) or not 0 < ttl_ms < math.inf
+    ):
+        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds above 0, or None")
 
 
 def _check_cache(cache: object) -> None:

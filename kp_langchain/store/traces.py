@@ -239,7 +239,7 @@ class TraceStore:
                 rescore(connection, row, redacted(verdict, row["privacy_level"]), registry)
                 for row in rows
             ]
-        log_rescored(changes, verdict)
+        log_rescored(changes, verdict, has_registry=registry is not None)
         return changes
 
     def verdicts(self, trace_id: str) -> list[Verdict]:

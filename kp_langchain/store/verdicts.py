@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import tell_event
 from kp_langchain.errors import ConfigError, UnknownRunError
-from kp_langchain.gate import Decision, decide, may_leave
+from kp_langchain.gate import Decision, decide, decision_word, may_leave
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import TraceShape
 from kp_langchain.scoring.rescoring import with_outcome
@@ -245,7 +245,7 @@ def _settle(
             outbox_queries.renew(connection, trace_id, after["body"])
 
 
-def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
+def log_rescored(changes: list[Rescored], verdict: Verdict, *, has_registry: bool) -> None:
     """Write one INFO record for each run of which a verdict changed anything."""
     for change in changes:
         if not change.changed:
@@ -253,8 +253,8 @@ def log_rescored(changes: list[Rescored], verdict: Verdict) -> None:
         tell_event(
             "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
             change.domain,
-            change.decision_before,
-            change.decision,
+            decision_word(change.decision_before, has_registry=has_registry),
+            decision_word(change.decision, has_registry=has_registry),
             change.score_before,
             change.score,
             change.threshold,

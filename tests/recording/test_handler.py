@@ -190,6 +190,17 @@ def test_every_scored_run_gives_one_record_with_every_figure(
     assert f"{scored.breakdown.total:.3f}" in record.getMessage()
 
 
+@pytest.mark.parametrize(("registry", "word"), [(None, "kept"), ("https://r.test", "contributed")])
+def test_a_log_line_says_kept_where_no_registry_is_set(
+    caplog: pytest.LogCaptureFixture, registry: str | None, word: str
+) -> None:
+    with caplog.at_level(logging.INFO, logger="kp_langchain"), TraceStore("runs.db") as store:
+        run(searching(), domain="finance", policy=ALWAYS, store=store, registry=registry)
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "kp.trace_scored"]
+    assert record.getMessage().startswith(f"kp.trace_scored finance {word} (threshold")
+    assert vars(record)["decision"] == "contributed"
+
+
 # ------------------------------------------------------------------ outcome
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.tools import StructuredTool
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
 from kp_langchain.demo.tasks import TASKS
-from tests.agents import ASK, agent, handler, say, searching
+from tests.agents import ASK, agent, call, handler, say, searching
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +57,20 @@ def test_version_and_help() -> None:
         assert "Usage" in done.stdout + done.stderr
 
 
+def test_the_package_runs_as_a_module() -> None:
+    def as_module(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "kp_langchain", *words],
+            capture_output=True, text=True, timeout=600, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    done = cli("--version")
+    assert as_module("--version") == (0, done.stdout)
+    assert as_module("review", "show", "x", "--database", "typo.db")[0] == 1
+
+
 def test_review_lists_runs_newest_first(runs: list[str]) -> None:
     done = cli("review", "--database", "runs.db")
     assert done.returncode == 0, done.stderr
@@ -61,8 +78,60 @@ def test_review_lists_runs_newest_first(runs: list[str]) -> None:
     assert "code" in first
     assert "below" in first
     assert "finance" in second
-    assert "contributed" in second
+    assert "kept" in second
     assert runs[0].removeprefix("kp:trace:")[:8] in second
+
+
+def test_what_passed_is_called_kept_without_a_registry_and_contributed_with_one(
+    runs: list[str],
+) -> None:
+    url = {"KP_REGISTRY_URL": "https://registry.example.org"}
+    for word, settings in (("kept", {}), ("contributed", url)):
+        for words in (["review"], ["review", "show", runs[0]]):
+            done = cli(*words, "--database", "runs.db", **settings)
+            assert word in done.stdout.split() + done.stdout.split(": ")[0].split()
+        listed = cli("review", "--database", "runs.db", "--decision", word, "--json", **settings)
+        (line,) = listed.stdout.splitlines()
+        assert json.loads(line)["decision"] == "contributed"  # data keeps its word
+    for words in (["review"], ["review", "show", runs[0]], ["review", "show", runs[1]]):
+        assert "contributed" not in cli(*words, "--database", "runs.db").stdout
+
+
+def test_settings_that_cannot_be_used_do_not_keep_a_named_store_from_being_read(
+    runs: list[str],
+) -> None:
+    done = cli("review", "--database", "runs.db", KP_MAX_STEPS="many")
+    assert done.returncode == 0, done.stderr
+    assert "kept" in done.stdout
+
+
+def test_review_shows_the_local_time_of_each_run(runs: list[str]) -> None:
+    with TraceStore("runs.db") as store:
+        run = store.get(runs[0])
+    assert run is not None
+    there = run.created_at.astimezone(timezone(timedelta(hours=-9)))
+    for columns, form in ((160, "%Y-%m-%d %H:%M"), (100, "%m-%d %H:%M")):
+        done = cli("review", "--database", "runs.db", columns=columns, TZ="XXX9")
+        (row,) = (line for line in done.stdout.splitlines() if "finance" in line)
+        assert f"{there:{form}}" in row
+    done = cli("review", "--database", "runs.db", columns=80, TZ="XXX9")
+    (row,) = (line for line in done.stdout.splitlines() if "finance" in line)
+    assert f"{there:%H:%M}" in row or f"{there:%m-%d}" in row  # the day has changed meanwhile
+
+
+def test_review_of_an_older_run_shows_its_day_where_there_is_no_room_for_both(
+    runs: list[str],
+) -> None:
+    connection = sqlite3.connect("runs.db")
+    with connection:
+        (stored,) = connection.execute("SELECT created_at FROM runs LIMIT 1").fetchone()
+        older = "2024-02-03" + stored[len("2024-02-03") :]
+        connection.execute("UPDATE runs SET created_at = ?", (older,))
+    connection.close()
+    for columns, form in ((80, "02-03"), (100, "02-03 "), (160, "2024-02-03 ")):
+        done = cli("review", "--database", "runs.db", columns=columns, TZ="UTC0")
+        assert form in done.stdout
+        assert "2024" not in done.stdout or columns == 160
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
@@ -71,7 +140,7 @@ def test_review_fits_its_terminal_and_shows_what_matters(runs: list[str], column
     assert max(map(len, table)) <= columns
     row = next(line for line in table if "finance" in line)
     assert runs[0].removeprefix("kp:trace:")[:8] in row
-    assert "contributed" in row
+    assert "kept" in row
     assert re.search(r"0\.\d{3} 0\.00", " ".join(row.split()))
     assert "what is" in row
     assert columns < 76 or "nov" in "".join(table)
@@ -165,6 +234,29 @@ def test_show_explains_a_run_and_its_steps(runs: list[str]) -> None:
         assert word in done.stdout
 
 
+@pytest.mark.parametrize(("columns", "longest"), [(60, 16), (80, 36), (120, 60), (160, 80)])
+def test_show_has_room_for_names_of_tools(columns: int, longest: int) -> None:
+    names = ["get_reservation_details_by_user_id", "mcp__github__create_pull_request_review", "a"]
+    tools = tuple(
+        StructuredTool.from_function(lambda q: q, name=name, description="Repeat.")
+        for name in names
+    )
+    calls = [say("I call.", call(name, q="one two three " * 9)) for name in names]
+    with TraceStore("tools.db") as store:
+        watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+        agent(*calls, say("42"), tools=tools).invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+    assert scored is not None
+    shown = cli("review", "show", scored.trace.id, "--database", "tools.db", columns=columns).stdout
+    table = shown[shown.index(" what ") : shown.index("Result")].splitlines()
+    assert max(map(len, table)) <= columns
+    for name in names:
+        # Whole where it fits, and else in pieces, of which none is lost.
+        pieces = [name[at : at + longest] for at in range(0, len(name), longest)]
+        assert all(piece in shown for piece in pieces)
+    assert "one two" in shown.replace("\n", " ")
+
+
 def test_show_says_how_long_the_steps_are_kept(runs: list[str]) -> None:
     done = cli("review", "show", runs[1].removeprefix("kp:trace:")[:13], "--database", "runs.db")
     assert "complexity" in done.stdout
@@ -247,7 +339,7 @@ def test_demo_runs_scores_gates_and_shows(onnx_folder: Path) -> None:
         }  # fmt: skip
         by_title = {task.title: stored[task.question] for task in TASKS}
         kept = store.count(decision="contributed")
-    assert f"Contributed: {kept} of {len(TASKS)}" in done.stdout
+    assert f"Kept: {kept} of {len(TASKS)}" in done.stdout
     assert by_title["a plain prompt"].score == pytest.approx(0.1)
     assert by_title["fix a bug, after three mistakes"].breakdown["rules"]
     failed = by_title["settle a trade, bank unreachable"]

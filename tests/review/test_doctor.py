@@ -57,6 +57,17 @@ def test_all_is_well(onnx: str) -> None:
     assert "BROKEN" not in out
 
 
+def test_what_scoring_goes_by_is_shown(onnx: str) -> None:
+    said = row(cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200).stdout, "scoring")
+    assert said.startswith("remembers the last 1,000 traces, until newer ones need the room")
+    assert "complexity counts all steps; 100 ms for one run" in said
+    Path("kp.toml").write_text("novelty_memory = 50\nnovelty_ttl_s = 86400\n")
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_STEP_CAP="20", columns=200)
+    said = row(done.stdout, "scoring")
+    assert said.startswith("remembers the last 50 traces, each for 86400 s")
+    assert "complexity counts at most 20 steps" in said
+
+
 def test_no_database_is_made(onnx: str) -> None:
     for words in (["doctor"], ["doctor", "--database", "new.db"]):
         done = cli(*words, KP_EMBEDDING_MODEL=onnx)

@@ -110,9 +110,9 @@ def test_one_run_by_any_of_its_ids(runs: Runs, which: str) -> None:
     first, second = done.stdout.splitlines()
     after = runs.store.get(runs.ids[0])
     assert after is not None
-    assert f"-> {after.score:.3f}  contributed -> below_threshold" in first
+    assert f"-> {after.score:.3f}  kept -> below_threshold" in first
     assert "failure 0.00" in first
-    assert second == "Labelled 1, of which now contributed 0, withdrawn 1; unknown 0."
+    assert second == "Labelled 1, of which now kept 0, withdrawn 1; unknown 0."
     assert runs.decisions() == ["below_threshold"]
     (verdict,) = [v for v in runs.store.verdicts(runs.ids[0]) if v.source == "label"]
     assert (verdict.success, verdict.confidence) == (False, None)
@@ -121,7 +121,7 @@ def test_one_run_by_any_of_its_ids(runs: Runs, which: str) -> None:
     assert after.score < SCORE
 
     done = label(wanted, "--success", "--confidence", "0.9")
-    assert "below_threshold -> contributed" in done.stdout
+    assert "below_threshold -> kept" in done.stdout
     assert "success 0.90" in done.stdout
     assert runs.decisions() == ["contributed"]
 
@@ -154,7 +154,7 @@ def test_a_file_of_json_lines(runs: Runs) -> None:
     Path("verdicts.jsonl").write_text(text, encoding="utf-8")
     done = label("--from", "verdicts.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "Labelled 5, of which now contributed 0, withdrawn 4; unknown 0." in done.stdout
+    assert "Labelled 5, of which now kept 0, withdrawn 4; unknown 0." in done.stdout
     found = [runs.store.get(one) for one in runs.ids]
     assert [run.success for run in found if run] == [False] * 4 + [True]
     assert [run.confidence for run in found if run] == [0.1, 0.1, 0.0, 0.0, 0.9]
@@ -174,7 +174,7 @@ def test_a_csv_file(runs: Runs, head: str, line: str, encoding: str) -> None:
     Path("verdicts.CSV").write_bytes("\r\n".join(lines).encode(encoding))
     done = label("--from", "verdicts.CSV")
     assert done.returncode == 0, done.stderr
-    assert "Labelled 2, of which now contributed 0, withdrawn 2; unknown 0." in done.stdout
+    assert "Labelled 2, of which now kept 0, withdrawn 2; unknown 0." in done.stdout
     (verdict,) = [v for v in runs.store.verdicts(runs.ids[0]) if v.source == "label"]
     assert verdict.note == 'two\nlines, and "more"'
     assert verdict.confidence == 0.1
@@ -209,9 +209,7 @@ def test_every_bad_line_is_told_and_the_others_count(runs: Runs) -> None:
     done = label("--from", "v.jsonl")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "Labelled 1, of which now contributed 0, withdrawn 1; unknown 2, skipped 11." in (
-        done.stdout
-    )
+    assert "Labelled 1, of which now kept 0, withdrawn 1; unknown 2, skipped 11." in (done.stdout)
     told = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line.startswith("v."))
     assert list(told) == [f"v.jsonl:{number}" for number in range(1, len(lines))]
     assert "perhaps" in told["v.jsonl:4"]
@@ -260,7 +258,7 @@ def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs)
     assert scored is not None
     done = label(scored.trace.id, "--success")
     assert "below_threshold, because its trace is no longer kept" in done.stdout
-    assert "now contributed 0" in done.stdout
+    assert "now kept 0" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -317,9 +317,9 @@ def test_a_reader_that_goes_away():
         check=False,
     )
     os.close(write_end)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "Exception" not in done.stderr
+    assert done.returncode == 141
+    # Of all that it might say, only the warning that there is no model.
+    assert [line[:7] for line in done.stderr.splitlines()] == ["novelty"]
 
 
 def inputs() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +24,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from kp_langchain._unlogged import unlogged
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.store import TraceStore, database, tables
@@ -235,6 +238,46 @@ def test_a_database_of_an_earlier_version_is_brought_up_to_date(url, scored, ver
         assert change.decision == "below_threshold"
         assert store.get(one.trace.id).kept_until is not None
         assert store.models.verdict_counts() == {}  # it has no features to learn from
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+def test_an_upgrade_says_nothing_in_the_log_of_the_host(caplog, url, tmp_path, level):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    make_older(url, "0001")
+    levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict}
+    caplog.clear()
+    with caplog.at_level(level), TraceStore(url) as store:
+        assert store.count() == 0
+    assert [record.getMessage() for record in caplog.records] == []
+    assert {name: logging.getLogger(name).level for name in levels} == levels
+    # What the host migrates itself is in its log as ever, also while a store is opened.
+    caplog.clear()
+    (tmp_path / "another").mkdir()
+    with caplog.at_level(level), unlogged("alembic.runtime.migration"):
+        other = f"sqlite:///{tmp_path / 'another' / 'host.db'}"
+        hosts = threading.Thread(target=make_older, args=(other, "0001"))
+        hosts.start()
+        hosts.join(60)
+    assert "Running upgrade  -> 0001" in caplog.text
+
+
+def test_nothing_is_logged_by_the_import_of_what_upgrades(url, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    make_older(url, "0002")
+    code = (
+        "import logging, sys; logging.basicConfig(level=logging.DEBUG);"
+        "from kp_langchain import TraceStore; print(TraceStore(sys.argv[1]).count());"
+        "print('alembic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, url],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (done.stdout.split(), done.stderr) == (["0", "True"], "")
 
 
 def test_an_unknown_older_version_is_an_error(url):

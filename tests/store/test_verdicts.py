@@ -298,7 +298,7 @@ def test_every_rescoring_is_logged_with_before_and_after(store, caplog):
     assert (record.score_before, record.score) == (change.score_before, change.score)
     assert (record.decision_before, record.decision) == ("below_threshold", "contributed")
     assert record.source == "desk"
-    assert "below_threshold -> contributed" in record.getMessage()
+    assert "below_threshold -> kept" in record.getMessage()
 
 
 def test_verdicts_that_come_with_a_run_are_kept_and_do_not_score_it_again(store):
