@@ -51,7 +51,7 @@ def test_all_is_well(onnx: str) -> None:
     assert "none configured" in row(out, "registry")
     assert row(out, "embedding").startswith(f"{onnx}/model.onnx on fastembed 384 dimensions")
     languages = row(out, "languages")
-    assert languages.startswith("reads English, Spanish cannot read Chinese (")
+    assert languages.startswith("reads English, Spanish, German cannot read Russian (")
     assert "KP_EMBEDDING_MODEL=sentence-transformers/paraphrase-multilingual" in languages
     assert row(out, "[embeddings]") == "installed"
     assert "BROKEN" not in out
