@@ -33,6 +33,7 @@ class TestWhereValuesComeFrom:
         assert found.model_dump() == {
             "database_url": None,
             "embedding_model": None,
+            "embedding_baseline": 0.0,
             "latency_budget_ms": 100.0,
             "disabled": False,
             "registry_url": None,
@@ -88,6 +89,7 @@ class TestWhereValuesComeFrom:
         wanted = {
             "database_url": "postgresql://h/db",
             "embedding_model": "some/model",
+            "embedding_baseline": 0.84,
             "latency_budget_ms": 50.5,
             "disabled": True,
             "registry_url": "https://registry.example.org",

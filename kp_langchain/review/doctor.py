@@ -262,8 +262,10 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
         yield Finding("embedding", str(error), broken=True)
         return
     took_s = time.perf_counter() - started
+    counted = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
     yield Finding(
-        "embedding", f"{model.description}\n{dimensions} dimensions, loaded in {took_s:.1f} s"
+        "embedding",
+        f"{model.description}\n{dimensions} dimensions{counted}, loaded in {took_s:.1f} s",
     )
     yield _languages(model)
 

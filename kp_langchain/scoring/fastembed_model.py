@@ -17,6 +17,7 @@ from kp_langchain.scoring.models import (
     cannot_load,
     installed,
     local_path,
+    revision_of,
 )
 
 # Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
@@ -98,7 +99,8 @@ def _open(model: str, folder: Path) -> Loaded:
         return vectors / np.where(lengths == 0, 1, lengths)
 
     encode([""])  # the first run prepares buffers
-    return Loaded(encode, partial(unreadable_share, tokeniser), model, "fastembed")
+    share = partial(unreadable_share, tokeniser)
+    return Loaded(encode, share, model, "fastembed", revision_of(folder))
 
 
 def _from_path(path: Path) -> tuple[str, Path]:
