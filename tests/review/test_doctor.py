@@ -207,7 +207,7 @@ def test_what_is_missing_comes_with_the_line_that_installs_it() -> None:
     done = cli("doctor", PYTHONPATH=f"{Path().absolute()}{os.pathsep}{ROOT}", columns=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "novelty is 0.5" in row(done.stdout, "embedding")
-    for extra in ("embeddings", "torch"):
+    for extra in ("sentence-transformers", "torch", "embeddings"):
         assert row(done.stdout, f"[{extra}]") == f"missing; pip install 'kp-langchain[{extra}]'"
 
 
