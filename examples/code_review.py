@@ -1,8 +1,9 @@
 """A code-review trace, scored, remembered, and met again.
 
 The first review has nothing to be compared with, so its novelty is the neutral 0.5. The same review
-a second time is no news. A review of something else is. (Novelty needs the extra `embeddings` or
-`torch`; without one of them all three get 0.5, and the explanation says so.)
+a second time is no news. A review of something else is. (Novelty needs the extra
+`sentence-transformers` or `embeddings`; without one of them all three get 0.5, and the explanation
+says so.)
 """
 
 from __future__ import annotations

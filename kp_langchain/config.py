@@ -72,6 +72,7 @@ def _refuse_bool(value: object) -> object:
 
 
 _Unit = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1, allow_inf_nan=False)]
+_Baseline = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, lt=1, allow_inf_nan=False)]
 _Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 # A million vectors take 1.7 GB.
 _Remembered = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0, le=_MOST_REMEMBERED)]
@@ -84,6 +85,7 @@ _Milliseconds = Annotated[
     float, BeforeValidator(_refuse_bool), Field(gt=0, le=_DAY_MS, allow_inf_nan=False)
 ]
 
+_BASELINE = "a number from 0 to below 1"
 _COUNT = "a whole number above 0"
 _SECONDS = f"seconds above 0, at most {_YEAR_S:.0f} (a year)"
 _MILLISECONDS = "milliseconds above 0, at most 86400000 (a day)"
@@ -156,6 +158,8 @@ class Settings(BaseSettings):
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
             user's data folder.
         embedding_model: Folder or name of an embedding model; None for all-MiniLM-L6-v2.
+        embedding_baseline: Cosine similarity of unrelated texts to that model, 0 to below 1;
+            novelty is counted from there.
         latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
             waits for a model that is loading, up to 30 s from its first run on; where that takes
             longer, novelty is 0.5.
@@ -206,6 +210,7 @@ class Settings(BaseSettings):
     embedding_model: str | None = Field(
         default=None, description="folder or name of an embedding model"
     )
+    embedding_baseline: _Baseline = Field(default=0.0, description=_BASELINE)
     latency_budget_ms: _Milliseconds = Field(default=100.0, description=_MILLISECONDS)
     novelty_memory: _Remembered = Field(
         default=1000, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"

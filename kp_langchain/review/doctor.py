@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.models import LocalModel
 
 EXTRAS = {
+    "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
+    "torch": ("sentence_transformers", "threadpoolctl"),  # another name of the same
     "embeddings": ("fastembed",),
-    "torch": ("sentence_transformers", "threadpoolctl"),
     "calibrate": ("sklearn", "tomlkit"),
     "postgres": ("psycopg",),
     "demo": ("langchain", "langgraph"),
@@ -34,11 +35,15 @@ EXTRAS = {
 _SAMPLES = {
     "English": "Find out why the invoice was paid twice, and ask the bank for one refund.",
     "Spanish": "Averigua por qué la factura se pagó dos veces y pide al banco un reembolso.",
+    "German": "Finde heraus, warum die Rechnung zweimal bezahlt wurde, und bitte um Rückzahlung.",
+    "Russian": "Выясни, почему счёт оплатили дважды, и попроси банк вернуть один платёж.",
+    "Arabic": "اعرف لماذا دفعت الفاتورة مرتين واطلب من البنك رد مبلغ واحد.",
+    "Hindi": "पता करो कि बिल दो बार क्यों चुकाया गया और बैंक से एक भुगतान वापस माँगो।",
     "Chinese": "查明为什么这张发票付了两次款,并要求银行退回一笔。",
     "Japanese": "請求書が二回支払われた理由を調べ、銀行に一回分の返金を求めてください。",
     "Korean": "청구서가 왜 두 번 지불되었는지 알아보고 은행에 한 건의 환불을 요청하세요.",
 }
-_TOPIC_WIDTH = 16
+_TOPIC_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +317,10 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
         yield Finding("embedding", str(error), broken=True)
         return
     took_s = time.perf_counter() - started
+    counted = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
     yield Finding(
-        "embedding", f"{model.description}\n{dimensions} dimensions, loaded in {took_s:.1f} s"
+        "embedding",
+        f"{model.description}\n{dimensions} dimensions{counted}, loaded in {took_s:.1f} s",
     )
     yield _languages(model)
 
@@ -344,7 +351,7 @@ def _languages(model: LocalModel) -> Finding:
     if len(known) < len(shares):
         lines = ["not known: the model's tokeniser does not tell what it cannot read"]
     if unread:
-        told = ", ".join(f"{name} ({share:.0%} unknown)" for name, share in unread.items())
+        told = ", ".join(f"{name} ({share:.0%} of its tokens)" for name, share in unread.items())
         lines += [
             f"cannot read {told}; novelty is 0.5 there",
             f"to read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}",

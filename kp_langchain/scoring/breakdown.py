@@ -158,7 +158,7 @@ class ScoreBreakdown:
         lines.append(f"  {'score':<35}{self.total:.3f}   {took}")
         if self.nearest is None:
             share = self.unreadable_share if self.novelty_source == UNREADABLE else None
-            why = "" if share is None else f", {share:.0%} of the tokens are unknown to the model"
+            why = "" if share is None else f", {share:.0%} of the tokens say nothing to the model"
             lines.append(f"  novelty from        {self.novelty_source}{why}")
         else:
             name = self.nearest.trace_id or "a vector without a key"

@@ -92,6 +92,7 @@ class VectorCache:
         self._added_at = np.zeros(length)
         self._keys: list[str | None] = [None] * length
         self._start = self._end = 0  # the rows of the entries, oldest first
+        self._owner: object = None
 
     def __reduce__(self) -> tuple[partial[VectorCache], tuple[()]]:
         # To another process it travels empty: what it remembers is this process's.
@@ -117,6 +118,20 @@ class VectorCache:
 
     def __len__(self) -> int:
         return self.size
+
+    def claim(self, owner: object) -> bool:
+        """Give the entries an owner, whose vectors alone can be compared with them.
+
+        Args:
+            owner: What they belong to, such as the identity of an embedder.
+
+        Returns:
+            False if they have another owner already, until `clear`.
+        """
+        with self._lock:
+            if self._owner is None:
+                self._owner = owner
+            return self._owner == owner
 
     def add(self, vector: ArrayLike, key: str | None = None) -> None:
         """Remember a vector; the oldest entry leaves if there is no room.
@@ -205,6 +220,7 @@ class VectorCache:
         with self._lock:
             self._keys = [None] * len(self._keys)
             self._start = self._end = 0
+            self._owner = None
 
     def _place(self, units: _Vectors, keys: Sequence[str | None]) -> None:
         """Write vectors behind the newest entry, where they do not count yet."""

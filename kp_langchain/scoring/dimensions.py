@@ -75,15 +75,19 @@ def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
     return min(1.0, shape.step_types / 4 * 0.5 + recovery + counted / 20 * 0.2)
 
 
-def novelty(similarity: float | None) -> float:
+def novelty(similarity: float | None, baseline: float = 0.0) -> float:
     """Return how unlike everything remembered the trace is, 0 to 1.
 
-    `1 - similarity`, clamped, because cosine similarity can be negative; 0.5 for None.
+    `(1 - similarity) / (1 - baseline)`, clamped, because the similarity can be below the baseline;
+    0.5 for None.
 
     Args:
         similarity: Highest cosine similarity with a remembered trace, or None if there is none.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
-    return NEUTRAL_NOVELTY if similarity is None else min(1.0, max(0.0, 1.0 - similarity))
+    if similarity is None:
+        return NEUTRAL_NOVELTY
+    return min(1.0, max(0.0, (1.0 - similarity) / (1.0 - baseline)))
 
 
 def tool_diversity(shape: TraceShape) -> float:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kp_langchain.errors import ConfigError, EmbedderError
+from kp_langchain.scoring.identity import identity_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,11 @@ class Embedder(Protocol):
 
     One that has an attribute `ready` and says False there is still to load its model. A scorer
     then has it loaded on a thread of its own: `embed` is called there first.
+
+    One to which unrelated texts are alike, as they are to E5, BGE and many a provider's model, says
+    how much in an attribute `baseline`: their cosine similarity, 0 to below 1. Novelty is counted
+    from there. What it remembers belongs to its `model`, `revision` and `baseline`, where it has
+    such attributes.
     """
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -38,6 +44,7 @@ class _Adapter:
 
     def __init__(self, foreign: object, call: Callable[[list[str]], object]) -> None:
         self.origin = foreign
+        self.identity = identity_of(foreign)
         self._call = call
 
     @property
@@ -63,7 +70,7 @@ def resolve_embedder(embedder: object) -> Embedder | None:
         `BadEmbeddingError` unless it gets one finite vector per text; or None.
 
     Raises:
-        ConfigError: The object is none of these.
+        ConfigError: The object is none of these, or its `baseline` is no number from 0 to below 1.
     """
     from kp_langchain.scoring import models
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kp_langchain._notices import warn_once
 from kp_langchain.errors import KPError, MissingExtraError
 from kp_langchain.scoring import breakdown as parts
+from kp_langchain.scoring.identity import NO_IDENTITY, EmbedderIdentity, identity_of
 from kp_langchain.scoring.legibility import UNREADABLE_ABOVE, warn_unreadable
 from kp_langchain.scoring.models import INSTALL_HINT
 
@@ -28,11 +29,13 @@ class Embedding:
         problem: Why there is none, in the vocabulary of `ScoreBreakdown.novelty_source`.
         unreadable_share: Share of the text's tokens that the model cannot read, 0 to 1; None if
             the embedder does not tell.
+        identity: Which embedder the vector is from.
     """
 
     vector: NDArray[np.float32] | None
     problem: str = ""
     unreadable_share: float | None = None
+    identity: EmbedderIdentity = NO_IDENTITY
 
 
 def embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
@@ -53,8 +56,10 @@ def embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
             readable.append(text)
             found.append(Embedding(None, "", share))
     vectors = iter(embedder.embed(readable) if readable else ())
+    identity = identity_of(embedder)
     return [
-        one if one.problem else Embedding(next(vectors), "", one.unreadable_share) for one in found
+        one if one.problem else Embedding(next(vectors), "", one.unreadable_share, identity)
+        for one in found
     ]
 
 

@@ -11,12 +11,13 @@ from kp_langchain.scoring.hub import announce_download, without_progress_bars
 from kp_langchain.scoring.legibility import unreadable_share
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
-    INSTALL_HINT,
+    FASTEMBED_HINT,
     Loaded,
     LocalModel,
     cannot_load,
     installed,
     local_path,
+    revision_of,
 )
 
 # Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
@@ -65,7 +66,7 @@ def load(wanted: str | None) -> Loaded:
         ModelLoadError: The model cannot be found, downloaded or loaded.
     """
     if not installed("fastembed"):
-        raise MissingExtraError(f"ONNX embeddings need fastembed: {INSTALL_HINT}")
+        raise MissingExtraError(f"ONNX embeddings need fastembed: {FASTEMBED_HINT}")
     name = wanted or DEFAULT_MODEL
     try:
         path = local_path(name)
@@ -98,7 +99,8 @@ def _open(model: str, folder: Path) -> Loaded:
         return vectors / np.where(lengths == 0, 1, lengths)
 
     encode([""])  # the first run prepares buffers
-    return Loaded(encode, partial(unreadable_share, tokeniser), model, "fastembed")
+    share = partial(unreadable_share, tokeniser)
+    return Loaded(encode, share, model, "fastembed", revision_of(folder))
 
 
 def _from_path(path: Path) -> tuple[str, Path]:

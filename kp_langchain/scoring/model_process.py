@@ -144,6 +144,7 @@ class _ModelProcess:
             self._unreadable_share if answer["tells_unreadable"] else None,
             answer["name"],
             answer["backend"],
+            answer["revision"],
             lambda: self.has_ended,
         )
 
@@ -295,6 +296,7 @@ def serve() -> None:
     answers.send(
         name=loaded.name,
         backend=loaded.backend,
+        revision=loaded.revision,
         tells_unreadable=tells_unreadable,
         pid=os.getpid(),
     )

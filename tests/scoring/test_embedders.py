@@ -145,6 +145,6 @@ def test_auto_without_a_package_that_runs_models(run_python):
     none, torch, onnx = run_python(script).stdout.strip().splitlines()
     assert none == "None"
     assert torch.startswith("MissingExtraError")
-    assert "pip install 'kp-langchain[torch]'" in torch
+    assert "pip install 'kp-langchain[sentence-transformers]'" in torch
     assert onnx.startswith("MissingExtraError")
     assert "pip install 'kp-langchain[embeddings]'" in onnx

