@@ -121,7 +121,7 @@ def steps_table(trace: ReasoningTrace) -> RenderableType:
     styles = {"error_recovery": "yellow", "tool_call": "cyan"}
     for step in trace.steps:
         what = step.content if step.content is not None else str(step.input or "")
-        again = f" (tried {step.attempts} times)" if step.attempts else ""
+        again = f" (tried {step.tries} times)" if step.tries > 1 else ""
         table.add_row(
             str(step.step_id),
             Text(step.type, style=styles.get(step.type, "")),
