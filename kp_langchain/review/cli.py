@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
-from kp_langchain.printable import printable
+from kp_langchain.printable import printable, short_id
 from kp_langchain.review import contributions
 from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, open_store
@@ -118,9 +118,7 @@ def _list(
             but = f"; {hidden} others do not match" if hidden else ""
             console.print(f"No scored runs in {store.location}{but}.", soft_wrap=True)
             return
-        rows = [
-            (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs
-        ]
+        rows = [(f"{short_id(run.trace_id)}  {run.objective}", run) for run in runs]
         console.print(runs_table(rows, console, first_column="run"))
         console.print(
             f"{len(runs)} of {total} runs in {store.location}. "
@@ -235,7 +233,7 @@ def demo(
                 f"of all runs, lie in\n  {store.location}\n\n"
                 "Go on with\n"
                 f"  kp-langchain review --database {location}\n"
-                f"  kp-langchain review show {best[1].trace_id.removeprefix('kp:trace:')[:8]}"
+                f"  kp-langchain review show {short_id(best[1].trace_id)}"
                 f" --database {location}\n"
                 "  kp-langchain demo --model PROVIDER:NAME     the same tasks, a real model"
             ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from kp_langchain.errors import KPError, UnknownRunError
-from kp_langchain.printable import printable
+from kp_langchain.printable import printable, short_id
 from kp_langchain.review.contributions import configured, send_now, silence
 from kp_langchain.review.database import Database, open_store
 from kp_langchain.review.jsonl import STDIN
@@ -176,7 +176,7 @@ class Labelling:
             why = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {why}"
         _print(
-            f"{change.trace_id.removeprefix('kp:trace:')[:8]}  {printable(change.domain)}  "
+            f"{short_id(change.trace_id)}  {printable(change.domain)}  "
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
             f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
         )

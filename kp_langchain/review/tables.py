@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from kp_langchain.printable import short_id
 from kp_langchain.review.output import visible
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def contributions_table(found: Iterable[Contribution], now: datetime) -> Rendera
     for one in found:
         why = one.registry_id if one.standing_in_words == "sent" else one.reason
         table.add_row(
-            one.trace_id.removeprefix("kp:trace:")[:8],
+            Text(short_id(one.trace_id)),
             Text(one.standing_in_words, style=styles[one.state]),
             _age((now - one.queued_at).total_seconds()),
             str(one.attempts),
