@@ -13,6 +13,7 @@ from typing import Any
 
 _REPLACEMENT = "\ufffd"
 _ASTRAL = 0x10000
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _IN_JSON = re.compile(r"[^\x20-\x7e]")
 
 
@@ -40,6 +41,15 @@ def one_line(value: object, limit_chars: int) -> str:
     # Cut first: nobody reads what comes after, and it may be long.
     cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
     return printable(cut)
+
+
+def short_id(trace_id: str) -> str:
+    """Return a trace id for a list: 8 characters of a UUID, else up to 20 of what stands there.
+
+    That is enough to look it up again, unless another one begins so.
+    """
+    own = trace_id.removeprefix("kp:trace:")
+    return one_line(own[: 8 if _UUID.fullmatch(own) else 20], 20)
 
 
 def printable_json(text: str) -> str:

@@ -8,6 +8,7 @@ form with absent fields left out, and fields this version does not know survive 
 from __future__ import annotations
 
 import re
+import sys
 import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -19,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
 )
 
@@ -26,7 +28,25 @@ CONTEXT: Literal["https://openknowledgepulse.org/schema/v1"] = (
     "https://openknowledgepulse.org/schema/v1"
 )
 _OLDER_CONTEXTS = frozenset({"https://knowledgepulse.dev/schema/v1"})
-_TRACE_ID = re.compile(r"kp:trace:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+TRACE_ID_PREFIX = "kp:trace:"
+"""What every trace id begins with."""
+
+# The day before the offset: calendar and clock hold what `datetime.fromisoformat` takes. The two
+# outermost days take no offset that could lead out of the years 1 to 9999.
+_DAY = (
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]+)?)?"
+_OFFSET = "(?:Z|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)"
+_TIME = (
+    r"^(?!0000|0001-01-01.*\+|9999-12-31.{2,}-)"
+    rf"{_DAY}(?:[T ]{_CLOCK}{_OFFSET}?)?$(?!\n)"
+)
+_IS_TIME = re.compile(_TIME)
+
+_MOST_TRIES = 1_000_000
 
 StepType = Literal["thought", "tool_call", "observation", "error_recovery"]
 Visibility = Literal["private", "org", "network"]
@@ -35,15 +55,22 @@ PrivacyLevel = Literal["aggregated", "federated", "private"]
 
 def new_trace_id() -> str:
     """Return a fresh `kp:trace:<uuid4>` identifier."""
-    return f"kp:trace:{uuid.uuid4()}"
+    return f"{TRACE_ID_PREFIX}{uuid.uuid4()}"
 
 
 def _read_context(value: object) -> object:
     return CONTEXT if isinstance(value, str) and value in _OLDER_CONTEXTS else value
 
 
+def _name_older_contexts(schema: dict[str, Any]) -> None:
+    del schema["const"]
+    schema["enum"] = [CONTEXT, *sorted(_OLDER_CONTEXTS)]
+
+
 def _read_trace_id(value: object) -> object:
-    if isinstance(value, str) and not _TRACE_ID.fullmatch(value):
+    if isinstance(value, str) and (
+        not value.startswith(TRACE_ID_PREFIX) or value == TRACE_ID_PREFIX
+    ):
         raise ValueError(f"{value[:80]!r} is not a trace id; write kp:trace:<uuid>")
     return value
 
@@ -55,9 +82,11 @@ def _write_utc(moment: datetime) -> str:
 
 
 def _read_utc(value: object) -> datetime:
-    """Take any ISO 8601 text or datetime; one without an offset is taken as UTC."""
+    """Take a datetime, or ISO 8601 text with hyphens and colons; without an offset it is UTC."""
     try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        moment = value
+        if isinstance(value, str) and _IS_TIME.match(value):
+            moment = datetime.fromisoformat(value)
         if isinstance(moment, datetime):
             return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
@@ -67,8 +96,17 @@ def _read_utc(value: object) -> datetime:
     )
 
 
+def _read_whole(value: object) -> object:
+    """JSON has one kind of number: 0.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 UtcTime = Annotated[
-    datetime, BeforeValidator(_read_utc), PlainSerializer(_write_utc, return_type=str)
+    datetime,
+    BeforeValidator(_read_utc),
+    PlainSerializer(_write_utc, return_type=str),
+    # Without "format": where that is checked, it means less than what is read.
+    WithJsonSchema({"type": "string", "pattern": _TIME}, mode="validation"),
 ]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -79,8 +117,6 @@ class _Wire(BaseModel):
 
     model_config = ConfigDict(
         extra="allow",
-        validate_by_name=True,
-        validate_by_alias=True,
         serialize_by_alias=True,
         validate_assignment=True,
     )
@@ -97,11 +133,11 @@ class Tool(_Wire):
     """The tool of a step.
 
     Args:
-        name: The tool's name as the agent knows it.
+        name: The tool's name as the agent knows it; what others write may leave it empty.
         mcp_server: The MCP server that offers it, if any.
     """
 
-    name: NonEmpty
+    name: str
     mcp_server: str | None = None
 
 
@@ -116,18 +152,36 @@ class TraceStep(_Wire):
         input: The tool's input.
         output_summary: A short form of the output.
         latency_ms: Milliseconds the call took, at least 0.
-        attempts: How often the call was tried, when more than once (not part of protocol v1;
-            readers that do not know it ignore it).
+        attempts: How often the call was tried, when more than once. Not part of protocol v1: other
+            writers may mean something else by it, so whatever stands there is kept; `tries` reads
+            it.
     """
 
-    step_id: Annotated[int, Field(ge=0, strict=True)]
+    step_id: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_whole)]
     type: StepType
     content: str | None = None
     tool: Tool | None = None
     input: dict[str, Any] | None = None
     output_summary: str | None = None
-    latency_ms: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] | None = None
-    attempts: Annotated[int, Field(ge=1, strict=True)] | None = None
+    latency_ms: (
+        Annotated[
+            float,
+            Field(
+                ge=0,
+                allow_inf_nan=False,
+                strict=True,
+                json_schema_extra={"maximum": sys.float_info.max},
+            ),
+        ]
+        | None
+    ) = None
+    attempts: Any = None
+
+    @property
+    def tries(self) -> int:
+        """How often the call was tried: `attempts` if that is such a number, else 1."""
+        count = self.attempts
+        return count if type(count) is int and 0 < count <= _MOST_TRIES else 1
 
 
 class Metadata(_Wire):
@@ -207,9 +261,9 @@ class ReasoningTrace(_Wire):
     Args:
         metadata: Where it comes from.
         task: What was asked.
-        steps: What happened, in order.
+        steps: What happened, in order; at least one.
         outcome: How it ended.
-        id: `kp:trace:<uuid>`; a new one by default.
+        id: `kp:trace:<uuid>`, a new one by default; of others', anything behind `kp:trace:`.
         source_skill: `kp:skill:<name>:<version>`, if the run followed one.
         knowledge_graph_delta: What it adds to a knowledge graph.
 
@@ -219,12 +273,15 @@ class ReasoningTrace(_Wire):
 
     context: Annotated[
         Literal["https://openknowledgepulse.org/schema/v1"], BeforeValidator(_read_context)
-    ] = Field(default=CONTEXT, alias="@context")
+    ] = Field(default=CONTEXT, alias="@context", json_schema_extra=_name_older_contexts)
     type: Literal["ReasoningTrace"] = Field(default="ReasoningTrace", alias="@type")
-    id: Annotated[str, BeforeValidator(_read_trace_id)] = Field(default_factory=new_trace_id)
+    id: Annotated[str, BeforeValidator(_read_trace_id)] = Field(
+        default_factory=new_trace_id,
+        json_schema_extra={"pattern": rf"^{TRACE_ID_PREFIX}[\s\S]"},
+    )
     source_skill: str | None = None
     metadata: Metadata
     task: Task
-    steps: list[TraceStep]
+    steps: Annotated[list[TraceStep], Field(min_length=1)]
     outcome: Outcome
     knowledge_graph_delta: KnowledgeGraphDelta | None = None

@@ -172,7 +172,6 @@ def test_python_names_and_defaults_are_enough_to_make_one() -> None:
         ("steps__0__step_id", "0", r"steps.0.step_id\n"),
         ("steps__0__latency_ms", -0.5, r"steps.0.latency_ms\n"),
         ("steps__0__latency_ms", float("inf"), r"steps.0.latency_ms\n"),
-        ("steps__0__tool", {"name": ""}, r"steps.0.tool.name\n"),
         ("outcome__confidence", float("nan"), r"outcome.confidence\n.*finite"),
         ("outcome__confidence", float("inf"), r"outcome.confidence\n"),
         ("outcome__confidence", -0.1, r"outcome.confidence\n"),

@@ -115,7 +115,7 @@ def _calls(calls: Sequence[TraceStep]) -> dict[str, float]:
         "longest_same_tool": float(max((len(list(run)) for _, run in groupby(names)), default=0)),
         "calls_per_tool": _ratio(len(names), len(set(names))),
         "arguments_per_call": _mean(len(step.input or ()) for step in calls),
-        "retries": float(sum((step.attempts or 1) - 1 for step in calls)),
+        "retries": float(sum(step.tries - 1 for step in calls)),
     }
     # A Counter keeps the order in which names were first counted.
     return found | {CALLED + name: float(counted[name]) for name in list(counted)[:_TOOLS]}

@@ -118,6 +118,7 @@ def read_answer(
     expects_id: bool,
     key: SecretStr | None = None,
     sent: bytes = b"",
+    own_id: str | None = None,
 ) -> Answer:
     """Return what an answer means.
 
@@ -128,10 +129,11 @@ def read_answer(
         expects_id: Whether a success must hold the unit's id, at `data.id`.
         key: The key of the request, which the answer may echo.
         sent: The body of the request, which the answer may echo.
+        own_id: The id that the unit came with; whatever it is, the registry may keep it.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     content = _content(body)
-    found = _id(content, key)
+    found = _id(content, key, own_id)
     allowance = _allowance(lower)
     verdict, meaning = _judged(status, found, is_whole=body is not None, expects_id=expects_id)
     if 200 <= status < 300 and content is None and _is_page(lower, body):
@@ -284,14 +286,13 @@ def _content(body: bytes | None) -> Any:
         return None
 
 
-def _id(content: Any, key: SecretStr | None) -> str | None:
+def _id(content: Any, key: SecretStr | None, own_id: str | None) -> str | None:
     data = content.get("data") if isinstance(content, dict) else None
     found = data.get("id") if isinstance(data, dict) else None
-    if not isinstance(found, str) or not found.strip() or len(found) > _TEXT_CHARS:
+    if not isinstance(found, str) or (key is not None and key.get_secret_value() in found):
         return None
-    if not found.isprintable() or (key is not None and key.get_secret_value() in found):
-        return None
-    return found
+    is_plain = found.strip() and found.isprintable() and len(found) <= _TEXT_CHARS
+    return found if is_plain or found == own_id else None
 
 
 def _unit(content: Any) -> Mapping[str, Any] | None:

@@ -138,11 +138,13 @@ class Registry:
                 answered as the first one was.
         """
         headers = {"Idempotency-Key": idempotency_key}
-        return self._ask("POST", "/v1/knowledge", body, headers, expects_id=True)
+        return self._ask(
+            "POST", "/v1/knowledge", body, headers, expects_id=True, own_id=_id_in(body)
+        )
 
     def find(self, registry_id: str) -> Answer:
         """Ask whether the registry has a unit: `done`, or `refused` with status 404."""
-        answer = self._ask("GET", _path_of(registry_id), expects_id=True)
+        answer = self._ask("GET", _path_of(registry_id), expects_id=True, own_id=registry_id)
         # Without JSON it is not the registry that does not have it: a proxy, or another server.
         if answer.status in _NOT_THERE and answer.is_json:
             return replace(answer, verdict="refused", reason=f"{answer.status}: no such unit")
@@ -215,6 +217,7 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         *,
         expects_id: bool = False,
+        own_id: str | None = None,
     ) -> Answer:
         if path is None:
             return Answer("refused", "this is no id that a unit can have")
@@ -224,7 +227,9 @@ class Registry:
         reply = self._exchange(method, path, everything, body)
         if isinstance(reply, Answer):
             return reply
-        return read_answer(*reply, expects_id=expects_id, key=self._key, sent=body or b"")
+        return read_answer(
+            *reply, expects_id=expects_id, key=self._key, sent=body or b"", own_id=own_id
+        )
 
     def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
@@ -373,10 +378,13 @@ def _checked_key(key: SecretStr | str) -> SecretStr:
 
 
 def _path_of(registry_id: str) -> str | None:
-    # Dots would lead elsewhere, however they are quoted; what cannot be printed no registry gave.
-    if registry_id in ("", ".", "..") or not registry_id.isprintable():
+    # Dots would lead elsewhere, however they are quoted; half of a surrogate pair cannot be.
+    if registry_id in ("", ".", ".."):
         return None
-    return f"/v1/knowledge/{quote(registry_id, safe=':')}"
+    try:
+        return f"/v1/knowledge/{quote(registry_id, safe=':')}"
+    except UnicodeEncodeError:
+        return None
 
 
 def _headers(body: bytes | None) -> dict[str, str]:
@@ -421,6 +429,14 @@ def _followed(url: httpx.URL, reply: _Reply) -> httpx.URL | None:
         return None
     is_same = (target.scheme, target.host, target.port) == (url.scheme, url.host, url.port)
     return target if is_same and not target.userinfo else None
+
+
+def _id_in(unit: bytes) -> str | None:
+    try:
+        found = json.loads(unit)["id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _key_in(body: bytes | None) -> SecretStr | None:

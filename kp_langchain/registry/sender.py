@@ -251,11 +251,11 @@ class Sender:
     def _attempt(self, unit: Contribution, standing: Standing, read: Contribution) -> None:
         contributes = _is_to_be_sent(read)
         if read.withdraw_asked:
-            answer = self._registry.withdraw(unit.registry_id or unit.trace_id)
+            answer = self._registry.withdraw(unit.unit_id)
         elif contributes:
             answer = self._registry.contribute((unit.body or "").encode(), unit.idempotency_key)
         else:
-            answer = self._registry.find(unit.registry_id or unit.trace_id)
+            answer = self._registry.find(unit.unit_id)
         now = self._clock()
         standing = pace.after_answer(standing, answer, now, contributes=contributes)
         is_lookup = not contributes and not read.withdraw_asked

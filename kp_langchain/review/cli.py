@@ -16,7 +16,7 @@ from rich.text import Text
 from kp_langchain import __version__
 from kp_langchain.errors import KPError
 from kp_langchain.gate import decision_word
-from kp_langchain.printable import printable
+from kp_langchain.printable import printable, short_id
 from kp_langchain.review import contributions
 from kp_langchain.review.calibrate import calibrate
 from kp_langchain.review.database import Database, has_registry, open_store
@@ -152,9 +152,7 @@ def _list(
             hint = f" Did you mean --domain {meant}?" if meant else ""
             console.print(f"No scored runs in {store.location}{but}.{hint}", soft_wrap=True)
             return
-        rows = [
-            (f"{run.trace_id.removeprefix('kp:trace:')[:8]}  {run.objective}", run) for run in runs
-        ]
+        rows = [(f"{short_id(run.trace_id)}  {run.objective}", run) for run in runs]
         passed = decision_word("contributed", has_registry=has_registry(store))
         console.print(runs_table(rows, console, first_column="run", passed_word=passed))
         console.print(
@@ -282,7 +280,7 @@ def demo(
                 f"breakdowns of all runs, lie in\n  {store.location}\n\n"
                 "Go on with\n"
                 f"  kp-langchain review --database {location}\n"
-                f"  kp-langchain review show {best[1].trace_id.removeprefix('kp:trace:')[:8]}"
+                f"  kp-langchain review show {short_id(best[1].trace_id)}"
                 f" --database {location}\n"
                 "  kp-langchain demo --model PROVIDER:NAME     the same tasks, a real model"
             ),

@@ -275,7 +275,7 @@ def _delete(store: TraceStore, one: Contribution) -> None:
             f"nothing may be asked of {registry.url} for {seconds:.0f} s "
             f"({standing.quiet_reason}); withdraw {one.trace_id} after that"
         )
-    answer = registry.withdraw(one.registry_id or one.trace_id)
+    answer = registry.withdraw(one.unit_id)
     now = datetime.now(UTC)
     store.outbox.save(pace.after_answer(standing, answer, now, contributes=False))
     if answer.verdict != "done":

@@ -13,7 +13,7 @@ import typer
 
 from kp_langchain.errors import KPError, UnknownRunError
 from kp_langchain.gate import decision_word
-from kp_langchain.printable import printable
+from kp_langchain.printable import printable, short_id
 from kp_langchain.review.contributions import configured, send_now, silence
 from kp_langchain.review.database import Database, has_registry, open_store
 from kp_langchain.review.jsonl import STDIN
@@ -178,7 +178,7 @@ class Labelling:
             why = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {why}"
         _print(
-            f"{change.trace_id.removeprefix('kp:trace:')[:8]}  {printable(change.domain)}  "
+            f"{short_id(change.trace_id)}  {printable(change.domain)}  "
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
             f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
         )

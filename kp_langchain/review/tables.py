@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from kp_langchain.printable import short_id
 from kp_langchain.review.output import visible
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def steps_table(trace: ReasoningTrace, console: Console) -> RenderableType:
     styles = {"error_recovery": "yellow", "tool_call": "cyan"}
     for step, name in zip(trace.steps, names, strict=True):
         what = step.content if step.content is not None else str(step.input or "")
-        again = f" (tried {step.attempts} times)" if step.attempts else ""
+        again = f" (tried {step.tries} times)" if step.tries > 1 else ""
         table.add_row(
             str(step.step_id),
             Text(step.type, style=styles.get(step.type, "")),
@@ -202,7 +203,7 @@ def contributions_table(found: Iterable[Contribution], now: datetime) -> Rendera
     for one in found:
         why = one.registry_id if one.standing_in_words == "sent" else one.reason
         table.add_row(
-            one.trace_id.removeprefix("kp:trace:")[:8],
+            Text(short_id(one.trace_id)),
             Text(one.standing_in_words, style=styles[one.state]),
             _age((now - one.queued_at).total_seconds()),
             str(one.attempts),

@@ -18,6 +18,7 @@ from kp_langchain.errors import VectorError
 
 _Vectors: TypeAlias = NDArray[np.float32]
 _Indices: TypeAlias = NDArray[np.intp]
+_Lengths: TypeAlias = NDArray[np.float64]
 _Found: TypeAlias = tuple[str | None, float]
 
 DEFAULT_MAX_ELEMENTS = 1000
@@ -35,8 +36,9 @@ _PRODUCTS = 1 << 18
 # Pairs recomputed at once: 12 MB for vectors of 384.
 _PAIRS = 4096
 _CACHE_LINE_BYTES = 64
-# A squared norm below this has lost digits in float64; the vector is rescaled first.
-_SAFE_SQUARE_MIN = 1e-280
+# Vectors whose squared length lies between are kept as they come. Others are scaled by a power of
+# two, which changes no digit, so that no product leaves the range of float32.
+_SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-80, 2.0**80
 # Spreads a small number over all bits of a hash (2^64 divided by the golden ratio).
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 
@@ -44,22 +46,22 @@ _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
-    Rows are normalised when added and kept one after the other in a float32 array, so a search is
-    one matrix-vector product over the rows in use, and many searches are one matrix product. The
-    array has an eighth more rows than are needed (128 at least); when its end is reached, the rows
-    in use move to its front. All operations may be called from any thread, and go on working in a
-    forked child.
+    Rows are kept one after the other in a float32 array, beside their lengths, so a search is one
+    matrix-vector product over the rows in use, and many searches are one matrix product. A vector
+    of float32 is kept to the last digit. The array has an eighth more rows than are needed (128 at
+    least); when its end is reached, the rows in use move to its front. All operations may be called
+    from any thread, and go on working in a forked child.
 
     Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
-    nearest. What comes close in float32 is compared again in float64, so that one search and many
-    at once find the same.
+    nearest. What comes close in float32 is compared again in float64, so that a similarity is what
+    float64 arithmetic gives for vectors of float32, and one search and many at once find the same.
 
     Args:
         max_elements: How many vectors it holds; the oldest leaves first. 1,000 of 384 values take
             about 1.7 MB.
         dimensions: Length of every vector.
-        ttl_ms: Milliseconds after which an entry no longer counts; None keeps entries until they
-            are pushed out.
+        ttl_ms: Milliseconds after which an entry no longer counts, at exactly that age already; 0
+            keeps nothing, None keeps entries until they are pushed out.
         clock: Seconds that never run backwards.
 
     Raises:
@@ -79,15 +81,16 @@ class VectorCache:
         if ttl_ms is not None and (
             isinstance(ttl_ms, bool)
             or not isinstance(ttl_ms, int | float)
-            or not 0 < ttl_ms < math.inf
+            or not 0 <= ttl_ms < math.inf
         ):
-            raise ValueError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds above 0, or None")
+            raise ValueError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
         self._ttl_ms = ttl_ms
         self._clock = clock
         self._lock = Undisturbed()  # a child forked in a matrix product may hang in its first
         # A block is written behind the newest entry while all that it may see is still there.
         length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
         self._rows = _aligned_zeros(length, self._dimensions)
+        self._lengths = np.zeros(length)
         self._hashes = np.zeros(length, dtype=np.int64)
         self._added_at = np.zeros(length)
         self._keys: list[str | None] = [None] * length
@@ -143,10 +146,10 @@ class VectorCache:
         Raises:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
-        unit = self._normalised(vector)
+        row, length = self._read_one(vector)
         with self._lock:
             self._expire()
-            self._place(unit[None], [key])
+            self._place(row[None], length, [key])
             self._take_in(1)
 
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Found | None:
@@ -162,10 +165,10 @@ class VectorCache:
         Raises:
             VectorError: Wrong length, not one row of real numbers, or not finite.
         """
-        unit = self._normalised(query)
+        row, length = self._read_one(query)
         with self._lock:
             self._expire()
-            return self._nearest_of_one(unit, ignore)
+            return self._nearest_of_one(row, length, ignore)
 
     def nearest_then_add(
         self,
@@ -190,20 +193,21 @@ class VectorCache:
             VectorError: One is not what `add` takes. None has been added then.
             ValueError: There are more keys than vectors, or fewer.
         """
-        units = self._all_normalised(vectors)
-        if len(keys) != len(units):
-            raise ValueError(f"there are {len(units)} vectors, but {len(keys)} keys")
+        rows, lengths = self._read_all(vectors)
+        if len(keys) != len(rows):
+            raise ValueError(f"there are {len(rows)} vectors, but {len(keys)} keys")
         found: list[_Found | None] = []
-        for start in range(0, len(units), _BLOCK):
-            block = units[start : start + _BLOCK]
+        size = 1 if self._ttl_ms == 0 else _BLOCK  # nothing is kept for the next of a block
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
             with self._lock:
                 self._expire()
-                self._place(block, keys[start : start + _BLOCK])
-                if len(block) == 1:
-                    found.append(self._nearest_of_one(block[0], ignore))
+                self._place(rows[block], lengths[block], keys[block])
+                if len(rows[block]) == 1:
+                    found.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
                 else:
-                    found += self._nearest_of_each(block, ignore)
-                self._take_in(len(block))
+                    found += self._nearest_of_each(rows[block], lengths[block], ignore)
+                self._take_in(len(rows[block]))
         return found
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
@@ -222,13 +226,14 @@ class VectorCache:
             self._start = self._end = 0
             self._owner = None
 
-    def _place(self, units: _Vectors, keys: Sequence[str | None]) -> None:
+    def _place(self, rows: _Vectors, lengths: _Lengths | float, keys: Sequence[str | None]) -> None:
         """Write vectors behind the newest entry, where they do not count yet."""
-        if self._end + len(units) > len(self._rows):
+        if self._end + len(rows) > len(self._rows):
             self._move_to_front()
-        new = slice(self._end, self._end + len(units))
-        self._rows[new] = units
-        self._hashes[new] = [hash(unit.tobytes()) for unit in units]
+        new = slice(self._end, self._end + len(rows))
+        self._rows[new] = rows
+        self._lengths[new] = lengths
+        self._hashes[new] = [hash(row.tobytes()) for row in rows]
         self._added_at[new] = 0.0 if self._ttl_ms is None else self._clock()
         self._keys[new] = keys
 
@@ -244,6 +249,7 @@ class VectorCache:
             to = slice(at, min(at + shift, count))
             of = slice(to.start + shift, to.stop + shift)
             self._rows[to] = self._rows[of]
+            self._lengths[to] = self._lengths[of]
             self._hashes[to] = self._hashes[of]
             self._added_at[to] = self._added_at[of]
         self._keys[:count] = self._keys[self._start : self._end]
@@ -255,7 +261,7 @@ class VectorCache:
         now, ttl_ms = self._clock(), self._ttl_ms
 
         def lives(row: int) -> bool:
-            return (now - self._added_at.item(row)) * 1000 <= ttl_ms
+            return (now - self._added_at.item(row)) * 1000 < ttl_ms
 
         # Doubling steps: it costs little to find that none expired, or a million.
         gone, step = self._start, 1
@@ -264,11 +270,12 @@ class VectorCache:
         rows = range(gone, min(gone + step, self._end))
         self._start = gone + bisect_left(rows, True, key=lives)
 
-    def _nearest_of_one(self, unit: _Vectors, ignore: Set[str]) -> _Found | None:
+    def _nearest_of_one(self, query: _Vectors, length: float, ignore: Set[str]) -> _Found | None:
         start = self._start
         if start == self._end:
             return None
-        products = self._rows[start : self._end].dot(unit)
+        products = self._rows[start : self._end].dot(query / np.float32(length))
+        products /= self._lengths[start : self._end]
         at = int(products.argmax())
         while ignore and self._keys[start + at] in ignore:
             products[at] = -math.inf
@@ -278,23 +285,28 @@ class VectorCache:
         top = products.item(at)
         products[at] = -math.inf
         if products.item(products.argmax()) <= top - _CLOSE:
-            exact = self._rows[start + at].astype(np.float64).dot(unit.astype(np.float64))
+            exact = self._rows[start + at].astype(np.float64).dot(query.astype(np.float64))
+            exact /= length * self._lengths.item(start + at)
             return self._keys[start + at], _within_range(exact)
         products[at] = top
         near = (products > top - _CLOSE).nonzero()[0] + start
         if ignore:
             near = near[[self._keys[one] not in ignore for one in near.tolist()]]
-        return self._decide(unit[None], np.zeros_like(near), near)[0]
+        return self._decide(query[None], np.array([length]), np.zeros_like(near), near)[0]
 
-    def _nearest_of_each(self, units: _Vectors, ignore: Set[str]) -> list[_Found | None]:
+    def _nearest_of_each(
+        self, rows: _Vectors, lengths: _Lengths, ignore: Set[str]
+    ) -> list[_Found | None]:
         """Find the nearest of each placed vector among the `max_elements` entries before it."""
-        placed, stop = len(units), self._end + len(units)
+        placed, stop = len(rows), self._end + len(rows)
+        units = rows / lengths[:, None].astype(np.float32)
         number = np.arange(placed)[:, None]
         best = np.full(placed, -math.inf, dtype=np.float32)
         parts = []
         lefts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // placed)
         for left, right in pairwise([*lefts, stop]):
             products = units @ self._rows[left:right].T
+            products /= self._lengths[left:right]
             # Each vector beyond the room has pushed one out for the next.
             out = np.arange(left, stop - self._max_elements)
             products[:, : len(out)][out < self._end + number - self._max_elements] = -math.inf
@@ -311,20 +323,23 @@ class VectorCache:
             parts.append((unit[kept], row[kept], products.ravel()[near[kept]]))
         unit, row, product = (np.concatenate(part) for part in zip(*parts, strict=True))
         still = product > best[unit] - _CLOSE
-        return self._decide(units, unit[still], row[still])
+        return self._decide(rows, lengths, unit[still], row[still])
 
-    def _decide(self, units: _Vectors, unit: _Indices, row: _Indices) -> list[_Found | None]:
-        """Choose for each of `units` among the pairs (its number, row of an entry close to it)."""
-        kept = self._distinct(unit, row, len(units))
+    def _decide(
+        self, rows: _Vectors, lengths: _Lengths, unit: _Indices, row: _Indices
+    ) -> list[_Found | None]:
+        """Choose for each of `rows` among the pairs (its number, row of an entry close to it)."""
+        kept = self._distinct(unit, row, len(rows))
         unit, row = unit[kept], row[kept]
         exact = np.empty(row.size)
         for start in range(0, row.size, _PAIRS):
             pairs = slice(start, start + _PAIRS)
-            ones, others = units[unit[pairs]], self._rows[row[pairs]]
+            ones, others = rows[unit[pairs]], self._rows[row[pairs]]
             np.einsum("ij,ij->i", ones, others, dtype=np.float64, out=exact[pairs])
-        best = np.full(len(units), -math.inf)
+        exact /= lengths[unit] * self._lengths[row]
+        best = np.full(len(rows), -math.inf)
         np.maximum.at(best, unit, exact)
-        newest = np.full(len(units), -1)
+        newest = np.full(len(rows), -1)
         equal = exact >= best[unit] - _EQUAL
         np.maximum.at(newest, unit[equal], row[equal])
         return [
@@ -340,8 +355,8 @@ class VectorCache:
         marks = self._hashes[row[newest_first]] + unit[newest_first] * _SPREAD
         return newest_first[np.unique(marks, return_index=True)[1]]
 
-    def _all_normalised(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> _Vectors:
-        """Return the vectors with length 1, shape (n, dimensions), checked."""
+    def _read_all(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> tuple[_Vectors, _Lengths]:
+        """Return vectors in float32, shape (n, dimensions), and their lengths as `_read_one`."""
         if (
             len(vectors) > 1
             and isinstance(vectors, np.ndarray)
@@ -349,18 +364,19 @@ class VectorCache:
             and vectors.shape[1:] == (self._dimensions,)
         ):
             with np.errstate(all="ignore"):
-                wide = vectors.astype(np.float64)
-                squares = (wide[:, None, :] @ wide[:, :, None])[:, 0, 0]
-                if np.all((squares > _SAFE_SQUARE_MIN) & (squares < math.inf)):
-                    return (wide / np.sqrt(squares)[:, None]).astype(np.float32)
+                rows = vectors.astype(np.float32)
+                squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+                if np.all((squares > _SMALLEST_SQUARE) & (squares < _LARGEST_SQUARE)):
+                    return rows, np.sqrt(squares)
         # One by one: it finds the faulty one, and takes care of extreme lengths.
-        units = np.empty((len(vectors), self._dimensions), dtype=np.float32)
+        rows = np.empty((len(vectors), self._dimensions), dtype=np.float32)
+        lengths = np.empty(len(vectors))
         for number, vector in enumerate(vectors):
-            units[number] = self._normalised(vector)
-        return units
+            rows[number], lengths[number] = self._read_one(vector)
+        return rows, lengths
 
-    def _normalised(self, vector: ArrayLike) -> _Vectors:
-        """Return the vector with length 1 (a zero vector as it is), checked."""
+    def _read_one(self, vector: ArrayLike) -> tuple[_Vectors, float]:
+        """Return a vector in float32, and its length; of zeros infinity: like nothing."""
         try:
             given: NDArray[Any] = np.asarray(vector)
         except Exception as error:
@@ -378,16 +394,15 @@ class VectorCache:
         with np.errstate(all="ignore"):
             wide = given.astype(np.float64)
             square = float(wide.dot(wide))
-            if not _SAFE_SQUARE_MIN < square < math.inf:
+            if not _SMALLEST_SQUARE < square < _LARGEST_SQUARE:
                 peak = float(np.abs(wide).max())
                 if not math.isfinite(peak):
                     raise VectorError("the vector holds values that are not finite (NaN, infinity)")
-                if peak == 0.0:
-                    return wide.astype(np.float32)
-                wide /= peak
-                square = float(wide.dot(wide))
-            wide *= 1.0 / math.sqrt(square)
-            return wide.astype(np.float32)
+                wide = np.ldexp(wide, -math.frexp(peak)[1])
+            row = wide.astype(np.float32)
+            wide = row.astype(np.float64)  # what is left of more digits
+            square = float(wide.dot(wide))
+        return row, math.sqrt(square) or math.inf
 
 
 def _within_range(similarity: float) -> float:

@@ -6,6 +6,7 @@ whoever holds `sending` changes it, so that one sender at a time works on a stor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Contribution:
     """One trace on its way to a registry.
 
     Args:
-        trace_id: `kp:trace:<uuid>`.
+        trace_id: The trace's id, as `StoredRun` has it.
         registry: URL of the registry it is meant for.
         state: `pending`, `sent`, `dead` (the registry will never take it) or `withdrawn`.
         queued_at: When it entered the outbox, in UTC.
@@ -67,6 +68,20 @@ class Contribution:
         if self.withdraw_asked and self.state in ("pending", "sent"):
             return "to withdraw"
         return "to replace" if self.state == "pending" and self.registry_id else self.state
+
+    @property
+    def unit_id(self) -> str:
+        """What the registry knows it by: the registry's own id, once sent; else the trace's id.
+
+        Where the two differ, that is the one in the body and not the store's `trace_id`.
+        """
+        if self.registry_id is not None:
+            return self.registry_id
+        try:
+            in_body = json.loads(self.body or "")["id"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return self.trace_id
+        return in_body if isinstance(in_body, str) else self.trace_id
 
     @property
     def idempotency_key(self) -> str:
@@ -152,7 +167,7 @@ class Outbox:
         """Return the contribution that `id` means, or None.
 
         Args:
-            id: A trace id, the registry's id, or the first characters of a trace's UUID.
+            id: A trace id, the registry's id, or the first characters of a trace id.
 
         Raises:
             StoreError: More than one is meant; the message lists them.

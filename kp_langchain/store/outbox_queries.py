@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.store.outbox import fresh_text
-from kp_langchain.store.queries import begins, exactly_or_beginning
-from kp_langchain.store.rows import clean_json, clean_text
+from kp_langchain.store.queries import begins, possible_ids
+from kp_langchain.store.rows import clean_json, clean_text, trace_key
 from kp_langchain.store.tables import outbox, registries
 
 _MATCHES_SHOWN = 10
@@ -46,14 +46,16 @@ def entries(
 
 def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
     """Return up to ten contributions that `wanted` may mean, with bodies: exact ids first."""
-    uuid, prefix = exactly_or_beginning(wanted)
     select = sa.select(outbox).order_by(_c.queued_at.desc()).limit(_MATCHES_SHOWN)
-    exact = sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.registry_id == clean_text(wanted.strip()))
-    found = _dicts(connection.execute(select.where(exact)))
-    if not found and prefix:
-        begin = begins(_c.trace_id, f"kp:trace:{uuid}")
-        found = _dicts(connection.execute(select.where(begin)))
-    return found
+    ids = possible_ids(wanted)
+    of_registry = _c.registry_id == clean_text(wanted.strip())
+    exactly = [sa.or_(_c.trace_id == trace_key(one), of_registry) for one in ids]
+    beginning = [begins(_c.trace_id, clean_text(one)) for one in ids]
+    for condition in (*exactly, *beginning):
+        found = _dicts(connection.execute(select.where(condition)))
+        if found:
+            return found
+    return []
 
 
 def _to_be_withdrawn() -> sa.ColumnElement[bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,11 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from kp_langchain.store.rows import clean_name, clean_text
+from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.store.rows import clean_name, clean_text, trace_key
 from kp_langchain.store.tables import run_tags, runs
 
-_UUID_PREFIX = re.compile(r"[0-9a-f-]{1,36}")
 _MATCHES_SHOWN = 10
+_LAST_CHARACTER = "\U0010ffff"
+_FIRST_SURROGATE, _BEHIND_SURROGATES = 0xD800, 0xE000  # no text of a database holds them
 _c, _t = runs.c, run_tags.c
 _TAG = sa.insert(run_tags)
 _UNTAG = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("untagged"))
@@ -165,14 +166,17 @@ def find_to_judge(connection: sa.Connection, wanted: str) -> list[dict[str, Any]
 
 def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
     """Return up to ten runs that `wanted` may mean: exact ids first, else ids that begin so."""
-    uuid, prefix = exactly_or_beginning(wanted)
     select = _select_listed().order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
-    exact = select.where(sa.or_(_c.trace_id == f"kp:trace:{uuid}", _c.run_id == uuid))
-    found = connection.execute(exact).all()
-    if not found and prefix:
-        begin = sa.or_(begins(_c.trace_id, f"kp:trace:{uuid}"), begins(_c.run_id, uuid))
-        found = connection.execute(select.where(begin)).all()
-    return [dict(row._mapping) for row in found]  # noqa: SLF001
+    ids = possible_ids(wanted)
+    run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
+    of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
+    exactly = [sa.or_(_c.trace_id == trace_key(one), of_run[0]) for one in ids]
+    beginning = [sa.or_(begins(_c.trace_id, clean_text(one)), of_run[1]) for one in ids]
+    for condition in (*exactly, *beginning):
+        found = connection.execute(select.where(condition)).all()
+        if found:
+            return [dict(row._mapping) for row in found]  # noqa: SLF001
+    return []
 
 
 def page_of_bodies(
@@ -201,14 +205,26 @@ def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
     return [column.desc() for column in columns] if newest_first else columns
 
 
-def exactly_or_beginning(wanted: str) -> tuple[str, bool]:
-    """Return `wanted` without what every trace id begins with, and whether a UUID may begin so."""
-    uuid = clean_name(wanted.strip().lower().removeprefix("kp:trace:"))
-    return uuid, _UUID_PREFIX.fullmatch(uuid) is not None
+def possible_ids(wanted: str) -> list[str]:
+    """Return the trace ids that `wanted` may be, or begin, the likeliest first.
+
+    They are `wanted` as it stands, without blanks around it, and in small letters, as UUIDs are.
+    """
+    stripped = wanted.strip()
+    texts = dict.fromkeys((wanted, stripped, stripped.lower()))
+    ids = [
+        text if text.startswith(TRACE_ID_PREFIX) else f"{TRACE_ID_PREFIX}{text}" for text in texts
+    ]
+    return [one for one in ids if one != TRACE_ID_PREFIX]
 
 
 def begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
     """Return the condition that `column` begins with `prefix`."""
     # As a range, which an index answers; LIKE would read the whole table.
-    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    return sa.and_(column >= prefix, column < after)
+    at_least = column >= prefix
+    stem = prefix.rstrip(_LAST_CHARACTER)
+    if not stem:
+        return at_least
+    last = ord(stem[-1]) + 1
+    after = chr(_BEHIND_SURROGATES if last == _FIRST_SURROGATE else last)
+    return sa.and_(at_least, column < stem[:-1] + after)

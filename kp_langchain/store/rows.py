@@ -7,6 +7,7 @@ import math
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -30,6 +31,8 @@ _LONGEST_TEXT_CHARS = 1_000_000
 # What the text of a larger body is cut to, text by text.
 _LONGEST_TEXT_IN_LARGE_BODY_CHARS = 10_000
 _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
+_LONGEST_ID_CHARS = 150  # beside a name in one index
+_BEGINNING_OF_LONGER_ID_CHARS = 85  # 64 more are its hash
 _DEEPEST = 200
 _MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
@@ -42,6 +45,19 @@ def clean_text(text: str) -> str:
 def clean_name(text: str) -> str:
     """Return what an indexed column takes: `clean_text` of at most 500 characters."""
     return clean_text(text[:_LONGEST_NAME_CHARS])
+
+
+def trace_key(trace_id: str) -> str:
+    """Return what the columns `trace_id` hold for a trace: its id.
+
+    One that is longer than 150 characters, or that no database takes, is cut or cleaned and ends in
+    its hash, so that no two become one.
+    """
+    key = clean_text(trace_id[:_LONGEST_ID_CHARS])
+    if key == trace_id:
+        return key
+    digest = sha256(trace_id.encode(errors="surrogatepass")).hexdigest()
+    return f"{key[:_BEGINNING_OF_LONGER_ID_CHARS]}~{digest}"
 
 
 def clean_json(value: Any, *, longest_text: int | None = None) -> Any:
@@ -131,9 +147,10 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
     trace, breakdown = scored.trace, scored.breakdown
     metadata = trace.metadata
     figures = json_text(breakdown.to_dict())
-    body = _body(trace) if scored.keep_body else None
+    # A trace without steps is no knowledge unit, and only what bypassed the model can be one.
+    body = _body(trace) if scored.keep_body and trace.steps else None
     row = {
-        "trace_id": trace.id.lower(),
+        "trace_id": trace_key(trace.id),
         "run_id": clean_name(str(scored.run_id).lower()),
         "created_at": metadata.created_at,
         "domain": clean_name(metadata.task_domain),

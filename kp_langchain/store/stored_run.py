@@ -36,7 +36,8 @@ class StoredRun:
     """One scored run as the store has it.
 
     Args:
-        trace_id: `kp:trace:<uuid>`.
+        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. What no database takes of
+            another's is replaced, and one of more than 150 characters cut; it then ends in a hash.
         run_id: LangChain's id of the root run.
         created_at: When the run began, in UTC.
         domain: The run's domain.

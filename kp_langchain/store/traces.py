@@ -24,7 +24,7 @@ from kp_langchain.store.location import Location, locate
 from kp_langchain.store.models import Models
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
-from kp_langchain.store.rows import contribution_of, row_of
+from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import Rescored, Verdict, log_rescored, redacted, rescore, unknown
@@ -176,7 +176,7 @@ class TraceStore:
         """Return the run that `id` means, or None.
 
         Args:
-            id: A trace id, a run id, or the first characters of either's UUID.
+            id: A trace id, a run id, or the first characters of either.
 
         Raises:
             UnknownRunError: More than one run is meant; the message lists them.
@@ -208,7 +208,7 @@ class TraceStore:
         that changes anything gives a log record `kp.trace_rescored`.
 
         Args:
-            id: A trace id, a run id, or the first characters of either's UUID. The id of a run that
+            id: A trace id, a run id, or the first characters of either. The id of a run that
                 several handlers recorded means all its traces.
             success: Whether it reached its goal.
             confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
@@ -244,10 +244,14 @@ class TraceStore:
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return what was said of a run, the oldest first; `trace_id` is its trace's whole id."""
-        from kp_langchain.store import verdict_queries
+        from kp_langchain.store import queries, verdict_queries
 
         with self._reading() as connection:
-            found = verdict_queries.of_trace(connection, trace_id.strip().lower())
+            of_each = (
+                verdict_queries.of_trace(connection, trace_key(one))
+                for one in queries.possible_ids(trace_id)
+            )
+            found: list[dict[str, Any]] = next(filter(None, of_each), [])
         return [Verdict(**row) for row in found]
 
     def runs(

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.store.rows import clean_name, clean_text, json_text
+from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
 
 if TYPE_CHECKING:
     from kp_langchain.store.traces import TraceStore
@@ -54,7 +54,7 @@ class Unscored:
         now, owner = datetime.now(UTC), this_process()
         rows = [
             {
-                "trace_id": trace_id.lower(),
+                "trace_id": trace_key(trace_id),
                 "run_id": clean_name(run_id),
                 "queued_at": now,
                 "owner": owner,

@@ -87,7 +87,7 @@ class Rescored:
     """What a verdict changed of one run.
 
     Args:
-        trace_id: `kp:trace:<uuid>`.
+        trace_id: The trace's id, as `StoredRun` has it.
         run_id: LangChain's id of the root run.
         domain: The run's domain.
         threshold: What its score is held against, 0 to 1.

@@ -107,7 +107,8 @@ def one(model: str, folder: str) -> dict[str, Any]:
         embedder = make(folder) if name.startswith("Fast") else make()
     scorer = scoring.Scorer(embedder=embedder)
     texts = {"metadata": {"task_domain": "x", "success": True}, "task": {"objective": "pay " * 70},
-             "steps": [], "outcome": {"result_summary": "r", "confidence": 0.5}}  # fmt: skip
+             "steps": [{"step_id": 0, "type": "thought"}],
+             "outcome": {"result_summary": "r", "confidence": 0.5}}  # fmt: skip
     trace = ReasoningTrace.model_validate(texts)
     load = scorer.load if name else lambda: time.sleep(1)
     lags_ms, loaded_s = asyncio.run(_ticking(load))

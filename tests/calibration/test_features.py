@@ -25,7 +25,7 @@ STEPS = st.fixed_dictionaries(
         "input": st.dictionaries(
             st.text(max_size=3), TEXTS | st.integers() | st.none(), max_size=3
         ),
-        "attempts": st.integers(1, 5),
+        "attempts": st.integers(1, 5) | st.sampled_from(["3", None, [], -1, 10**400]),
     },
 )
 
@@ -37,7 +37,9 @@ def trace_of(
         {
             "metadata": {"task_domain": "travel", "success": True},
             "task": {"objective": objective},
-            "steps": [{"step_id": at, **step} for at, step in enumerate(steps)],
+            "steps": [
+                {"step_id": at, **step} for at, step in enumerate(steps or ({"type": "thought"},))
+            ],
             "outcome": {"result_summary": answer, "confidence": 0.8},
         }
     )

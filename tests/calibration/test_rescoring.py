@@ -49,7 +49,7 @@ def labelled_run(trace: ReasoningTrace, breakdown: ScoreBreakdown, looked: bool)
 
 
 @given(
-    st.lists(STEPS, max_size=12),
+    st.lists(STEPS, min_size=1, max_size=12),
     st.booleans(),
     st.floats(0, 1),
     st.booleans(),

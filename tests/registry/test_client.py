@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -95,7 +96,7 @@ def test_what_was_given_is_found_and_withdrawn() -> None:
         assert (again.verdict, again.status) == ("done", 404)
 
 
-@pytest.mark.parametrize("odd", ["", ".", "..", "\ud800", "a\nb"])
+@pytest.mark.parametrize("odd", ["", ".", "..", "\ud800", "kp:trace:\udfff"])
 def test_ids_that_no_unit_has_are_not_asked_for(odd: str) -> None:
     with LoopbackRegistry() as there:
         here = Registry(there.url, api_key=KEY)
@@ -111,6 +112,16 @@ def test_ids_stay_within_their_place() -> None:
         assert there.requests[0][1] == (
             "/v1/knowledge/..%2Fauth%2Fregister%3Fx%3D1%23y%252e%20%C3%A9"
         )
+
+
+def test_an_id_of_any_characters_is_one_segment_of_the_path() -> None:
+    odd = "kp:trace:a/b?c#d%2e\n\x00\u202e HTTP/1.1\r\nX: y"
+    with LoopbackRegistry() as there:
+        Registry(there.url, api_key=KEY).find(odd)
+        method, path, *_ = there.requests[0]
+    assert (method, unquote(path)) == ("GET", f"/v1/knowledge/{odd}")
+    assert path.startswith("/v1/knowledge/kp:trace:a%2Fb%3Fc%23d%252e%0A%00")
+    assert path.isascii()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -304,6 +305,27 @@ def test_what_is_private_is_not_sent_even_if_it_is_in_the_outbox(store, field, c
         left = store.outbox.get(private)
         assert (left.state, left.attempts) == ("dead", 0)
         assert left.reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    "trace_id", ["kp:trace:Finance Demo/1?", "kp:trace:A\n\x00B", "kp:trace:" + "long " * 200]
+)
+def test_what_may_have_arrived_is_asked_for_by_the_id_it_was_sent_with(store, trace_id):
+    with LoopbackRegistry(
+        keys={KEY}, misbehave=lambda number, *_: "reset_after" if number == 0 else None
+    ) as server:
+        registry, clock = to(server), Clock()
+        run = passed()
+        run.trace.id = trace_id
+        store.add(run, registry=registry.url)
+        sender = Sender(store, registry, clock=clock)
+        for _ in range(4):
+            clock.skip(sender, sender._send_due() or 0.0)
+        sent = trace_id.replace("\x00", "\ufffd")
+        assert set(server.units) == {sent}
+        assert store.outbox.get(trace_id).state == "sent"
+        assert [request[0] for request in server.requests] == ["POST", "GET"]
+        assert unquote(server.requests[1][1]) == f"/v1/knowledge/{sent}"
 
 
 def test_what_is_meant_for_another_registry_stays(store):

@@ -34,7 +34,7 @@ class Model:
         return [
             entry
             for entry in self.entries
-            if self.ttl_ms is None or (self.clock.now - entry[0]) * 1000 <= self.ttl_ms
+            if self.ttl_ms is None or (self.clock.now - entry[0]) * 1000 < self.ttl_ms
         ]
 
     def add(self, vector, key):
@@ -64,7 +64,7 @@ actions = st.lists(
 
 
 @settings(deadline=None)
-@given(st.integers(1, 6), st.sampled_from([None, 250.0, 1000.0]), actions, st.integers(0, 9))
+@given(st.integers(1, 6), st.sampled_from([None, 0, 250.0, 1000.0]), actions, st.integers(0, 9))
 def test_behaves_like_a_plain_list(max_elements, ttl_ms, steps, ignored):
     clock = Clock()
     cache = VectorCache(max_elements, 3, ttl_ms, clock=clock)
@@ -134,10 +134,11 @@ def test_what_expired_is_found_among_many(passed_s):
         cache.add([1, 0], key=str(number))
         clock.now += 0.125
     clock.now += passed_s
-    oldest_s = 50.0 - passed_s
-    assert cache.size == max(0, int(oldest_s / 0.125))
+    # At exactly 50 s one has expired.
+    living = max(0, math.ceil((50.0 - passed_s) / 0.125) - 1)
+    assert cache.size == living
     cache.add([0, 1])
-    assert cache.size == max(0, int(oldest_s / 0.125)) + 1
+    assert cache.size == living + 1
 
 
 def test_a_few_entries_that_keep_expiring():
@@ -165,15 +166,53 @@ def test_a_few_entries_that_keep_expiring():
     assert cache.max_cosine_similarity(np.eye(4)[1]) == 0.0
 
 
-def test_ttl_counts_up_to_and_including_the_limit():
+def test_at_exactly_its_age_an_entry_has_expired():
     clock = Clock()
     cache = VectorCache(dimensions=2, ttl_ms=500, clock=clock)
     cache.add([1, 0], key="a")
-    clock.now += 0.5
+    clock.now += 0.5 - 2**-20
     assert cache.size == 1
-    clock.now += 0.25
+    clock.now += 2**-20
     assert cache.size == 0
+    assert cache.nearest([1, 0]) is None
     assert cache.max_cosine_similarity([1, 0]) == 0.0
+
+
+@pytest.mark.parametrize("ttl_ms", [0, 0.0, -0.0])
+def test_a_ttl_of_nothing_keeps_nothing(ttl_ms):
+    clock = Clock()
+    cache = VectorCache(dimensions=2, ttl_ms=ttl_ms, clock=clock)
+    cache.add([1, 0], key="a")
+    assert cache.size == 0
+    assert cache.nearest([1, 0]) is None
+    assert cache.nearest_then_add(np.ones((300, 2)), ["b"] * 300) == [None] * 300
+    assert cache.size == 0
+
+
+real_vectors = st.integers(0, 2**32 - 1).map(
+    lambda seed: np.random.default_rng(seed).standard_normal((40, 24)).astype(np.float32)
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    real_vectors,
+    st.sampled_from([1.0, 0.1, 3.7, 1e-3, 1e6, 1e-30, 1e30]),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([0.0, 1.0, 1e-4, 1e-8]),
+)
+def test_similarity_is_what_float64_gives(vectors, scale, dtype, apart):
+    """Of vectors in float32, whatever their length and however alike they are."""
+    given_vectors = (vectors * np.float32(scale)).astype(dtype)
+    given_vectors[1::2] = given_vectors[0] + given_vectors[1::2] * dtype(apart)
+    kept = given_vectors.astype(np.float32).astype(np.float64)
+    single, many = VectorCache(dimensions=24), VectorCache(dimensions=24)
+    found = many.nearest_then_add(given_vectors, [None] * 40)
+    for number, vector in enumerate(given_vectors):
+        highest = max((cosine(one, kept[number]) for one in kept[:number]), default=0.0)
+        assert single.max_cosine_similarity(vector) == pytest.approx(highest, abs=1e-12)
+        assert (found[number] or (None, 0.0))[1] == pytest.approx(highest, abs=1e-12)
+        single.add(vector)
 
 
 @pytest.mark.parametrize("scale", [1e-323, 1e-310, 1e-161, 1e-30, 1e30, 1e200, 1.7e308])
@@ -257,7 +296,7 @@ def test_sizes_are_checked(name, bad):
         VectorCache(**{name: bad})
 
 
-@pytest.mark.parametrize("bad", [0, -1, math.inf, math.nan, True, "3"])
+@pytest.mark.parametrize("bad", [-1, -1e-9, math.inf, math.nan, True, "3"])
 def test_ttl_is_checked(bad):
     with pytest.raises(ValueError, match="ttl_ms"):
         VectorCache(ttl_ms=bad)

@@ -62,4 +62,4 @@ def test_sequence_with_embeddings():
     assert len(lines) == len(rows) == 50
     scorer = Scorer(embedder=RowByRow(rows))
     for line in lines:
-        assert scorer.evaluate(line["trace"]).total == pytest.approx(line["score"], abs=1e-6)
+        assert scorer.evaluate(line["trace"]).total == pytest.approx(line["score"], abs=1e-9)

@@ -291,6 +291,7 @@ steps = st.lists(
             "tool": st.fixed_dictionaries({"name": st.text(min_size=1, max_size=3)}),
         },
     ),
+    min_size=1,
     max_size=12,
 )
 traces = st.fixed_dictionaries(
