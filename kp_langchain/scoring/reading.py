@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.breakdown import (
+    REPEAT,
     UNKNOWN_SOURCE,
     Dimension,
     Nearest,
@@ -99,6 +100,8 @@ class Reading:
             weights.novelty,
             "neutral, nothing to compare with"
             if nearest is None
+            else "exact repeat of a remembered trace"
+            if comparison.source == REPEAT
             else f"similarity {nearest.similarity:.3f} to the {comparison.source}",
         )
         tool_diversity = _dimension(

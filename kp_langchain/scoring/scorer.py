@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain.errors import ConfigError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
@@ -18,6 +18,7 @@ from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
 from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
 from kp_langchain.scoring.embedding import Embedding, embeddings, failed, is_ready, not_installed
 from kp_langchain.scoring.reading import Comparison, Reading
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory, fingerprint
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
 _LONGEST_BUDGET_MS = 24 * 3600 * 1000.0
+_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 _WAITING_SHARE = 0.8  # of the budget; the rest of an evaluation takes time, too
 
 
@@ -37,7 +39,8 @@ class Scorer:
 
     Scoring and remembering are two operations: `score` changes nothing, `remember` adds the
     trace's embedding to the memory, `evaluate` does both and embeds once. All may be called from
-    any thread; two evaluations of the same text at the same time do not both find it new.
+    any thread; two evaluations of the same text at the same time do not both find it new. An exact
+    repeat of a remembered text has novelty 0, with an embedder or without, whatever its language.
 
     What the embedder does wrong never reaches the caller: novelty is then 0.5, the breakdown says
     why, and the logger `kp_langchain` gets one warning per process and kind of failure. The
@@ -92,6 +95,8 @@ class Scorer:
         self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
         self._cache = cache
         self._cache_is_given = cache is not None
+        self._repeats = RepeatMemory() if cache is None else cache.repeats
+        self._comparing = Undisturbed()  # vectors and repeats: one act
         self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
@@ -100,14 +105,13 @@ class Scorer:
 
     @property
     def max_remembered(self) -> int:
-        """How many traces it remembers at most; 0 without an embedder."""
-        if self._embedder is None:
-            return 0
-        if self._cache is not None:
-            return self._cache.max_elements
-        from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
+        """How many traces it remembers at most."""
+        return DEFAULT_MAX_ELEMENTS if self._cache is None else self._cache.max_elements
 
-        return DEFAULT_MAX_ELEMENTS
+    @property
+    def has_embedder(self) -> bool:
+        """Whether it compares texts by their meaning, and not only finds exact repeats."""
+        return self._embedder is not None
 
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation waits for it or has to do without it.
@@ -163,11 +167,11 @@ class Scorer:
         return self._assess(trace, weights, ignore, remember=False)
 
     def remember(self, trace: TraceLike) -> None:
-        """Add the trace's embedding to the memory, under the trace's id.
+        """Add the trace's embedding and the hash of its text to the memory, under the trace's id.
 
-        Without a working embedder there is nothing to remember, nor of a text that its model
-        cannot read. A model that is still loading is
-        not waited for beyond the latency budget; the embedding is then added later.
+        Without a working embedder, and of a text that its model cannot read, the hash alone is
+        added: an exact repeat has novelty 0 all the same. A model that is still loading is not
+        waited for beyond the latency budget; the embedding is then added later.
 
         Raises:
             pydantic.ValidationError: The mapping is no valid trace; the message names the field.
@@ -175,7 +179,9 @@ class Scorer:
         """
         trace = ReasoningTrace.model_validate(trace)
         embedding = self._embed(trace, self._until(time.perf_counter()), remember=True)
-        self._add(embedding, trace.id)
+        with self._comparing:
+            self._add(embedding, trace.id)
+            self._repeats.add(_fingerprint(trace), trace.id)
 
     def evaluate(
         self,
@@ -268,10 +274,13 @@ class Scorer:
         embedding = self._embed(trace, until, remember=remember)
         if remember:
             return self._compare_and_add([trace], [embedding], ignore)[0]
-        if embedding.vector is None:
-            return _compared(embedding, None)
-        cache = self._prepare_cache(len(embedding.vector))
-        return _compared(embedding, cache.nearest(embedding.vector, ignore=ignore))
+        nearest = None
+        with self._comparing:
+            if embedding.vector is not None:
+                cache = self._prepare_cache(len(embedding.vector))
+                nearest = cache.nearest(embedding.vector, ignore=ignore)
+            repeated = self._repeats.find(_fingerprint(trace), ignore=ignore)
+        return _compared(embedding, nearest, repeated)
 
     def _compare_all(self, traces: Sequence[ReasoningTrace], ignore: Set[str]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
@@ -286,13 +295,22 @@ class Scorer:
         """Compare each trace with what is remembered, then remember it; both are one act."""
         found: Iterator[tuple[str | None, float] | None] = iter(())
         vectors = [one.vector for one in made if one.vector is not None]
-        if vectors:
-            import numpy as np
+        fingerprints = [_fingerprint(trace) for trace in traces]
+        with self._comparing:
+            if vectors:
+                import numpy as np
 
-            ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
-            cache = self._prepare_cache(len(vectors[0]))
-            found = iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
-        return [_compared(one, None if one.problem else next(found)) for one in made]
+                ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
+                cache = self._prepare_cache(len(vectors[0]))
+                found = iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
+            repeated = [
+                self._repeats.find_then_add(text, trace.id, ignore=ignore)
+                for text, trace in zip(fingerprints, traces, strict=True)
+            ]
+        return [
+            _compared(one, None if one.problem else next(found), repeat)
+            for one, repeat in zip(made, repeated, strict=True)
+        ]
 
     def _embed(self, trace: ReasoningTrace, until: float | None, *, remember: bool) -> Embedding:
         """Embed a trace.
@@ -391,7 +409,17 @@ def default_scorer() -> Scorer:
         return _default_scorer
 
 
-def _compared(embedding: Embedding, found: tuple[str | None, float] | None) -> Comparison:
+def _fingerprint(trace: ReasoningTrace) -> bytes:
+    return fingerprint(dimensions.embedded_text(trace))
+
+
+def _compared(
+    embedding: Embedding, found: tuple[str | None, float] | None, repeated: Nearest | None
+) -> Comparison:
+    if repeated is not None:
+        known = found is not None and found[1] > _SAME
+        source = parts.NEAREST if known else parts.REPEAT
+        return Comparison(repeated, source, embedding.unreadable_share)
     if embedding.problem:
         return Comparison(None, embedding.problem, embedding.unreadable_share)
     if found is None:
