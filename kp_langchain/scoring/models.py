@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain.errors import EmbedderError, MissingExtraError
 from kp_langchain.scoring.embedders import checked, prepared
+from kp_langchain.scoring.window import both_ends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +135,7 @@ class LocalModel:
         """
         from kp_langchain.scoring.legibility import SAMPLE_CHARS
 
-        if text[:SAMPLE_CHARS].isascii():
+        if both_ends(text, SAMPLE_CHARS).isascii():
             return 0.0
         (clean,) = prepared([text])
         with self._model() as loaded:

@@ -35,7 +35,7 @@ class RepeatMemory:
     forked child.
 
     Args:
-        max_elements: How many it holds; 1,000 take about 0.5 MB.
+        max_elements: How many it holds; 1,000 take about 0.6 MB.
         ttl_ms: Milliseconds after which one no longer counts; None keeps them until they are pushed
             out.
         clock: Seconds that never run backwards.

@@ -85,8 +85,15 @@ def test_any_text_has_a_share(model, text):
     share = model.unreadable_share(text)
     assert share is not None
     assert 0 <= share <= 1
-    if text[:1024].isascii():
+    if text.isascii():
         assert share == 0
+
+
+def test_both_ends_of_a_text_are_looked_at(model):
+    long = "You are an expert in using functions. " * 100
+    assert model.unreadable_share(f"{long}{CHINESE * 8}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{CHINESE * 8}{long}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{long}{CHINESE}{long}") == 0
 
 
 def test_ascii_is_asked_without_loading_the_model(fresh):
