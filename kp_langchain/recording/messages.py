@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import deque
 from collections.abc import (
     Callable,
     Iterable,
@@ -46,7 +47,8 @@ _FIELDS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
 _WRITES_ALL = (BaseException.__str__, KeyError.__str__)  # whatever the exception was given
 _BYTES = (bytes, bytearray, memoryview)
-_NOTE = re.compile(r"\.\.\. \[(\d+) more characters\]\Z")
+_LEFT_OUT = "characters left out] ..."
+_MARK = re.compile(r"\.\.\. \[(\d{1,15}) " + re.escape(_LEFT_OUT))
 MAX_DEPTH = 8
 _KEY_CHARS = 200
 _NUMBER_CHARS = 8  # what a number, a truth value or nothing counts for
@@ -82,20 +84,60 @@ def contained(
     return decorate
 
 
-def clip(text: str, limit: int) -> str:
-    """Return `text`, cut to `limit` characters; a cut text says how much is missing.
+def clip(text: str, limit: int, *, margin: int = 0) -> str:
+    """Return `text`, cut to `limit` characters: both ends stay, a mark between counts the rest.
 
-    A text of a kind of its own becomes a plain one.
+    A task may be stated at the end of a long prompt, and a long output's last lines often say how
+    it went. A text that was cut before is cut at the same place. A text of a kind of its own
+    becomes a plain one.
+
+    Args:
+        text: The text.
+        limit: Characters to keep, the mark included; where it has no room, the mark alone is kept.
+        margin: Characters to leave out on each side of an earlier cut, also where the text is
+            within the limit: what the cut made of a secret may stand there.
     """
     if type(text) is not str:
         text = str.__str__(text)
-    if len(text) <= limit:
+    if len(text) <= limit and not margin:
         return text
-    missing = len(text) - limit
-    if (earlier := _NOTE.search(text, len(text) - 50)) is not None:  # it was cut before
-        missing += int(earlier[1]) - len(earlier[0])
-    note = f"... [{missing} more characters]"
-    return text[: max(0, limit - len(note))] + note
+    size, middle = len(text), len(text) // 2
+    marks = _marks(text, limit + margin)
+    start = stop = middle
+    if marks:  # the one of our own cut is the nearest to the middle, if the text has several
+        mark = min(marks, key=lambda one: abs(one.start() + one.end() - size))
+        start, stop = max(0, mark.start() - margin), min(size, mark.end() + margin)
+    elif size <= limit:
+        return text
+    head, tail, note = 0, 0, ""
+    for _ in range(3):  # the longer the mark, the more it has to count
+        room = max(0, limit - len(note))
+        head = min(start, max(room - room // 2, room - (size - stop)))
+        tail = min(size - stop, room - head)
+        inside = (one for one in marks if head <= one.start() and one.end() <= size - tail)
+        note = _mark(size - head - tail + sum(map(_more_than_shown, inside)))
+    return f"{text[:head]}{note}{text[size - tail :]}"
+
+
+def _mark(left_out: int) -> str:
+    return f"... [{left_out} {_LEFT_OUT}"
+
+
+def _more_than_shown(mark: re.Match[str]) -> int:
+    return int(mark[1]) - len(mark[0])
+
+
+def _whole_size(text: str) -> int:
+    """How long a text was before it was cut."""
+    return len(text) + sum(map(_more_than_shown, _MARK.finditer(text)))
+
+
+def _marks(text: str, reach: int) -> list[re.Match[str]]:
+    """The marks of earlier cuts, no further than `reach` characters from the middle."""
+    start, stop = max(0, len(text) // 2 - reach - 50), len(text) // 2 + reach + 50
+    if text.find(_LEFT_OUT, start, stop) < 0:  # a hundred times as fast
+        return []
+    return list(_MARK.finditer(text, start, stop))
 
 
 def clean(text: str) -> str:
@@ -357,15 +399,22 @@ def _json(shape: object) -> str:
 
 
 def _joined(texts: Iterator[str], limit: int, separator: str = "\n\n") -> str:
-    parts: list[str] = []
-    room = max(limit, 1)  # of the first text it is told at least that it was there
-    for text in texts:
-        if text:
-            parts.append(text)
+    """Join texts of at most `limit` characters each, and cut the whole to `limit`."""
+    first: list[str] = []
+    last: deque[str] = deque()
+    room, behind, left_out = max(limit, 1), 0, 0
+    for text in filter(None, texts):
+        if room > 0:
+            first.append(text)
             room -= len(text)
-        if room <= 0:
-            break
-    return clip(separator.join(parts), limit)
+            continue
+        last.append(text)
+        behind += len(text)
+        while behind - len(last[0]) > limit:
+            behind -= len(last[0])
+            left_out += len(separator) + _whole_size(last.popleft())
+    between = [_mark(left_out - len(separator))] if left_out else []
+    return clip(separator.join([*first, *between, *last]), limit)
 
 
 def is_message(value: object) -> bool:
@@ -498,7 +547,7 @@ def content_text(content: object, limit: int) -> str:
     if not isinstance(content, Sequence):
         return ""
     return _joined(
-        (_block_text(block)[: limit + 1] for block in islice(content, MAX_ITEMS)),
+        (clip(_block_text(block), limit) for block in islice(content, MAX_ITEMS)),
         limit,
         separator="\n",
     )

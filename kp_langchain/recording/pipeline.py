@@ -338,7 +338,7 @@ class Pipeline:
         return replace(verdict, note=self._redacted_note(verdict.note, "aggregated"))
 
     def _redacted_note(self, note: str, level: str) -> str:
-        redaction = Redactor(self.tally, NOTE_CHARS, rules=self.rules, hook=self.redactor)
+        redaction = Redactor(self.tally, NOTE_CHARS // 2, rules=self.rules, hook=self.redactor)
         if self.redactor is None:
             return redaction.text(note, level)
         try:

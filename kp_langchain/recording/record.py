@@ -25,8 +25,7 @@ Ending = Literal["finished", "failed", "cancelled", "paused"]
 
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
-MARGIN_CHARS = 2048
-"""Begins the key of a call that was refused before it started, until it is known which it is."""
+MARGIN_CHARS = 2048  # on each side of a cut
 NAME_CHARS = 200
 _LONG_ID_CHARS = 10_000
 _SHORT_BITS = 512
@@ -38,7 +37,7 @@ class Bounds:
 
     Args:
         text_chars: Characters of one step's text, and of one step's input. While it is recorded,
-            `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses the bound.
+            twice `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses a cut.
         run_chars: Characters of all texts of one run's steps; the texts of further steps are left
             out and counted. The task and the answer are kept besides, each within `text_chars`.
         steps: Steps of one run; what lies between the first and the last half is dropped.
@@ -202,7 +201,7 @@ class RunRecord:
 
         Done on the worker: writing them out would take the agent's time.
         """
-        limit = self.recorder.bounds.text_chars + MARGIN_CHARS
+        limit = self.recorder.bounds.text_chars + 2 * MARGIN_CHARS
         if self.answer is not None:
             self.answer = written(self.answer, limit)
         for _, call in self.timeline():

@@ -91,7 +91,7 @@ class Recorder(RunTree):
     ) -> None:
         super().__init__(bounds, lambda start: RunRecord(self, start), ambient)
         self.scope = scope
-        self._text_chars = bounds.text_chars + MARGIN_CHARS
+        self._text_chars = bounds.text_chars + 2 * MARGIN_CHARS
         self._keep_output = keep_output
         self._told_objective = objective_of
         self._deliver = deliver
@@ -147,7 +147,7 @@ class Recorder(RunTree):
         else:
             kept = read(value, 0)
             root.dropped_texts += bool(kept)
-        root.room_chars -= text_size(kept)
+        root.room_chars -= min(text_size(kept), self._text_chars - 2 * MARGIN_CHARS)
         return kept
 
     def _finish_root(self, root: RunRecord, output: object) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
 from kp_langchain.recording.messages import clean, clip, plain
+from kp_langchain.recording.record import MARGIN_CHARS
 from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def cleaned(value: Any) -> Any:
 class Redactor:
     """Redacts one run and cuts its texts to their bound; what cannot be redacted is dropped.
 
-    The recorder leaves a margin beyond the bound, so that a secret which crosses it is seen whole.
+    The recorder leaves a margin beyond the bound on both sides of a cut, so that a secret which
+    crosses it is seen whole. The margin is always taken off: what redaction makes shorter may fit
+    the bound with a piece of a secret beside the cut.
     """
 
     def __init__(
@@ -83,7 +86,8 @@ class Redactor:
         """Redact a text."""
         known = self._texts.get((value, level))
         if known is None:
-            known = clip(str(self._redact(value, level)), self._bound)
+            margin = MARGIN_CHARS if len(value) > self._bound else 0
+            known = clip(str(self._redact(value, level)), self._bound, margin=margin)
             if self._hook is None:
                 self._texts[value, level] = known
         return known

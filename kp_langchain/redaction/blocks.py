@@ -18,6 +18,13 @@ _BODY = re.compile(
     r"|[\"'] ?\+\s{0,8}[\"']|[>|*#])*"
 )
 _MAX_BLOCK = 65_536
+_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
+_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
+# Read backwards from an END: a last line of any length, full ones, and what is left of the first.
+_BACKWARDS = re.compile(
+    rf"(?:{_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
+    rf"(?:{_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
+)
 _PUTTY = re.compile(
     r"Private-Lines: ?\d{1,4}(?:\\{1,16}[nr]|\s){1,8}(?P<body>[A-Za-z0-9+/=\s\\]{16,16384}?)"
     r"(?=Private-(?:MAC|Hash)|[^A-Za-z0-9+/=\s\\]|\Z)"
@@ -39,6 +46,13 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
             continue
         body = _BODY.match(text, inside, last)
         yield Span(start, body.end() if body else inside, "private_key")
+    last = 0
+    for end in _KEY_END.finditer(text, 0, begins[0][0] if begins else len(text)):
+        # The text begins in the middle of a block, as where its beginning was cut away.
+        before = text[max(last, end.start() - _MAX_BLOCK) : end.start()]
+        body = _BACKWARDS.match(before[::-1])
+        yield Span(end.start() - (body.end() if body else 0), end.end(), "private_key")
+        last = end.end()
 
 
 def _bodies(pattern: re.Pattern[str], *literals: str) -> Find:

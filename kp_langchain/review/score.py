@@ -223,15 +223,20 @@ class Scoring:
         from kp_langchain.schema import ReasoningTrace
         from kp_langchain.scoring.breakdown import EMPTY_CACHE, NEAREST
 
-        newest = (
-            written.offset_bytes
-            for written in islice(newest_first(out), 1, None)  # without what follows the last
-            if written.values()["breakdown"]["novelty_source"] in (NEAREST, EMPTY_CACHE)
-        )
-        offsets_bytes = list(islice(newest, self._scorer.max_remembered))
+        room = self._scorer.max_remembered
+        texts: list[int] = []  # where the lines stand whose texts are remembered, newest first
+        vectors: list[int] = []  # and those with vectors, which can be older
+        for written in islice(newest_first(out), 1, None):  # without what follows the last
+            if len(texts) < room:
+                texts.append(written.offset_bytes)
+            elif not self._scorer.has_embedder or len(vectors) >= room:
+                break
+            if written.values()["breakdown"]["novelty_source"] in (NEAREST, EMPTY_CACHE):
+                vectors.append(written.offset_bytes)
+        offsets_bytes = sorted({*texts, *vectors[:room]})
         traces = (
             ReasoningTrace.model_validate(written.values()["trace"])
-            for written in written_at(out, reversed(offsets_bytes))
+            for written in written_at(out, offsets_bytes)
         )
         try:
             for _ in self._scorer.evaluate_many(traces, batch_size=_GROUP_LINES):

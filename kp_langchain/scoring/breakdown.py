@@ -13,6 +13,7 @@ from kp_langchain.scoring.rules import REASONS, RuleFired
 
 # The vocabulary of `ScoreBreakdown.novelty_source`.
 NEAREST = "nearest remembered trace"
+REPEAT = "exact repeat"
 EMPTY_CACHE = "empty cache"
 NO_EMBEDDER = "no embedder"
 NOT_INSTALLED = "embeddings extra not installed"
@@ -69,10 +70,11 @@ class ScoreBreakdown:
         weighted_sum: The sum of the four contributions, before the rules.
         profile: Name of the weight profile used, or `custom` for weights given with the call.
         rules: The rules that applied, in order.
-        novelty_source: Where novelty came from: `nearest remembered trace`, `empty cache`,
-            `no embedder`, `embeddings extra not installed`, `embedding model still loading`,
-            `unreadable` (the model does not know the text's language), or
-            `embedder failed: <error type>`; in all cases but the first novelty is 0.5.
+        novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of one
+            whose embedding is not there to say so (novelty 0), `empty cache`, `no embedder`,
+            `embeddings extra not installed`, `embedding model still loading`, `unreadable` (the
+            model does not know the text's language), or `embedder failed: <error type>`; in all
+            cases but the first two novelty is 0.5.
         nearest: The most similar remembered trace, if any was compared.
         confidence_source: Where the outcome's confidence came from; `trace` unless whoever knows
             better replaces it.

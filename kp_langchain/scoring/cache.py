@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from kp_langchain._forksafe import Undisturbed
 from kp_langchain.errors import VectorError
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 
 _Vectors: TypeAlias = NDArray[np.float32]
 _Indices: TypeAlias = NDArray[np.intp]
 _Lengths: TypeAlias = NDArray[np.float64]
 _Found: TypeAlias = tuple[str | None, float]
 
-DEFAULT_MAX_ELEMENTS = 1000
 # Similarities closer than this count as equal: the embedding of a text differs by about as much
 # from batch to batch, and must not lead to another nearest entry.
 _EQUAL = 1e-6
@@ -86,6 +86,8 @@ class VectorCache:
             raise ValueError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
         self._ttl_ms = ttl_ms
         self._clock = clock
+        # Of the same traces and as many, also of those that no model made a vector of.
+        self.repeats = RepeatMemory(self._max_elements, ttl_ms, clock=clock)
         self._lock = Undisturbed()  # a child forked in a matrix product may hang in its first
         # A block is written behind the newest entry while all that it may see is still there.
         length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
@@ -221,6 +223,7 @@ class VectorCache:
 
     def clear(self) -> None:
         """Forget every entry."""
+        self.repeats.clear()
         with self._lock:
             self._keys = [None] * len(self._keys)
             self._start = self._end = 0

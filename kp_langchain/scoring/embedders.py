@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kp_langchain.errors import ConfigError, EmbedderError
 from kp_langchain.scoring.identity import identity_of
+from kp_langchain.scoring.window import both_ends
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 TEXT_LIMIT_CHARS = 16_384
-"""Longest text given to a model. all-MiniLM-L6-v2 reads 256 word pieces, some 1,200 characters."""
+"""Longest text given to a model; both ends of a longer one are.
+
+all-MiniLM-L6-v2 reads 256 word pieces, some 1,200 characters.
+"""
 
 
 class BadEmbeddingError(EmbedderError):
@@ -66,8 +70,8 @@ def resolve_embedder(embedder: object) -> Embedder | None:
             `embed`.
 
     Returns:
-        An embedder that cuts texts to 16,384 characters, replaces lone surrogates, and raises
-        `BadEmbeddingError` unless it gets one finite vector per text; or None.
+        An embedder that cuts texts to 16,384 characters, both ends, replaces lone surrogates, and
+        raises `BadEmbeddingError` unless it gets one finite vector per text; or None.
 
     Raises:
         ConfigError: The object is none of these, or its `baseline` is no number from 0 to below 1.
@@ -93,7 +97,7 @@ def resolve_embedder(embedder: object) -> Embedder | None:
 
 
 def prepared(texts: Sequence[str]) -> list[str]:
-    """Return texts that every tokeniser takes: cut, and without lone surrogates.
+    """Return texts that every tokeniser takes: cut in the middle, and without lone surrogates.
 
     Raises:
         TypeError: One text instead of a list.
@@ -103,7 +107,8 @@ def prepared(texts: Sequence[str]) -> list[str]:
         raise TypeError("embed takes a list of texts, not one text")
     if not len(texts):
         raise ValueError("embed needs at least one text")
-    return [text[:TEXT_LIMIT_CHARS].encode("utf-8", "replace").decode("utf-8") for text in texts]
+    cut = (both_ends(text, TEXT_LIMIT_CHARS) for text in texts)
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in cut]
 
 
 def checked(vectors: object, count: int, source: str) -> NDArray[np.float32]:

@@ -19,6 +19,7 @@ from kp_langchain.scoring.models import (
     local_path,
     revision_of,
 )
+from kp_langchain.scoring.window import fit
 
 # Short batches: padding costs more than a batch saves on one thread, and attention takes memory.
 _BATCH_TEXTS = 8
@@ -92,8 +93,12 @@ def _open(model: str, folder: Path) -> Loaded:
     tokeniser: Any = embedding.model.tokenizer  # type: ignore[attr-defined]
     if window:
         tokeniser.enable_truncation(max_length=window)
+    elif tokeniser.truncation:
+        window = tokeniser.truncation["max_length"]
 
     def encode(texts: list[str]) -> object:
+        if window:
+            texts = [fit(text, tokeniser, window) for text in texts]
         vectors = np.array(list(embedding.embed(texts, batch_size=_BATCH_TEXTS)))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors / np.where(lengths == 0, 1, lengths)

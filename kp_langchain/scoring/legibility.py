@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._notices import warn_once
 from kp_langchain.scoring.models import MODEL_VARIABLE, MULTILINGUAL_MODEL
+from kp_langchain.scoring.window import both_ends
 
 if TYPE_CHECKING:
     import regex
@@ -50,9 +51,9 @@ def unreadable_share(tokeniser: Tokenizer, text: str) -> float:
 
     Args:
         tokeniser: The model's; if it truncates, only its window counts.
-        text: The text, of which the first `SAMPLE_CHARS` characters are looked at.
+        text: The text, of which `SAMPLE_CHARS` characters are looked at, half at each end.
     """
-    text = unicodedata.normalize("NFC", text[:SAMPLE_CHARS])
+    text = unicodedata.normalize("NFC", both_ends(text, SAMPLE_CHARS))
     if text.isascii():
         return 0.0
     encoding = tokeniser.encode(text, add_special_tokens=False)

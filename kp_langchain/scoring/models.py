@@ -21,6 +21,7 @@ from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain.errors import EmbedderError, MissingExtraError
 from kp_langchain.scoring.embedders import checked, prepared
 from kp_langchain.scoring.identity import NO_IDENTITY, EmbedderIdentity, checked_baseline
+from kp_langchain.scoring.window import both_ends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,12 +76,13 @@ class LocalModel:
 
     A load that fails is tried again after five minutes at the earliest; until then `embed` raises
     the same error without trying. Texts are cut to 16,384 characters before they reach the
-    tokeniser, and lone surrogates are replaced by question marks; the model itself stops at its
-    own window (256 word pieces for all-MiniLM-L6-v2). Calls are serialised, because tokenisers
-    are not safe for threads. The model runs on one thread of a process of its own, which ends with
-    this one, and not in a forked child, which starts another. Where no Python interpreter can be
-    started, as from a program frozen into one file, it runs in this process: the host's settings
-    of torch and ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
+    tokeniser, and lone surrogates are replaced by question marks. Of a text longer than the
+    model's window (256 word pieces for all-MiniLM-L6-v2) both ends are embedded; of one that fits,
+    what the model makes of it by itself. Calls are serialised, because tokenisers are not safe for
+    threads. The model runs on one thread of a process of its own, which ends with this one, and
+    not in a forked child, which starts another. Where no Python interpreter can be started, as
+    from a program frozen into one file, it runs in this process: the host's settings of torch and
+    ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
 
     Args:
         model: Folder of the model, or its name on the hub. By default the setting
@@ -156,7 +158,7 @@ class LocalModel:
         """
         from kp_langchain.scoring.legibility import SAMPLE_CHARS
 
-        if text[:SAMPLE_CHARS].isascii():
+        if both_ends(text, SAMPLE_CHARS).isascii():
             return 0.0
         (clean,) = prepared([text])
         with self._model() as loaded:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.breakdown import (
+    REPEAT,
     UNKNOWN_SOURCE,
     Dimension,
     Nearest,
@@ -145,6 +146,8 @@ def _dimension(value: float, weight: float, why: str) -> Dimension:
 def _why_novelty(comparison: Comparison) -> str:
     if comparison.nearest is None:
         return "neutral, nothing to compare with"
+    if comparison.source == REPEAT:
+        return "exact repeat of a remembered trace"
     why = f"similarity {comparison.nearest.similarity:.3f} to the {comparison.source}"
     if comparison.baseline:
         why += f", counted from the embedder's baseline {comparison.baseline:.3g}"

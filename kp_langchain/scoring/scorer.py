@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, Undisturbed
 from kp_langchain.errors import ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
@@ -22,6 +22,7 @@ from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
 from kp_langchain.scoring.embedding import Embedding, embeddings, failed, is_ready, not_installed
 from kp_langchain.scoring.identity import EmbedderIdentity, checked_baseline
 from kp_langchain.scoring.reading import Comparison, Reading
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory, fingerprint
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ WeightsLike: TypeAlias = ScoringWeights | Mapping[str, float]
 
 _CUSTOM = "custom"
 _LONGEST_BUDGET_MS = 24 * 3600 * 1000.0
+_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 _WAITING_SHARE = 0.8  # of the budget; the rest of an evaluation takes time, too
 
 
@@ -41,7 +43,8 @@ class Scorer:
 
     Scoring and remembering are two operations: `score` changes nothing, `remember` adds the
     trace's embedding to the memory, `evaluate` does both and embeds once. All may be called from
-    any thread; two evaluations of the same text at the same time do not both find it new.
+    any thread; two evaluations of the same text at the same time do not both find it new. An exact
+    repeat of a remembered text has novelty 0, with an embedder or without, whatever its language.
 
     What the embedder does wrong never reaches the caller: novelty is then 0.5, the breakdown says
     why, and the logger `kp_langchain` gets one warning per process and kind of failure. The
@@ -114,6 +117,12 @@ class Scorer:
         self._cache_is_given = cache is not None
         self._max_remembered = max_remembered
         self._ttl_ms = ttl_ms
+        self._repeats = (
+            RepeatMemory(max_remembered or DEFAULT_MAX_ELEMENTS, ttl_ms)
+            if cache is None
+            else cache.repeats
+        )
+        self._comparing = Undisturbed()  # vectors and repeats: one act
         self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
@@ -127,16 +136,15 @@ class Scorer:
 
     @property
     def max_remembered(self) -> int:
-        """How many traces it remembers at most; 0 without an embedder."""
-        if self._embedder is None:
-            return 0
+        """How many traces it remembers at most."""
         if self._cache is not None:
             return self._cache.max_elements
-        if self._max_remembered is not None:
-            return self._max_remembered
-        from kp_langchain.scoring.cache import DEFAULT_MAX_ELEMENTS
+        return self._max_remembered or DEFAULT_MAX_ELEMENTS
 
-        return DEFAULT_MAX_ELEMENTS
+    @property
+    def has_embedder(self) -> bool:
+        """Whether it compares texts by their meaning, and not only finds exact repeats."""
+        return self._embedder is not None
 
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation waits for it or has to do without it.
@@ -192,11 +200,11 @@ class Scorer:
         return self._assess(trace, weights, ignore, remember=False)
 
     def remember(self, trace: TraceLike) -> None:
-        """Add the trace's embedding to the memory, under the trace's id.
+        """Add the trace's embedding and the hash of its text to the memory, under the trace's id.
 
-        Without a working embedder there is nothing to remember, nor of a text that its model
-        cannot read. A model that is still loading is
-        not waited for beyond the latency budget; the embedding is then added later.
+        Without a working embedder, and of a text that its model cannot read, the hash alone is
+        added: an exact repeat has novelty 0 all the same. A model that is still loading is not
+        waited for beyond the latency budget; the embedding is then added later.
 
         Raises:
             pydantic.ValidationError: The mapping is no valid trace; the message names the field.
@@ -204,7 +212,9 @@ class Scorer:
         """
         trace = ReasoningTrace.model_validate(trace)
         embedding = self._embed(trace, self._until(time.perf_counter()), remember=True)
-        self._add(embedding, trace.id)
+        with self._comparing:
+            self._add(embedding, trace.id)
+            self._repeats.add(_fingerprint(trace), trace.id)
 
     def evaluate(
         self,
@@ -297,10 +307,13 @@ class Scorer:
         embedding = self._embed(trace, until, remember=remember)
         if remember:
             return self._compare_and_add([trace], [embedding], ignore)[0]
-        if embedding.vector is None:
-            return self._compared(embedding, None)
-        cache = self._prepare_cache(embedding)
-        return self._compared(embedding, cache.nearest(embedding.vector, ignore=ignore))
+        nearest = None
+        with self._comparing:
+            if embedding.vector is not None:
+                cache = self._prepare_cache(embedding)
+                nearest = cache.nearest(embedding.vector, ignore=ignore)
+            repeated = self._repeats.find(_fingerprint(trace), ignore=ignore)
+        return self._compared(embedding, nearest, repeated)
 
     def _compare_all(self, traces: Sequence[ReasoningTrace], ignore: Set[str]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
@@ -315,14 +328,23 @@ class Scorer:
         """Compare each trace with what is remembered, then remember it; both are one act."""
         found: Iterator[tuple[str | None, float] | None] = iter(())
         embedded = [one for one in made if one.vector is not None]
-        if embedded:
-            import numpy as np
+        fingerprints = [_fingerprint(trace) for trace in traces]
+        with self._comparing:
+            if embedded:
+                import numpy as np
 
-            ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
-            vectors = np.stack([one.vector for one in embedded if one.vector is not None])
-            cache = self._prepare_cache(embedded[0])
-            found = iter(cache.nearest_then_add(vectors, ids, ignore=ignore))
-        return [self._compared(one, None if one.problem else next(found)) for one in made]
+                ids = [trace.id for trace, one in zip(traces, made, strict=True) if not one.problem]
+                vectors = np.stack([one.vector for one in embedded if one.vector is not None])
+                cache = self._prepare_cache(embedded[0])
+                found = iter(cache.nearest_then_add(vectors, ids, ignore=ignore))
+            repeated = [
+                self._repeats.find_then_add(text, trace.id, ignore=ignore)
+                for text, trace in zip(fingerprints, traces, strict=True)
+            ]
+        return [
+            self._compared(one, None if one.problem else next(found), repeat)
+            for one, repeat in zip(made, repeated, strict=True)
+        ]
 
     def _embed(self, trace: ReasoningTrace, until: float | None, *, remember: bool) -> Embedding:
         """Embed a trace.
@@ -367,8 +389,16 @@ class Scorer:
         if embedding.vector is not None:
             self._prepare_cache(embedding).add(embedding.vector, key=key)
 
-    def _compared(self, embedding: Embedding, found: tuple[str | None, float] | None) -> Comparison:
+    def _compared(
+        self,
+        embedding: Embedding,
+        found: tuple[str | None, float] | None,
+        repeated: Nearest | None,
+    ) -> Comparison:
         share = embedding.unreadable_share
+        if repeated is not None:
+            known = found is not None and found[1] > _SAME
+            return Comparison(repeated, parts.NEAREST if known else parts.REPEAT, share)
         if embedding.problem:
             return Comparison(None, embedding.problem, share)
         if found is None:
@@ -454,6 +484,10 @@ def default_scorer() -> Scorer:
                 ttl_ms=None if ttl_s is None else ttl_s * 1000,
             )
         return _default_scorer
+
+
+def _fingerprint(trace: ReasoningTrace) -> bytes:
+    return fingerprint(dimensions.embedded_text(trace))
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:

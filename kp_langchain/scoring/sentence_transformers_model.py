@@ -26,6 +26,7 @@ from kp_langchain.scoring.models import (
     local_path,
     revision_of,
 )
+from kp_langchain.scoring.window import fit
 
 
 class SentenceTransformerEmbedder(LocalModel):
@@ -64,15 +65,19 @@ def load(wanted: str | None) -> Loaded:
     except Exception as error:
         raise cannot_load(name, error) from error
 
+    # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
+    tokeniser: Any = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    window: int | None = None if tokeniser is None else model.max_seq_length
+
     def encode(texts: list[str]) -> object:
+        if window:
+            texts = [fit(text, tokeniser, window) for text in texts]
         with one_thread():
             return model.encode(
                 texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
             )
 
     encode([""])  # the first run prepares buffers
-    # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
-    tokeniser = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     share = None if tokeniser is None else partial(unreadable_share, tokeniser)
     return Loaded(encode, share, name, "sentence-transformers", revision_of(folder))
 

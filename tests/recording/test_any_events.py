@@ -206,9 +206,8 @@ def test_memory_does_not_grow_with_the_number_of_runs() -> None:
         assert watching.flush(60)
         gc.collect()
 
-    play(2000)
-    tracemalloc.start()
-    play(500)
+    tracemalloc.start()  # before memories of a bounded size fill up
+    play(2500)
     before = tracemalloc.get_traced_memory()[0]
     play(2000)
     grown = tracemalloc.get_traced_memory()[0] - before

@@ -160,10 +160,10 @@ def test_a_run_beyond_its_bound_keeps_its_steps_without_their_texts(
 @pytest.mark.parametrize(
     ("tool_", "calls"),
     [
-        (fetch, [call("fetch", call_id=f"c{at}", q="a") for at in range(34)]),
+        (fetch, [call("fetch", call_id=f"c{at}", q="a") for at in range(60)]),
         (convert, [call("convert", call_id=f"c{at}", text="word " * 600) for at in range(50)]),
     ],
-    ids=["34 pages of 10,000 characters", "50 calls with 3 KB in and 5 KB out"],
+    ids=["60 pages of 10,000 characters", "50 calls with 3 KB in and 5 KB out"],
 )
 def test_the_longest_runs_are_not_lost(tool_: Any, calls: list[Any]) -> None:
     made = agent(*(say("", one) for one in calls), say("done"), tools=(tool_,))

@@ -696,7 +696,7 @@ def test_cyclic_and_huge_values_are_cut_to_their_bound() -> None:
     scored = watching.last()
     assert scored is not None
     assert len(scored.trace.model_dump_json()) < 20_000
-    assert "more characters" in (scored.trace.steps[1].content or "")
+    assert "characters left out" in (scored.trace.steps[1].content or "")
 
 
 def test_lone_surrogates_and_nul_are_replaced(tmp_path: Path) -> None:
@@ -995,18 +995,40 @@ def test_no_warning_quotes_the_run(caplog: pytest.LogCaptureFixture) -> None:
     assert "jane" not in caplog.text
 
 
-@pytest.mark.parametrize("offset", range(0, 60, 3))
+@pytest.mark.parametrize("side", ["beginning", "end"])
+@pytest.mark.parametrize("offset", range(0, 200, 9))
 def test_a_secret_across_the_bound_of_a_text_is_seen_whole(
-    offset: int, monkeypatch: pytest.MonkeyPatch
+    side: str, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KP_MAX_TEXT_CHARS", "300")
     secret = "ghp_" + "a1B2c3D4e5" * 4
-    text = "word " * 46 + "w" * offset + " " + secret + " and so on " * 500
+    filler, long = "w" * offset + " ", " and so on " * 800
+    text = filler + secret + long if side == "beginning" else f"{long}{secret} {filler}"
     trace = run(agent(say(text, call("search", q=text)), say("42"))).trace
     written = trace.model_dump_json()
     assert all(secret[at : at + 12] not in written for at in range(len(secret) - 12))
-    assert len(trace.steps[0].content or "") <= 300
-    assert "more characters]" in (trace.steps[0].content or "")
+    content = trace.steps[0].content or ""
+    assert len(content) <= 300
+    near = offset if side == "beginning" else 9
+    assert content[:near][:50] == text[:near][:50]
+    assert content[-min(offset, 50) - 1 :] == text[-min(offset, 50) - 1 :]
+    assert "characters left out]" in content
+
+
+@pytest.mark.parametrize("side", ["beginning", "end"])
+def test_a_piece_of_a_secret_beside_a_cut_is_left_out(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where redaction makes the text so short that it would fit its bound."""
+    monkeypatch.setenv("KP_MAX_TEXT_CHARS", "6000")
+    secret = "ghp_" + "a1B2c3D4e5" * 4
+    keys = " ".join(["ghp_" + "Z9y8X7w6V5" * 4] * 4000)
+    for at in range(4900, 5100, 8):
+        text = keys[:at] + " " + secret + " " + keys
+        text = text if side == "beginning" else f"{keys} {secret} {keys[-at:]}"
+        written = run(agent(say(text), say("42"))).trace.model_dump_json()
+        assert "ghp_" not in written
+        assert all(secret[i : i + 12] not in written for i in range(len(secret) - 12))
 
 
 def test_the_texts_of_one_run_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:

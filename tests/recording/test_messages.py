@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from kp_langchain.recording.messages import (
     answer_in,
     as_text,
     clip,
+    content_text,
     message_text,
     objective_in,
     plain,
@@ -288,10 +291,85 @@ def test_nothing_is_changed_and_nothing_is_shared(value: Any) -> None:
         assert shape is not value
 
 
-@given(st.text(), st.integers(0, 100))
-def test_clip_keeps_the_beginning_and_tells_of_the_rest(text: str, limit: int) -> None:
+MARK = re.compile(r"\.\.\. \[(\d+) characters left out\] \.\.\.")
+_long_texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda x: x * 40)
+
+
+@given(st.text() | _long_texts, st.integers(0, 200))
+def test_clip_keeps_both_ends_and_counts_the_rest(text: str, limit: int) -> None:
     cut = clip(text, limit)
     if len(text) <= limit:
         assert cut == text
-    else:
-        assert f"[{len(text) - limit} more characters]" in cut
+        return
+    (mark,) = MARK.finditer(cut)
+    assert len(cut) <= max(limit, len(mark[0]))
+    head, tail = cut[: mark.start()], cut[mark.end() :]
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert int(mark[1]) == len(text) - len(head) - len(tail)
+    assert abs(len(head) - len(tail)) <= 1
+    assert len(cut) == limit or not head + tail
+
+
+@given(_long_texts, st.lists(st.integers(60, 400), min_size=2, max_size=5), st.integers(0, 30))
+def test_a_text_cut_again_counts_all_that_is_left_out(
+    text: str, limits: list[int], margin: int
+) -> None:
+    cut = text
+    for limit in sorted(limits, reverse=True):
+        cut = clip(cut, limit)
+    cut = clip(cut, min(limits), margin=margin)
+    mark = MARK.search(cut)
+    if mark is None:
+        assert cut == text
+        return
+    assert len(cut) <= min(limits)
+    assert text.startswith(cut[: mark.start()])
+    assert text.endswith(cut[mark.end() :])
+    assert int(mark[1]) + len(cut) - len(mark[0]) == len(text)
+
+
+def test_the_margin_beside_an_earlier_cut_is_left_out_where_there_is_room_for_it() -> None:
+    once = clip("a" * 500 + "b" * 500, 300)
+    again = clip(once, 300, margin=50)
+    (mark,) = MARK.finditer(again)
+    assert int(mark[1]) == 1000 - (len(again) - len(mark[0]))
+    assert len(again) <= 200
+    assert clip("short", 300, margin=50) == "short"
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 40])
+@pytest.mark.parametrize("size", [10, 500, 3000])
+def test_of_many_blocks_both_ends_are_kept(blocks: int, size: int) -> None:
+    content = [
+        {"type": "text", "text": f"begin {n} " + "x" * size + f" {n} end"} for n in range(blocks)
+    ]
+    whole = "\n".join(block["text"] for block in content)
+    cut = content_text(content, 200)
+    if len(whole) <= 200:
+        assert cut == whole
+        return
+    (mark,) = MARK.finditer(cut)
+    assert len(cut) <= 200
+    assert whole.startswith(cut[: mark.start()])
+    assert whole.endswith(cut[mark.end() :])
+    assert int(mark[1]) == len(whole) - len(cut) + len(mark[0])
+
+
+def test_the_objective_keeps_a_question_behind_a_long_prompt() -> None:
+    prompt = "You are an expert in using functions. " * 400
+    objective = objective_in(
+        {"messages": [("user", f"{prompt}Question: how old is S1238552?")]}, 4000
+    )
+    assert objective.startswith(prompt[:1900])
+    assert objective.endswith("Question: how old is S1238552?")
+
+
+def test_cutting_a_long_text_costs_no_more_than_its_limit() -> None:
+    """Nothing is looked for, nor copied, beyond what may stay: bounded by memory, not by time."""
+    text = "ab \u0431" * 5_000_000
+    tracemalloc.start()
+    clip(text, 6000)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 200_000

@@ -66,9 +66,12 @@ class Hashed:
         return np.array(rows)
 
 
-def score(files, out, *, embedder=None, max_elements: int = 5) -> tuple[Scoring, list[str]]:
+def score(
+    files, out, *, embedder=None, max_elements: int = 5, with_model: bool = True
+) -> tuple[Scoring, list[str]]:
     told: list[str] = []
-    scorer = Scorer(embedder=embedder or Hashed(), cache=VectorCache(max_elements, 16))
+    embedder = (embedder or Hashed()) if with_model else None
+    scorer = Scorer(embedder=embedder, cache=VectorCache(max_elements, 16))
     scoring = Scoring(scorer, Settings(), tell=told.append, advance=lambda _: None)
     scoring.run([str(file) for file in files], out and str(out))
     return scoring, told
@@ -334,22 +337,29 @@ def inputs() -> list[str]:
 @settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.integers(0, 139), st.just(0.0) | st.floats(0, 1), st.sampled_from([3, 20, 1000]))
-def test_goes_on_after_a_stop_at_any_byte(folder, whole_lines, of_the_next, max_elements):
+@given(
+    st.integers(0, 139),
+    st.just(0.0) | st.floats(0, 1),
+    st.sampled_from([3, 20, 1000]),
+    st.booleans(),
+)
+def test_goes_on_after_a_stop_at_any_byte(
+    folder, whole_lines, of_the_next, max_elements, with_model
+):
     files = inputs()
     for name in ("whole.jsonl", "part.jsonl"):
         Path(name).unlink(missing_ok=True)
-    score(files, "whole.jsonl", max_elements=max_elements)
+    score(files, "whole.jsonl", max_elements=max_elements, with_model=with_model)
     lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 140
     kept, half = b"".join(lines[:whole_lines]), lines[whole_lines]
     Path("part.jsonl").write_bytes(kept + half[: int(of_the_next * (len(half) - 1))])
-    scoring, told = score(files, "part.jsonl", max_elements=max_elements)
+    scoring, told = score(files, "part.jsonl", max_elements=max_elements, with_model=with_model)
     assert scoring.scored == 140 - whole_lines
     assert told[0].startswith("going on after ") == (whole_lines > 0)
     assert Path("part.jsonl").read_bytes().startswith(kept)
     assert_same(read(Path("part.jsonl")), read(Path("whole.jsonl")))
-    again, _ = score(files, "part.jsonl", max_elements=max_elements)
+    again, _ = score(files, "part.jsonl", max_elements=max_elements, with_model=with_model)
     assert again.scored == 0
     assert_same(read(Path("part.jsonl")), read(Path("whole.jsonl")))
 

@@ -48,7 +48,8 @@ def explained(make_trace):
     scorer = Scorer(embedder=Turning())
     first = make_trace()
     scorer.remember(first)
-    trace = make_trace("thought", "tool_call:a", "error_recovery", domain="code", confidence=0.5)
+    steps = ("thought", "tool_call:a", "error_recovery")
+    trace = make_trace(*steps, objective="another", domain="code", confidence=0.5)
     return scorer.score(trace), first
 
 

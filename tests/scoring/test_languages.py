@@ -139,8 +139,15 @@ def test_any_text_has_a_share(model, text):
     share = model.unreadable_share(text)
     assert share is not None
     assert 0 <= share <= 1
-    if text[:1024].isascii():
+    if text.isascii():
         assert share == 0
+
+
+def test_both_ends_of_a_text_are_looked_at(model):
+    long = "You are an expert in using functions. " * 100
+    assert model.unreadable_share(f"{long}{CHINESE * 8}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{CHINESE * 8}{long}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{long}{CHINESE}{long}") == 0
 
 
 def test_ascii_is_asked_without_loading_the_model(fresh):
@@ -157,7 +164,7 @@ def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog):
     scorer = Scorer(embedder=model, cache=(cache := VectorCache()), latency_budget_ms=None)
     scorer.evaluate(trace(ENGLISH))
     with caplog.at_level(logging.WARNING, logger="kp_langchain"):
-        for one in (scorer.evaluate(trace(CHINESE)), scorer.score(trace(CHINESE))):
+        for one in (scorer.score(trace(CHINESE)), scorer.evaluate(trace(CHINESE))):
             assert one.novelty_source == "unreadable"
             assert one.novelty.value == 0.5
             assert one.nearest is None
@@ -167,6 +174,9 @@ def test_an_unreadable_run_is_neutral_and_forgotten(model, caplog):
             assert "(default profile; novelty: unreadable)" in one.line()
             assert ScoreBreakdown.from_dict(one.to_dict()) == one
         scorer.remember(trace(CHINESE))
+        again = scorer.score(trace(CHINESE))
+    assert (again.novelty.value, again.novelty_source) == (0, "exact repeat")
+    assert again.unreadable_share == one.unreadable_share
     assert cache.size == 1
     (record,) = caplog.records
     assert MULTILINGUAL in record.getMessage()
@@ -228,7 +238,11 @@ def test_many_at_once_are_as_one_by_one(model):
     assert {"unreadable", "nearest remembered trace"} <= {each.novelty_source for each in singly}
     assert caches[0].size == caches[1].size == 5
     only_chinese = Scorer(embedder=model).evaluate_many([trace(CHINESE)] * 3)
-    assert [each.novelty_source for each in only_chinese] == ["unreadable"] * 3
+    assert [each.novelty_source for each in only_chinese] == [
+        "unreadable",
+        "exact repeat",
+        "exact repeat",
+    ]
 
 
 class Arrivals(VectorCache):

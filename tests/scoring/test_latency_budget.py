@@ -66,11 +66,14 @@ def test_novelty_is_neutral_and_the_embedding_comes_later(make_trace):
     assert cache.arrived.acquire(timeout=60)
     assert cache.arrived.acquire(timeout=60)
     assert cache.size == 2
-    again = scorer.score(first)
+    again = scorer.score(first, ignore={second.id})
     assert again.novelty_source == "nearest remembered trace"
-    assert again.novelty.value == pytest.approx(0.0, abs=1e-6)
-    assert {again.nearest.trace_id} <= {first.id, second.id}
-    assert set(model.by[:-1]) == {"kp_langchain embedding"}
+    assert again.novelty.value == 0.0
+    assert again.nearest.trace_id == first.id
+    other = scorer.score(make_trace(objective="another"))
+    assert other.novelty_source == "nearest remembered trace"
+    assert {other.nearest.trace_id} <= {first.id, second.id}
+    assert set(model.by[:-2]) == {"kp_langchain embedding"}
     assert model.by[-1] == threading.current_thread().name  # loaded: no detour any more
 
 
@@ -79,7 +82,8 @@ def test_a_model_that_loads_within_the_budget_is_waited_for(make_trace):
     scorer = Scorer(embedder=model, latency_budget_ms=60_000)
     threading.Thread(target=lambda: (model.asked.wait(60), model.loaded.set())).start()
     assert scorer.evaluate(make_trace()).novelty_source == "empty cache"
-    assert scorer.evaluate(make_trace()).novelty_source == "nearest remembered trace"
+    another = make_trace(objective="another")
+    assert scorer.evaluate(another).novelty_source == "nearest remembered trace"
 
 
 def test_without_a_budget_it_waits(make_trace):
@@ -143,11 +147,10 @@ def test_a_vector_of_another_length_that_comes_late_is_no_harm(make_trace, caplo
 def test_no_more_than_a_thousand_texts_wait(make_trace):
     model, cache = Slow(), Arrivals()
     scorer = Scorer(embedder=model, cache=cache, latency_budget_ms=0.001)
-    trace = make_trace()
-    scorer.evaluate(trace)
+    scorer.evaluate(make_trace())
     assert model.asked.wait(60)  # one is at work, now 1,000 may wait
-    for _ in range(1100):
-        assert scorer.evaluate(trace).novelty_source == LOADING
+    for number in range(1100):
+        assert scorer.evaluate(make_trace(objective=f"{number}")).novelty_source == LOADING
     model.loaded.set()
     for _ in range(1001):
         assert cache.arrived.acquire(timeout=60)
@@ -264,8 +267,8 @@ def test_only_the_first_evaluation_waits_for_a_load(make_trace, monkeypatch):
     monkeypatch.setattr(background_module, "wait", noting)
     model, cache = Slow(), Arrivals()
     scorer = Scorer(embedder=model, cache=cache, latency_budget_ms=3_600_000)
-    for _ in range(5):
-        assert scorer.evaluate(make_trace()).novelty_source == LOADING
+    for number in range(5):
+        assert scorer.evaluate(make_trace(objective=f"{number}")).novelty_source == LOADING
     assert 0 < limits[0] <= 0.8 * 3600
     assert limits[1:] == [0.0] * 4
     model.loaded.set()

@@ -101,10 +101,48 @@ def test_many_at_once_score_as_one_by_one(embedder, make_trace):
     assert ids[0] == ids[1]
 
 
-@pytest.mark.parametrize("head", ["audit the ledger " * 2000, "audit the ledger " * 150])
-def test_text_beyond_the_cut_and_the_window_does_not_count(embedder, head):
-    one, other = embedder.embed([head + "apples", head + "a different end"])
-    assert one.tolist() == other.tolist()
+@pytest.mark.parametrize("times", [150, 2000], ids=["window", "characters"])
+def test_both_ends_of_a_long_text_count_and_its_middle_does_not(embedder, times):
+    long = "audit the ledger " * times
+    whole, begun, ended, middle = embedder.embed(
+        [long, f"fix the tests {long}", f"{long} fix the tests", f"{long} fix the tests {long}"]
+    )
+    assert np.abs(whole - begun).max() > 1e-3
+    assert np.abs(whole - ended).max() > 1e-3
+    assert whole @ middle > 1 - 1e-6
+
+
+def test_within_the_window_a_text_is_embedded_as_it_is(backend):
+    """256 word pieces, two of them special, give what the model itself gives."""
+    make, folder = backend
+    words = [*("audit the ledger " * 84).split(), "now", "then"]  # 254
+    longest, longer = " ".join(words), " ".join([*words, "too"])
+    found = model(make, folder).embed([longest, longer])
+    raw = itself(make, folder)([longest])
+    assert np.abs(found[0] - raw).max() == 0
+    shortened = " ".join([*words[:127], *words[128:], "too"])
+    assert np.abs(found[1] - itself(make, folder)([shortened])).max() < 1e-6
+
+
+def itself(make, folder):
+    """Return what runs the model without anything of ours between."""
+    if make is FastembedEmbedder:
+        from kp_langchain.scoring.fastembed_model import _from_path
+
+        fastembed = pytest.importorskip("fastembed")
+        name, folder = _from_path(folder)
+        embedding = fastembed.TextEmbedding(name, threads=1, specific_model_path=str(folder))
+        embedding.model.tokenizer.enable_truncation(max_length=256)
+
+        def encode(texts):
+            vectors = np.array(list(embedding.embed(texts)))
+            return vectors[0] / np.linalg.norm(vectors[0])
+
+        return encode
+    from sentence_transformers import SentenceTransformer
+
+    bare = SentenceTransformer(str(folder), device="cpu")
+    return lambda texts: bare.encode(texts, normalize_embeddings=True)[0]
 
 
 def test_the_variable_names_the_model(onnx_folder, monkeypatch, make_trace):

@@ -24,7 +24,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
     """All tables, each under a heading of its own."""
     sources = report["sources"]
     ranked = {name: one for name, one in sources.items() if one["enough"]}
-    yield _titled(
+    yield titled(
         "AUC of the score as it is, of its parts, and of what needs no score",
         ["source", "runs", "tasks", "succeeded", *COLUMNS.values()],
         [
@@ -33,7 +33,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         ],
     )
     with_firsts = [(name, one) for name, one in ranked.items() if one["auc_of_firsts"]]
-    yield _titled(
+    yield titled(
         "The score's AUC among the first runs of their tasks",
         ["source", "tasks", "score"],
         [
@@ -44,7 +44,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
             ["mean", "", _mean([one["auc_of_firsts"]["value"] for _, one in with_firsts])],
         ],
     )
-    yield _titled(
+    yield titled(
         "Within a task: pairs of a success and a failure of one task ranked right",
         ["source", "pairs", *COLUMNS.values()],
         [
@@ -53,20 +53,20 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
             if one["pairs_within_task"]
         ],
     )
-    yield _titled(
+    yield titled(
         "At the threshold in force",
         ["source", "runs", "passed", "of these succeeded", "of all succeeded", "top tenth"],
         [_gate(name, one) for name, one in sources.items()],
     )
     at_most = report["verdicts"]
     learned = {name: chosen(one["learned"], at_most) for name, one in ranked.items()}
-    yield _titled(
+    yield titled(
         f"Confidence models of at most {at_most} verdicts, on tasks that they never saw",
         ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
          "model refused"],
         [*(_model(name, one) for name, one in learned.items()), _model_mean(learned)],
     )  # fmt: skip
-    yield _titled(
+    yield titled(
         "The score on the same runs: its AUC, and the success rate of its top tenth, of all = 1",
         ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained by model",
          *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it",
@@ -74,7 +74,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         [*(_score(name, one) for name, one in learned.items()), _score_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
-    yield _titled(
+    yield titled(
         "Learning curve: the model's AUC by the number of verdicts",
         ["source", *map(str, numbers)],
         [
@@ -82,7 +82,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
             for name, one in ranked.items()
         ],
     )
-    yield _titled(
+    yield titled(
         "What the models go by (log-odds for each standard deviation)",
         ["source", "features"],
         [[name, _features(one)] for name, one in learned.items()],
@@ -191,7 +191,7 @@ def _interval(one: dict[str, float] | None) -> str:
     return "-" if one is None else f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
 
 
-def _titled(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def titled(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     aligned = ["---", *["---:"] * (len(head) - 1)]
     lines = ["| " + " | ".join(row) + " |" for row in (head, aligned, *rows)]
     return f"### {title}\n\n" + "\n".join(lines) + "\n"

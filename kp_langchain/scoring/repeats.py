@@ -1,0 +1,109 @@
+"""`RepeatMemory`: the newest texts, as hashes, and which of them a text repeats exactly.
+
+A repeat is a repeat in every language, whether or not a model can read it, and without any model.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Set
+from hashlib import sha256
+
+from kp_langchain._forksafe import Undisturbed
+from kp_langchain.scoring.breakdown import Nearest
+
+DEFAULT_MAX_ELEMENTS = 1000
+
+
+def fingerprint(text: str) -> bytes:
+    """Return the hash of a text; the same for what no reader would call another text.
+
+    Composed and decomposed characters are the same (NFC), and so is any white space. Upper and
+    lower case, superscripts, half and full width are not: `Foo` and `foo`, `2⁵` and `25` may be
+    different things, and where a model can read them, it says how alike they are.
+    """
+    same = " ".join(unicodedata.normalize("NFC", text).split())
+    return sha256(same.encode("utf-8", "surrogatepass")).digest()
+
+
+class RepeatMemory:
+    """A bounded memory of fingerprints, with the keys of the traces whose texts they stand for.
+
+    The oldest leaves first. All operations may be called from any thread, and go on working in a
+    forked child.
+
+    Args:
+        max_elements: How many it holds; 1,000 take about 0.6 MB.
+        ttl_ms: Milliseconds after which one no longer counts; None keeps them until they are pushed
+            out.
+        clock: Seconds that never run backwards.
+    """
+
+    def __init__(
+        self,
+        max_elements: int = DEFAULT_MAX_ELEMENTS,
+        ttl_ms: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_elements = max_elements
+        self._ttl_ms = ttl_ms
+        self._clock = clock
+        self._lock = Undisturbed()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            # What leaves next, and by fingerprint the keys by number, oldest first.
+            self._order: deque[tuple[int, bytes, float]] = deque()
+            self._keys: dict[bytes, dict[int, str | None]] = {}
+            self._added = 0
+
+    def find(self, text: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
+        """Return the newest trace whose text has the fingerprint `text`; None if there is none.
+
+        Args:
+            text: The fingerprint.
+            ignore: Keys that do not count.
+        """
+        with self._lock:
+            self._expire()
+            for key in reversed(self._keys.get(text, {}).values()):
+                if key is None or key not in ignore:
+                    return Nearest(key, 1.0)
+        return None
+
+    def add(self, text: bytes, key: str | None) -> None:
+        """Remember a fingerprint under a key."""
+        with self._lock:
+            self._added += 1
+            self._order.append((self._added, text, self._clock()))
+            self._keys.setdefault(text, {})[self._added] = key
+            if len(self._order) > self._max_elements:
+                self._drop_oldest()
+
+    def find_then_add(
+        self, text: bytes, key: str | None, *, ignore: Set[str] = frozenset()
+    ) -> Nearest | None:
+        """Do what `find` and then `add` do, as one act."""
+        with self._lock:
+            found = self.find(text, ignore=ignore)
+            self.add(text, key)
+            return found
+
+    def _expire(self) -> None:
+        if self._ttl_ms is None:
+            return
+        now = self._clock()
+        while self._order and (now - self._order[0][2]) * 1000 >= self._ttl_ms:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        number, text, _ = self._order.popleft()
+        keys = self._keys[text]
+        del keys[number]
+        if not keys:
+            del self._keys[text]
