@@ -106,6 +106,18 @@ def test_each_goes_to_the_registry_under_its_own_id(tmp_path, scored, trace_id):
     assert waiting.unit_id == json.loads(waiting.body)["id"] == trace_id.replace("\x00", "\ufffd")
 
 
+def test_postgres_keeps_and_finds_them_too(new_postgres_url, scored):
+    with TraceStore(new_postgres_url()) as store:
+        runs = [
+            scored(number, trace_id=one, domain="😀" * 500) for number, one in enumerate(FOREIGN)
+        ]
+        store.add_many(runs, registry="https://registry.example.org")
+        for number, one in enumerate(FOREIGN):
+            assert store.get(one).objective == f"task {number}"
+        for beginning, number in (("\U0010ffff", 14), ("\ud7ff", 15), ("事", 6), ("a/b", 5)):
+            assert store.get(beginning).objective == f"task {number}"
+
+
 def test_a_uuid_is_found_in_any_letters(tmp_path, scored):
     own = str(uuid.uuid4())
     with TraceStore(tmp_path / "one.db") as store:
