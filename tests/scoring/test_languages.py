@@ -145,8 +145,8 @@ def test_any_text_has_a_share(model, text):
 
 def test_both_ends_of_a_text_are_looked_at(model):
     long = "You are an expert in using functions. " * 100
-    assert model.unreadable_share(f"{long}{CHINESE * 8}") > UNREADABLE_ABOVE
-    assert model.unreadable_share(f"{CHINESE * 8}{long}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{long}{CHINESE * 8}") > 0.25
+    assert model.unreadable_share(f"{CHINESE * 8}{long}") > 0.25
     assert model.unreadable_share(f"{long}{CHINESE}{long}") == 0
 
 

@@ -227,7 +227,9 @@ print(fork(child))
 while len(model_processes()) > 1: time.sleep(0.01)
 print(scorer.score(trace).novelty_source)
 os.kill(pid, signal.SIGKILL)
-print(scorer.score(trace).novelty_source)
+other = trace.model_copy(deep=True)
+other.task.objective = "another task"
+print(scorer.score(other).novelty_source)
 assert scorer.wait_until_ready()
 try: scorer.load()  # is not begun again at once
 except Exception as error: print(type(error).__name__)
@@ -252,7 +254,7 @@ print(scorer.score(trace).novelty_source, len(model_processes()))
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize(
-    "ask", ["scorer.score(trace)", "scorer.evaluate_many([large] * 300).__next__()"]
+    "ask", ["scorer.score(large)", "scorer.evaluate_many([large] * 300).__next__()"]
 )
 def test_a_frozen_process_of_a_model_is_not_waited_for_for_ever(ask, onnx_script, run_python):
     """What it is asked may be more than the pipe to it holds."""
