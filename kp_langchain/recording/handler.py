@@ -634,7 +634,7 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_llm_end(self, response: Any, *, run_id: UUID, **_: Any) -> None:
-        generation = next((group[0] for group in response.generations if group), None)
+        generation = _first_of(response.generations)
         message = getattr(generation, "message", None)
         metadata = getattr(message, "response_metadata", None) or _NOTHING
         info = getattr(generation, "generation_info", None) or _NOTHING
@@ -646,8 +646,7 @@ class KPCallbackHandler(BaseCallbackHandler):
     def on_llm_error(
         self, error: BaseException, *, run_id: UUID, response: Any = None, **_: Any
     ) -> None:
-        groups = getattr(response, "generations", None) or ()
-        generation = next((group[0] for group in groups if group), None)
+        generation = _first_of(getattr(response, "generations", None) or ())
         self._recorder.call_failed(run_id, error, getattr(generation, "message", None))
 
     @_guarded
@@ -763,6 +762,15 @@ def _as_uuid(run: UUID | str) -> UUID | None:
     with suppress(ValueError):
         return run if isinstance(run, UUID) else UUID(run)
     return None
+
+
+def _first_of(generations: Any) -> Any:
+    """The first generation of an answer; None if it has none.
+
+    No generator: what a signal raises while one is closed reaches nobody.
+    """
+    firsts = [group[0] for group in generations if group]
+    return firsts[0] if firsts else None
 
 
 def _name(serialized: Mapping[str, Any] | None) -> str:

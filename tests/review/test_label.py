@@ -74,7 +74,9 @@ class Runs:
         policy = DomainPolicy(threshold=SCORE, visibility=visibility, keep="all")
         watching = handler("finance", store=self.store, policy=policy, **options)
         for _ in range(number):
-            searching().invoke(ASK, {"callbacks": [watching]})
+            # One question asked again would not be new, and would not pass.
+            ask = {"messages": [("user", f"question {len(self.ids)}")]}
+            searching().invoke(ask, {"callbacks": [watching]})
             scored = watching.last()
             assert scored is not None
             self.ids.append(scored.trace.id)
