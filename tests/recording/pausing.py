@@ -2,7 +2,7 @@
 
     python -m tests.recording.pausing GRAPH ACTION [ACTION ...]
 
-Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, or `yes`.
+Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, `yes` or `no`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from kp_langchain import DomainPolicy, KPCallbackHandler
@@ -124,9 +124,32 @@ def _tool(saver: Any) -> Any:
     return agent(*answers[said:], tools=(ask_human,), checkpointer=saver)
 
 
+def _own_node(saver: Any) -> Any:
+    """A node of one's own asks, and does the call itself or refuses it."""
+
+    def work(state: MessagesState) -> Any:
+        asked = state["messages"][-1].tool_calls[0]
+        allowed = interrupt("ok?") == "yes"
+        status = "success" if allowed else "error"
+        words = "found" if allowed else "no"
+        return {"messages": [ToolMessage(words, tool_call_id=asked["id"], status=status)]}
+
+    said = sum(isinstance(one, AIMessage) for one in _messages(saver))
+    model = ScriptedChatModel([say("I search.", call("search", "c1", q="a")), say("42")][said:])
+    graph = StateGraph(MessagesState)
+    graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("work", work)
+    graph.add_edge(START, "llm")
+    graph.add_conditional_edges(
+        "llm", lambda state: "work" if state["messages"][-1].tool_calls else END
+    )
+    graph.add_edge("work", "llm")
+    return graph.compile(checkpointer=saver)
+
+
 GRAPHS = {
     "approving": _approving, "twice": _twice, "failing": _failing, "breakpoint": _breakpoint,
-    "sub_graph": _sub_graph, "tool": _tool,
+    "sub_graph": _sub_graph, "tool": _tool, "own_node": _own_node,
 }  # fmt: skip
 ACTIONS: dict[str, Any] = {
     "ask": ASK,
@@ -134,6 +157,7 @@ ACTIONS: dict[str, Any] = {
     "approve": Command(resume={"decisions": [{"type": "approve"}]}),
     "reject": Command(resume={"decisions": [{"type": "reject", "message": "no"}]}),
     "yes": Command(resume="yes"),
+    "no": Command(resume="no"),
 }
 THREAD = "t-1"
 

@@ -76,6 +76,8 @@ def waiting(url: str = "runs.db") -> int:
         ("sub_graph", "yes", ["thought", "thought"]),
         ("tool", "yes", ["thought", "call ask_human", "saw ask_human", "thought"]),
         ("approving", "reject", SEARCHED),
+        ("own_node", "yes", SEARCHED),
+        ("own_node", "no", SEARCHED),
         (
             "failing",
             "approve",
