@@ -95,7 +95,7 @@ def test_a_large_output_costs_its_bound(report: dict[str, Any]) -> None:
     large = report["memory"]["large_output"]["recording"]
     assert large["output_bytes"] >= 1000 * large["bound_chars"]
     for form, figure in large["forms"].items():
-        assert figure["held_bytes"] < 4 * large["bound_chars"], form
+        assert figure["held_bytes"] < 6 * large["bound_chars"], form  # with a margin at both ends
         assert figure["peak_bytes"] < 20 * large["bound_chars"], form
 
 

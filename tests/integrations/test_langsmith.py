@@ -206,9 +206,7 @@ def test_the_command_labels_what_the_store_has(
     assert done.returncode == 1
     assert f"LangSmith, run {run_ids[1]}: feedback 'correctness': its score is 4" in done.stderr
     assert "LangSmith has 3 feedbacks under 'correctness' on 3 runs." in done.stderr
-    assert "Labelled 1, of which now contributed 0, withdrawn 1; unknown 0, skipped 1." in (
-        done.stderr
-    )
+    assert "Labelled 1, of which now kept 0, withdrawn 1; unknown 0, skipped 1." in (done.stderr)
     changes = [json.loads(line) for line in done.stdout.splitlines()]
     assert [change["success"] for change in changes] == [True, False]
     with TraceStore("runs.db") as store:
