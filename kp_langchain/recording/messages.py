@@ -94,21 +94,21 @@ def clip(text: str, limit: int, *, margin: int = 0) -> str:
     Args:
         text: The text.
         limit: Characters to keep, the mark included; where it has no room, the mark alone is kept.
-        margin: Characters to leave out on each side of an earlier cut, also where the text is
-            within the limit: what the cut made of a secret may stand there.
+        margin: Characters to leave out on each side of every earlier cut, also where the text is
+            within the limit: what a cut made of a secret may stand there.
     """
     if type(text) is not str:
         text = str.__str__(text)
-    if len(text) <= limit and not margin:
+    if margin:
+        text = _without_margins(text, margin)
+    if len(text) <= limit:
         return text
     size, middle = len(text), len(text) // 2
-    marks = _marks(text, limit + margin)
+    marks = _marks(text, limit)
     start = stop = middle
     if marks:  # the one of our own cut is the nearest to the middle, if the text has several
         mark = min(marks, key=lambda one: abs(one.start() + one.end() - size))
-        start, stop = max(0, mark.start() - margin), min(size, mark.end() + margin)
-    elif size <= limit:
-        return text
+        start, stop = mark.start(), mark.end()
     head, tail, note = 0, 0, ""
     for _ in range(3):  # the longer the mark, the more it has to count
         room = max(0, limit - len(note))
@@ -117,6 +117,23 @@ def clip(text: str, limit: int, *, margin: int = 0) -> str:
         inside = (one for one in marks if head <= one.start() and one.end() <= size - tail)
         note = _mark(size - head - tail + sum(map(_more_than_shown, inside)))
     return f"{text[:head]}{note}{text[size - tail :]}"
+
+
+def _without_margins(text: str, margin: int) -> str:
+    """Leave out `margin` characters on each side of every mark: which one is ours, none tells."""
+    parts: list[str] = []
+    kept_from, start, stop, hidden = 0, 0, 0, 0
+    for mark in _MARK.finditer(text) if _LEFT_OUT in text else ():
+        if not hidden or mark.start() - margin > stop:
+            if hidden:
+                parts += (text[kept_from:start], _mark(hidden + stop - start))
+                kept_from = stop
+            start, hidden = max(kept_from, mark.start() - margin), 0
+        stop = min(len(text), mark.end() + margin)
+        hidden += _more_than_shown(mark)
+    if stop:
+        parts += (text[kept_from:start], _mark(hidden + stop - start))
+    return "".join([*parts, text[stop:]]) if stop else text
 
 
 def _mark(left_out: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._notices import told, warn_once
-from kp_langchain.recording.messages import clean, clip, plain
+from kp_langchain.recording.messages import clean, clip, plain, text_size
 from kp_langchain.recording.record import MARGIN_CHARS
 from kp_langchain.redaction import redact
 
@@ -103,7 +103,8 @@ class Redactor:
             out["content"] = self.text(out["content"], level)
         if "tool" in out:  # its keys are ours, its values the run's
             out["tool"] = {
-                key: self.text(text, level) or _NOTHING_LEFT for key, text in out["tool"].items()
+                key: _without_cuts(self.text(text, level)) or _NOTHING_LEFT
+                for key, text in out["tool"].items()
             }
         if "input" in out:
             out["input"] = self.mapping(out["input"], level)
@@ -112,4 +113,17 @@ class Redactor:
     def mapping(self, value: Mapping[str, Any], level: str) -> Any:
         """Redact JSON-like values by name."""
         whole = self._redact(value, level)
-        return plain(whole if isinstance(whole, dict) else {"input": whole}, self._bound)
+        whole = whole if isinstance(whole, dict) else {"input": whole}
+        was_cut = text_size(value) > self._bound
+        return plain(_without_cuts(whole, texts=was_cut), self._bound)
+
+
+def _without_cuts(value: Any, *, texts: bool = True) -> Any:
+    """Take off what stands beside a cut: in keys, which are cut by themselves, and in texts."""
+    if isinstance(value, str):
+        return clip(value, len(value), margin=MARGIN_CHARS) if texts else value
+    if isinstance(value, dict):
+        return {_without_cuts(key): _without_cuts(item, texts=texts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_cuts(item, texts=texts) for item in value]
+    return value

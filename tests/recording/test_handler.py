@@ -1169,3 +1169,28 @@ def test_on_scored_finds_its_run_in_the_store(tmp_path: Path) -> None:
         go.set()
         assert watching.flush()
     assert found == [True] * 3
+
+
+@pytest.mark.parametrize("where", ["one text", "beside another", "key", "quoted mark", "name"])
+def test_a_piece_of_a_secret_beside_a_cut_is_left_out_of_inputs_too(where: str) -> None:
+    secret = "ghp_" + "a1B2c3D4e5" * 4
+    data = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo5" * 83  # redaction makes it short
+    for before in (4010, 4020, 4031):
+        filled = f"{data} ".ljust(before, "w") + f" {secret} " + "q " * 8000
+        inputs: dict[str, Any] = {
+            "one text": {"text": filled},
+            "beside another": {"a": data * 2 + "w" * (before - 2000), "b": f"{secret} more " * 9},
+            "key": {f"{'u ' * ((before - 3950) // 2)}{secret}{'v ' * 150}": "1"},
+            "quoted mark": {"text": filled + "... [120 characters left out] ..." + "z" * 2500},
+            "name": {"q": "a"},
+        }[where]
+        name = f"{'u ' * ((before - 3950) // 2)}{secret}{'v ' * 150}" if where == "name" else "t"
+        watching, root, ran = handler(), uuid4(), uuid4()
+        watching.on_chain_start(None, {"input": "q"}, run_id=root)
+        watching.on_tool_start({"name": name}, "", run_id=ran, parent_run_id=root, inputs=inputs)
+        watching.on_tool_end(inputs.get("text", ""), run_id=ran)
+        watching.on_chain_end({"output": "done"}, run_id=root)
+        scored = watching.last(60)
+        assert scored is not None
+        written = scored.trace.model_dump_json()
+        assert all(secret[i : i + 8] not in written for i in range(4, len(secret) - 8))
