@@ -66,9 +66,6 @@ def half_of(
         "dropped_steps": record.dropped_steps,
         "dropped_texts": record.dropped_texts,
         "requested": _requested(record, redaction, level),
-        "interrupted_tasks": [
-            task for task in sorted(record.interrupted_tasks) if redaction.text(task, level) == task
-        ],
         "calls": [
             _written(call, keys.setdefault(call.key, len(keys)), redaction, level) for call in calls
         ],
@@ -95,7 +92,6 @@ def record_of(half: Mapping[str, Any], recorder: Recorder) -> RunRecord:
         setattr(record, name, half[name])
     for call_id, name, arguments in half["requested"]:
         record.requested.add(RequestedCall(call_id, name, arguments))
-    record.interrupted_tasks = set(half["interrupted_tasks"])
     calls = [_read(call, record.run_id) for call in half["calls"]]
     for mark, at in half["marks"]:
         record.mark(cast("Mark", mark), calls[at])

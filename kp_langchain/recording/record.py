@@ -151,7 +151,7 @@ class RunRecord:
     last_call: Call | None = None
     last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
     raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
-    interrupted_tasks: set[str] = field(default_factory=set)  # LangGraph's names for them
+    is_decided: bool = False  # a human said how it goes on
     interrupted: bool = False
     limit_reached: bool = False
     over: bool = False
@@ -223,7 +223,9 @@ class RunRecord:
     @property
     def is_awaiting_half(self) -> bool:
         """Whether only the store may know what it recorded before it paused."""
-        return self.resumed is not None and self.resumed.earlier is None
+        if self.resumed is None:
+            return False
+        return self.resumed.earlier is None or self.resumed.earlier.is_awaiting_half
 
     def resumes(self, thread_id: str, earlier: RunRecord | None) -> None:
         """Note that it goes on from a pause; `continues` follows when it has ended."""
@@ -234,7 +236,8 @@ class RunRecord:
         self.resumed = Resumed(thread_id, earlier)
         if earlier is not None:
             self.requested.continue_from(earlier.requested)
-            self.interrupted_tasks |= earlier.interrupted_tasks
+            self.requested.wait()
+            self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
             self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
 
     def continues(self, earlier: RunRecord) -> None:
@@ -250,7 +253,6 @@ class RunRecord:
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
         self.requested.continue_from(earlier.requested)
-        self.interrupted_tasks |= earlier.interrupted_tasks
         self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
         self.metadata = {**earlier.metadata, **self.metadata}
         self.tags = earlier.tags if not self.tags else self.tags

@@ -7,9 +7,10 @@ whatever thread the event comes from, and takes no lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
@@ -18,6 +19,7 @@ from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
     MAPPING,
+    MAX_ITEMS,
     answer_in,
     as_input,
     as_text,
@@ -54,8 +56,8 @@ from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-# Middleware of langchain that asks a human before tools run.
-_HUMAN_NODES = ("HumanInTheLoopMiddleware",)
+# How LangGraph names what is no run: somebody changed the state of a thread.
+_STATE_UPDATE = "UpdateState"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
 _UNPARSED = "the arguments of the call cannot be parsed"
@@ -176,9 +178,6 @@ class Recorder(RunTree):
         entry.name = short_name(name)
         entry.limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = text_in(metadata, "langgraph_checkpoint_ns")
-        entry.asks_human = entry.name.startswith(_HUMAN_NODES) or (
-            entry.task in root.interrupted_tasks
-        )
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run went on after it
             root.last_failure = None
@@ -194,8 +193,11 @@ class Recorder(RunTree):
         resuming = inputs is None or is_command(inputs)
         paused_inside = root.interrupted
         if resuming:
+            root.is_decided = inputs is not None
+            if paused_inside:
+                root.requested.wait()
             root.interrupted = False
-        elif not (is_root and root.langgraph):
+        elif not (is_root and root.langgraph) or root.name.endswith(_STATE_UPDATE):
             return
         if (thread_id := thread_id_in(metadata)) is None:
             return
@@ -210,7 +212,11 @@ class Recorder(RunTree):
             if self._shelve is not None and not paused_inside:
                 root.resumes(thread_id, None)
             return
-        root.resumes(thread_id, earlier)
+        if self._shelve is None:  # nothing in a store is to be waited for
+            earlier.requested.wait()
+            root.continues(earlier)
+        else:
+            root.resumes(thread_id, earlier)
         if earlier.recorder is self:
             self.tally.add("runs", -1)  # the two halves are one run
         else:
@@ -266,32 +272,44 @@ class Recorder(RunTree):
                 asked.update(one.call_id for one in requests_in(message, "tool_calls", None))
             if message.type != "tool":
                 continue
-            call_id = attribute(message, "tool_call_id")
-            request = root.requested.take(call_id)
-            call = root.requested.answer(call_id)
-            failed = attribute(message, "status") == "error"
-            if request is not None:
-                form = _form_in(outputs) if request.call_id in asked else None
-                if form == "accepted":
-                    continue  # the run's answer, which is recorded as such
-                failed = failed or form == "refused"
-                call = self._begin_requested(root, request)
-            elif call is None and root.is_awaiting_half and root.requested.is_unknown(call_id):
-                # What is answered is known when the first half is here; see `name_answers`.
-                call = Call("tool", "", UnnamedCall(call_id, entry.task))
-                root.mark("start", call)
-            if call is None:
-                continue
-            call.answered, call.cancelled = True, False
-            call.rejected = failed and entry.asks_human
-            call.failed = failed and not call.rejected
-            text = self._keep(root, message_text, message)
-            if call.failed:
-                call.error = text
-                root.mark("error", call)
+            form = _form_in(outputs) if attribute(message, "tool_call_id") in asked else None
+            if form == "accepted":  # the run's answer, which is recorded as such
+                root.requested.take(attribute(message, "tool_call_id"))
             else:
-                call.text = text
-                root.mark("end", call)
+                self._answer(root, message, is_refused=form == "refused", decided=root.is_decided)
+
+    def _answer(
+        self, root: RunRecord, message: object, *, is_refused: bool = False, decided: bool
+    ) -> None:
+        """Record what answers a call that no tool ended.
+
+        Args:
+            root: The run.
+            message: The answer.
+            is_refused: Whether it says that a structured answer is wrong.
+            decided: Whether a human decided on the calls that waited.
+        """
+        call_id = attribute(message, "tool_call_id")
+        request, call = root.requested.take(call_id), root.requested.answer(call_id)
+        failed = is_refused or attribute(message, "status") == "error"
+        if request is not None:
+            call = self._begin_requested(root, request)
+            call.rejected = failed and decided and root.requested.has_waited(call_id)
+        elif call is None and root.is_awaiting_half and root.requested.is_unknown(call_id):
+            # What is answered is known when the first half is here; see `name_answers`.
+            call = Call("tool", "", UnnamedCall(call_id, decided))
+            root.mark("start", call)
+        if call is None:
+            return
+        call.answered, call.cancelled = True, False
+        call.failed = failed and not call.rejected
+        text = self._keep(root, message_text, message)
+        if call.failed:
+            call.error = text
+            root.mark("error", call)
+        else:
+            call.text = text
+            root.mark("end", call)
 
     def _record_unanswered(self, root: RunRecord, outputs: object) -> None:
         """Record the tool calls that the last message of a run asks for: nobody did them."""
@@ -300,7 +318,8 @@ class Recorder(RunTree):
             return
         for asked in requests_in(messages[-1], "tool_calls", None):
             if (request := root.requested.take(asked.call_id)) is not None:
-                self._begin_requested(root, request)
+                call = self._begin_requested(root, request)
+                call.rejected = root.is_decided and root.requested.has_waited(request.call_id)
 
     def _begin_requested(self, root: RunRecord, request: RequestedCall) -> Call:
         """Record a tool call that no tool begins."""
@@ -345,8 +364,6 @@ class Recorder(RunTree):
         _remember(root, error)
 
     def _pass_on_interrupt(self, entry: OpenRun) -> None:
-        if entry.task:
-            entry.root.interrupted_tasks.add(entry.task)
         parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
         if parent is not None:
             parent.interrupted = True
@@ -400,8 +417,20 @@ class Recorder(RunTree):
         entry.root.last_seen_s = time.monotonic()
         return entry, entry.call
 
+    def _answer_from_state(self, start: Start, messages: object) -> None:
+        """Record the answers that a model is shown and that no chain has returned.
+
+        A loop within one function keeps them to itself; others come from `update_state`.
+        """
+        parent = self._open.get(start.parent_id) if start.parent_id is not None else None
+        if parent is None or not (parent.root.requested or parent.root.is_awaiting_half):
+            return
+        for message in _last_answers(messages):
+            self._answer(parent.root, message, decided=True)
+
     def model_started(self, start: Start, messages: object) -> None:
         """A model was asked, with chat messages or prompts."""
+        self._answer_from_state(start, messages)
         made = self._call("model", start)
         if made is None:
             return
@@ -580,6 +609,16 @@ def _note_pause(entry: OpenRun) -> None:
 
 def _checkpoint(found: object) -> str | None:
     return found[:NAME_CHARS] if type(found) is str else None
+
+
+@contained(())
+def _last_answers(messages: object) -> Sequence[Any]:
+    """The tool messages at the end of a model's input."""
+    if not isinstance(messages, (list, tuple)):
+        return ()
+    shown = messages[-MAX_ITEMS:]
+    answers = list(takewhile(lambda one: getattr(one, "type", None) == "tool", reversed(shown)))
+    return answers[::-1]
 
 
 @contained(False)

@@ -44,11 +44,11 @@ class UnnamedCall(NamedTuple):
 
     Args:
         call_id: Its id.
-        task: LangGraph's name for what answered it.
+        by_human: Whether the answer follows from what a human decided.
     """
 
     call_id: str
-    task: str
+    by_human: bool
 
 
 def requests_in(message: object, field: str, model: Call | None) -> Iterator[RequestedCall]:
@@ -77,12 +77,13 @@ def requests_in(message: object, field: str, model: Call | None) -> Iterator[Req
 class RequestedCalls:
     """The calls of one run that nobody has answered yet."""
 
-    __slots__ = ("_begun", "_begun_ids", "_by_id", "_unparsed")
+    __slots__ = ("_begun", "_begun_ids", "_by_id", "_unparsed", "_waited")
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestedCall] = {}
         self._begun: dict[str, Call] = {}
         self._begun_ids: set[str] = set()
+        self._waited: set[str] = set()
         self._unparsed: dict[str, Call] = {}
 
     def __bool__(self) -> bool:
@@ -119,6 +120,7 @@ class RequestedCalls:
         self._by_id.pop(call_id, None)
         if len(self._begun) < _MAX_REQUESTS:
             self._begun[call_id] = call
+        if len(self._begun_ids) < _MAX_REQUESTS:
             self._begun_ids.add(call_id)
         if (failed := self._unparsed.pop(call_id, None)) is not None:
             failed.void = True  # somebody could parse them
@@ -133,6 +135,14 @@ class RequestedCalls:
         """Forget the call of this id that a tool began, and return it."""
         return self._begun.pop(call_id, None) if isinstance(call_id, str) else None
 
+    def wait(self) -> None:
+        """Note that the run paused before these calls were begun."""
+        self._waited = set(self._by_id)
+
+    def has_waited(self, call_id: str) -> bool:
+        """Whether the run paused before this call was answered."""
+        return call_id in self._waited
+
     def is_unknown(self, call_id: object) -> bool:
         """Whether neither a model asked for this call nor a tool began it, as far as is known."""
         return isinstance(call_id, str) and call_id not in self._begun_ids
@@ -144,6 +154,7 @@ class RequestedCalls:
     def continue_from(self, earlier: RequestedCalls) -> None:
         """Take over the calls that a paused run left."""
         self._by_id = {**earlier._by_id, **self._by_id}
+        self._waited |= earlier._waited
 
 
 @contained(False)
@@ -172,6 +183,6 @@ def name_answers(calls: Sequence[Call], earlier: RunRecord | None) -> None:
         else:
             call.name = request.name
             call.input = request.arguments if isinstance(request.arguments, dict) else {}
-            if call.failed and unnamed.task in earlier.interrupted_tasks:
+            if call.failed and unnamed.by_human:
                 call.failed, call.rejected = False, True
                 call.text, call.error = call.error, ""

@@ -29,7 +29,7 @@ class OpenRun:
     """A run under way and the root it belongs to."""
 
     __slots__ = (
-        "asks_human", "call", "checkpoint_id", "failures_before", "interrupted", "limit_node",
+        "call", "checkpoint_id", "failures_before", "interrupted", "limit_node",
         "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
@@ -39,9 +39,8 @@ class OpenRun:
         self.thread_id = thread_id
         self.call: Call | None = None
         self.name = ""
-        self.task = ""  # LangGraph's name for the execution of a node, the same after a pause
+        self.task = ""  # LangGraph's name for the execution of a node, the same for its attempts
         self.limit_node = False
-        self.asks_human = False
         self.failures_before = len(root.raised)
         self.interrupted = False  # something directly below it paused
         self.checkpoint_id: str | None = None  # where it can be resumed from

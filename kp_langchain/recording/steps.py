@@ -136,7 +136,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
             failure.step["type"] = "observation"
             story.unresolved_error = True
-    if last is not None and last.kind != "model":
+    if last is not None and last.kind == "tool":
         story.ends_on_action = not (last.rejected or last.cancelled)
         story.unresolved_error = story.unresolved_error or last.rejected
     return story

@@ -216,21 +216,27 @@ def _(watching: KPCallbackHandler) -> None:
     _asked(watching, "both", {"type": "reject"}, {"type": "reject"})
 
 
-def _refusing(*, at_the_end: bool) -> Any:
+def _refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
     """A graph of one's own whose node asks a human before it hands the call on."""
     model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
 
-    def approve(state: MessagesState) -> Any:
+    def refuse(state: MessagesState) -> Any:
         asked = state["messages"][-1].tool_calls[0]
+        return {"messages": [ToolMessage("no", tool_call_id=asked["id"], status="error")]}
+
+    def approve(state: MessagesState) -> Any:
         if interrupt("may I?"):
             return Command(goto="tools")
-        refusal = ToolMessage("no", tool_call_id=asked["id"], status="error")
-        return Command(update={"messages": [refusal]}, goto=END if at_the_end else "llm")
+        if how != "here":
+            return Command(goto=how)
+        return Command(update=refuse(state), goto=END if at_the_end else "llm")
 
     graph = StateGraph(MessagesState)
     graph.add_node("llm", lambda state: {"messages": [model.invoke(state["messages"])]})
     graph.add_node("approve", approve)
     graph.add_node("tools", ToolNode([search]))
+    graph.add_node("refuse", refuse)
+    graph.add_edge("refuse", "llm")
     graph.add_edge(START, "llm")
     graph.add_conditional_edges(
         "llm", lambda state: "approve" if state["messages"][-1].tool_calls else END
@@ -253,7 +259,70 @@ def _(watching: KPCallbackHandler) -> None:
     graph.invoke(Command(resume=False), in_thread(watching, "end"))
 
 
+@situation("a human's rejection is written by another node", SEARCHED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    graph = _refusing(how="refuse")
+    graph.invoke(ASK, in_thread(watching, "other"))
+    graph.invoke(Command(resume=False), in_thread(watching, "other"))
+
+
+@situation("a rejection ends the run without a word", SEARCHED[:2], success=[False])
+def _(watching: KPCallbackHandler) -> None:
+    graph = _refusing(how=END)
+    graph.invoke(ASK, in_thread(watching, "silent"))
+    graph.invoke(Command(resume=False), in_thread(watching, "silent"))
+
+
+@situation(
+    "a human rejects by changing the state", SEARCHED, success=[True], needs="langgraph.callbacks"
+)
+def _(watching: KPCallbackHandler) -> None:
+    answers = say("I search.", call("search", "c1", q="a")), say("42")
+    paused = agent(*answers, checkpointer=InMemorySaver(), interrupt_before=["tools"])
+    config = in_thread(watching, "state")
+    paused.invoke(ASK, config)
+    refusal = ToolMessage("no", tool_call_id="c1", status="error")
+    paused.update_state(
+        {"configurable": config["configurable"]}, {"messages": [refusal]}, as_node="tools"
+    )
+    paused.invoke(None, config)
+
+
+@situation(
+    "the state of a paused run is changed with the handler looking on",
+    SEARCHED,
+    success=[True],
+    needs="langgraph.callbacks",
+    runs=2,
+    empty=1,
+)
+def _(watching: KPCallbackHandler) -> None:
+    answers = say("I search.", call("search", "c1", q="a")), say("42")
+    bound = agent(*answers, checkpointer=InMemorySaver(), interrupt_before=["tools"]).with_config(
+        callbacks=[watching]
+    )
+    thread: Any = {"configurable": {"thread_id": "changed"}}
+    bound.invoke(ASK, thread)
+    bound.update_state(thread, {"messages": []})
+    bound.invoke(None, thread)
+
+
 # ------------------------------------------------------------------ answers without a tool
+
+
+@situation(
+    "a loop in one function keeps its tools' answers to itself", SEARCHED, framework="langchain"
+)
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([say("I search.", call("search", "c1", q="a")), say("42")])
+
+    def loop(question: str) -> str:
+        messages: list[Any] = [("user", question)]
+        while (answer := model.invoke(messages)).tool_calls:
+            messages += [answer, ToolMessage("found", tool_call_id=answer.tool_calls[0]["id"])]
+        return str(answer.content)
+
+    RunnableLambda(loop).invoke(QUESTION, using(watching))
 
 
 def _loop(tools: Callable[[MessagesState], Any], *answers: AIMessage, ends_with: str = "") -> Any:

@@ -62,7 +62,6 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     first, second = recorded(made(drawn)[:cut]), recorded(made(drawn)[cut:])
     first.objective = "what?"
     first.requested.add(RequestedCall("c9", "search", {"q": 9}))
-    first.interrupted_tasks = {"tools:1"}
     redactor = Redactor(Tally(), 4000)
     half = half_of(first, redactor, "aggregated", domain="", before=Before(), reported=None)
     second.continues(record_of(json.loads(json.dumps(half)), RECORDER))
@@ -73,7 +72,6 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     assert joined.stopped == whole.stopped
     assert joined.ends_on_action == whole.ends_on_action
     assert second.objective == "what?"
-    assert second.interrupted_tasks == {"tools:1"}
     (request,) = second.requested
     assert (request.call_id, request.name, request.arguments) == ("c9", "search", {"q": 9})
     assert second.started_at == first.started_at
