@@ -68,6 +68,22 @@ def _read(path: Path) -> bytes | None:
     return key
 
 
+def _publish(beside: str, path: Path, key: bytes) -> None:
+    """Give the file `beside` its name.
+
+    Raises:
+        FileExistsError: Another process was first.
+    """
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        new = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(new, "wb") as file:
+            file.write(key)
+
+
 def _make(path: Path) -> bytes:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = secrets.token_bytes(_BYTES)
@@ -79,8 +95,7 @@ def _make(path: Path) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileExistsError):
-            os.link(beside, path)
-            return key
+            _publish(beside, path, key)
     finally:
         Path(beside).unlink()
     return _read(path) or key

@@ -164,6 +164,8 @@ def _call(
     block: Mapping[str, Any], extras: Mapping[str, Any], kind: str
 ) -> Iterator[Called | Returned]:
     ids = _texts(block, table.ID_FIELDS)
+    if not ids and kind in table.WITHOUT_ID:
+        ids = (kind,)
     if not ids:
         return
     name = next(iter(_texts(block, ("name",))), "")

@@ -58,6 +58,7 @@ PREPARATIONS = frozenset({"mcp_list_tools"})
 EXECUTED_TOOLS = {"search": "web_search", "python": "code_interpreter"}
 
 ID_FIELDS = ("id", "call_id")
+WITHOUT_ID = frozenset({"executable_code"})  # as Google's is in older releases
 RESULT_ID_FIELDS = ("tool_use_id", "tool_call_id", "call_id", "id")
 SERVER_FIELDS = ("server_label", "server_name")
 INPUT_FIELDS = ("args", "input", "arguments", "action")

@@ -136,6 +136,13 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
         if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
             failure.step["type"] = "observation"
             story.unresolved_error = True
+    answering = [
+        call
+        for _, call in timeline
+        if answer.strip() and call.kind == "model" and not call.void and answer in call.text
+    ]
+    if answering:  # a log, a title or the like may follow the answer
+        story.stopped = answering[-1].stopped
     if last is not None and last.kind == "tool":
         story.ends_on_action = not (last.rejected or last.cancelled)
         story.unresolved_error = story.unresolved_error or last.rejected

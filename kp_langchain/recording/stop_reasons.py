@@ -17,11 +17,13 @@ _FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishR
 _STOPPED = (
     # The answer was cut off.
     "length", "max_tokens", "max_output_tokens", "model_length", "error_limit",
+    "token_limit", "time_limit", "timeout", "truncated",
     "context_window_exceeded", "model_context_window_exceeded", "pause_turn", "abort",
-    "insufficient_system_resource",
+    "insufficient_system_resource", "cancelled", "user_cancel",
     # It was refused or withheld.
     "refusal", "content_filter", "content_filtered", "content-filter", "guardrail_intervened",
     "safety", "recitation", "language", "blocklist", "prohibited_content", "spii",
+    "content_policy_violation", "sensitive",
     "image_recitation", "no_image", "image_other", "error_toxic",
     # It cannot be used.
     "malformed_function_call", "malformed_tool_use", "malformed_model_output",
@@ -40,6 +42,9 @@ def was_stopped(metadata: object) -> bool:
         reason = metadata.get(field)
         if isinstance(reason, str) and _ends_badly(reason):
             return True
+    details = metadata.get("incomplete_details")
+    if isinstance(details, MAPPING) and details.get("reason"):
+        return True
     status = metadata.get("status")
     if isinstance(status, str) and status in _STOPPED_STATUS:
         return True

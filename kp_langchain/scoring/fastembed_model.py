@@ -104,7 +104,7 @@ def _open(model: str, folder: Path) -> Loaded:
         return vectors / np.where(lengths == 0, 1, lengths)
 
     encode([""])  # the first run prepares buffers
-    share = partial(unreadable_share, tokeniser)
+    share = partial(unreadable_share, tokeniser, window=window)
     return Loaded(encode, share, model, "fastembed", revision_of(folder))
 
 

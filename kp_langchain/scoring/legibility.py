@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._notices import warn_once
 from kp_langchain.scoring.models import MODEL_VARIABLE, MULTILINGUAL_MODEL
-from kp_langchain.scoring.window import both_ends
+from kp_langchain.scoring.window import fit
 
 if TYPE_CHECKING:
     import regex
@@ -30,9 +30,6 @@ Spanish and German, and 0.44 at least in the 16 other languages. Of 1,335 record
 none has more than 0.24.
 """
 
-SAMPLE_CHARS = 1024
-"""As much of a text as is looked at: about what all-MiniLM-L6-v2's window holds of English."""
-
 _UNKNOWN = ("[UNK]", "<unk>")
 
 # Characters of a word in a piece, on average: as few as that, and the pieces say nothing. A letter
@@ -41,36 +38,42 @@ _UNKNOWN = ("[UNK]", "<unk>")
 _LATIN_CHARS = 2.0
 _OTHER_CHARS = 1.25
 _WHOLE_CHARS = 0.99
+# An unknown token stands for a whole word, or for a sentence where none are set apart.
+_CHARS_A_TOKEN = 4.0
 
 
-def unreadable_share(tokeniser: Tokenizer, text: str) -> float:
+def unreadable_share(tokeniser: Tokenizer, text: str, window: int | None = None) -> float:
     """Return the share of a text's tokens that tell the model nothing, 0 to 1.
 
-    These are the unknown ones, and all of a word that is broken into pieces of a letter or two.
-    ASCII text counts as read.
+    These are the unknown ones, and all of a word that is broken into pieces of a letter or two. An
+    unknown token counts for as many as its characters would make. ASCII text counts as read.
 
     Args:
-        tokeniser: The model's; if it truncates, only its window counts.
-        text: The text, of which `SAMPLE_CHARS` characters are looked at, half at each end.
+        tokeniser: The model's.
+        text: The text.
+        window: The model's window in tokens: of a longer text, what the model is given counts. None
+            if it has none.
     """
-    text = unicodedata.normalize("NFC", both_ends(text, SAMPLE_CHARS))
     if text.isascii():
         return 0.0
+    text = unicodedata.normalize("NFC", fit(text, tokeniser, window) if window else text)
     encoding = tokeniser.encode(text, add_special_tokens=False)
     unknown = {tokeniser.token_to_id(name) for name in _UNKNOWN}
     pairs = zip(encoding.ids, encoding.offsets, strict=True)
     tokens = [(key, span) for key, span in pairs if span[0] < span[1]]
     words = {at: word for word in _words().finditer(text) for at in range(*word.span())}
     pieces: defaultdict[regex.Match[str], int] = defaultdict(int)
-    unread = 0
+    unread = hidden = 0.0
     for key, span in tokens:
         word = next((words[at] for at in range(*span) if at in words), None)
         if key in unknown:
-            unread += not text[slice(*span)].isascii()
+            if not text[slice(*span)].isascii():
+                size = max(1.0, (span[1] - span[0]) / _CHARS_A_TOKEN)
+                unread, hidden = unread + size, hidden + size - 1
         elif word is not None:
             pieces[word] += 1
     unread += sum(count for word, count in pieces.items() if _is_spelt(word, count))
-    return unread / len(tokens) if tokens else 0.0
+    return unread / (len(tokens) + hidden) if tokens else 0.0
 
 
 def _is_spelt(word: regex.Match[str], pieces: int) -> bool:

@@ -21,7 +21,6 @@ from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
 from kp_langchain.errors import EmbedderError, MissingExtraError
 from kp_langchain.scoring.embedders import checked, prepared
 from kp_langchain.scoring.identity import NO_IDENTITY, EmbedderIdentity, checked_baseline
-from kp_langchain.scoring.window import both_ends
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,9 +155,7 @@ class LocalModel:
             MissingExtraError: What runs the model is not installed.
             ModelLoadError: The model cannot be found, downloaded or loaded.
         """
-        from kp_langchain.scoring.legibility import SAMPLE_CHARS
-
-        if both_ends(text, SAMPLE_CHARS).isascii():
+        if text.isascii():
             return 0.0
         (clean,) = prepared([text])
         with self._model() as loaded:

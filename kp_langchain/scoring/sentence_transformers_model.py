@@ -78,7 +78,7 @@ def load(wanted: str | None) -> Loaded:
             )
 
     encode([""])  # the first run prepares buffers
-    share = None if tokeniser is None else partial(unreadable_share, tokeniser)
+    share = None if tokeniser is None else partial(unreadable_share, tokeniser, window=window)
     return Loaded(encode, share, name, "sentence-transformers", revision_of(folder))
 
 

@@ -319,6 +319,18 @@ def test_the_key_is_made_once_and_private() -> None:
     assert list(secret_key_file().parent.iterdir()) == [secret_key_file()]
 
 
+def test_the_key_is_made_where_the_file_system_has_no_hard_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    key = secret_key()
+    assert secret_key_file().read_bytes() == key
+    assert list(secret_key_file().parent.iterdir()) == [secret_key_file()]
+
+
 def test_a_pseudonym_key_is_shared_by_those_who_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KP_REDACTION__PSEUDONYM_KEY", "one key for the whole fleet")
     with TraceStore("runs.db") as store:

@@ -9,10 +9,11 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.language_models.llms import LLM
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import Generation, LLMResult
+from langchain_core.runnables import RunnableLambda
 
 from kp_langchain import trace_from_messages
 from kp_langchain.recording.stop_reasons import was_stopped
-from tests.agents import agent, call, run, say
+from tests.agents import ScriptedChatModel, agent, call, run, say
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,9 @@ from tests.agents import agent, call, run, say
         {"finish_reason": "PROHIBITED_CONTENT"},
         {"finish_reason": "MALFORMED_FUNCTION_CALL"},
         {"finish_reason": "STOPMAX_TOKENS"},
+        {"finish_reason": "token_limit"},
+        {"finish_reason": "TIMEOUT"},
+        {"incomplete_details": {"reason": "max_output_tokens"}},
         {"stop_reason": "max_tokens"},
         {"stop_reason": "refusal"},
         {"stop_reason": "model_context_window_exceeded"},
@@ -118,3 +122,23 @@ def test_a_report_comes_before_it() -> None:
     cut = AIMessage("It is", response_metadata={"finish_reason": "length"})
     scored = run(GenericFakeChatModel(messages=iter([cut])), "q", outcome=lambda _: True)
     assert scored.trace.metadata.success is True
+
+
+@pytest.mark.parametrize(
+    ("reason", "title_reason", "success"),
+    [("refusal", "end_turn", False), ("end_turn", "max_tokens", True)],
+)
+def test_the_answer_decides_and_not_a_title_that_is_made_after_it(
+    reason: str, title_reason: str, success: bool
+) -> None:
+    def answered(text: str, why: str) -> AIMessage:
+        return AIMessage(text, response_metadata={"stop_reason": why})
+
+    model = ScriptedChatModel([answered("It is 42.", reason), answered("On numb", title_reason)])
+
+    def work(question: str) -> str:
+        answer = model.invoke(question)
+        model.invoke("a title, please")
+        return str(answer.content)
+
+    assert run(RunnableLambda(work), "q").trace.metadata.success is success

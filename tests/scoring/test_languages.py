@@ -148,6 +148,24 @@ def test_both_ends_of_a_text_are_looked_at(model):
     assert model.unreadable_share(f"{long}{CHINESE * 8}") > 0.25
     assert model.unreadable_share(f"{CHINESE * 8}{long}") > 0.25
     assert model.unreadable_share(f"{long}{CHINESE}{long}") == 0
+    numbers = "[1,2,3,4,5,6,7,8,9]," * 40  # many tokens in few characters
+    assert model.unreadable_share(f"{numbers}{CHINESE * 8}") > 0.25
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ค้นหาว่าเหตุใดจึงชำระใบแจ้งหนี้สองครั้ง", "จองโรงแรมสำหรับสามคนในเชียงใหม่สุดสัปดาห์นี้"),
+        ("အဘယ်ကြောင့်ငွေတောင်းခံလွှာကိုနှစ်ကြိမ်ပေးချေခဲ့သည်ကိုရှာဖွေပါ", "ချင်းမိုင်တွင်လူသုံးယောက်အတွက်ဟိုတယ်ကြိုတင်မှာယူပါ"),
+    ],
+    ids=["Thai", "Burmese"],
+)
+def test_a_sentence_that_is_one_unknown_token_is_not_read_for_the_english_beside_it(
+    model, one, other
+):
+    answer = "I have looked into it and done what you asked."
+    assert model.unreadable_share(f"{one} {answer}") > UNREADABLE_ABOVE
+    assert model.unreadable_share(f"{other} {answer}") > UNREADABLE_ABOVE
 
 
 def test_ascii_is_asked_without_loading_the_model(fresh):
