@@ -490,6 +490,8 @@ def unknown_variables() -> dict[str, str | None]:
             meant[f"{table}__{field.upper()}"] = f"{_PREFIX}{table}__{field.upper()}"
     for field in Rules.model_fields:
         meant[f"REDACTION__{field.upper()}"] = f"{_PREFIX}REDACTION__{field.upper()}"
+    for field in RunKeySources.model_fields:
+        meant[f"RUN_KEYS__{field.upper()}"] = f"{_PREFIX}RUN_KEYS__{field.upper()}"
     return {name: meant.get(_meant_by(name, meant)) for name in unknown}
 
 

@@ -94,8 +94,8 @@ def not_installed() -> Embedding:
     """Return what there is when nothing that runs a model is installed, and warn once."""
     warn_once(
         "embeddings extra",
-        "novelty is 0.5 for every trace, because nothing that runs an embedding model is "
-        "installed: %s (or pass embedder=None to say that this is meant)",
+        "novelty is 0.5 for every trace but exact repeats, because nothing that runs an embedding "
+        "model is installed: %s (or pass embedder=None to say that this is meant)",
         INSTALL_HINT,
     )
     return Embedding(None, parts.NOT_INSTALLED)
