@@ -25,9 +25,9 @@ UNREADABLE_ABOVE = 0.4
 
 Measured by tests/benchmarks/bench_languages.py with all-MiniLM-L6-v2 in 19 languages. Below it, a
 task in other words is told from other tasks as surely as where all can be read (AUC 0.95 to 1.00),
-above it less so (0.94, 0.93, and 0.73 above 0.8). Texts as long as a run have at most 0.31 in English,
-Spanish and German, and 0.46 at least in the 16 other languages. Of 1,335 recorded runs in English
-none has more than 0.24.
+above it less so (0.94 and 0.93, and 0.73 above 0.8). Texts as long as a run have at most 0.31 in
+English, Spanish and German, and 0.46 at least in the 16 other languages. Of 1,335 recorded runs in
+English none has more than 0.24.
 """
 
 _UNKNOWN = ("[UNK]", "<unk>")
