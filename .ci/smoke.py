@@ -59,7 +59,7 @@ def a_chain_is_recorded_scored_and_stored(database: Path) -> None:
 
 
 def the_log_tells_the_score_and_what_to_install(log: str) -> None:
-    assert log.count("kp.trace_scored finance contributed") == 1
+    assert log.count("kp.trace_scored finance kept") == 1
     assert log.count("pip install 'kp-langchain[embeddings]'") == 1
 
 
