@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Annotated, Any, Optional
 
 import typer
 
 from kp_langchain.errors import KPError
+from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
 from kp_langchain.run_keys import KINDS
 
@@ -37,8 +37,8 @@ def keys_of(options: Iterable[str] | None) -> dict[str, Any]:
         if not equals:
             raise _mistake(option, f"it has no '='; write KEY=VALUE, and {known}")
         if key not in KINDS:
-            near = difflib.get_close_matches(key.lower(), KINDS, n=1)
-            right = f"did you mean {near[0]}? " if near else ""
+            near = near_name(key, KINDS)
+            right = f"did you mean {near}? " if near else ""
             raise _mistake(option, f"unknown key; {right}{known}")
         if not value:
             raise _mistake(option, f"it has no value; write {key}=VALUE")
