@@ -30,6 +30,11 @@ class ForkSafeLock:
         self._lock = threading.RLock()
         _LOCKS.add(self)
 
+    @property
+    def is_held_here(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as threading.Condition asks
+
     def _renew_if_orphaned(self) -> None:
         if self._lock.acquire(blocking=False):
             self._lock.release()
@@ -42,8 +47,8 @@ class Undisturbed:
 
     A fork in the middle of a database operation, an import or a model's work copies their locks
     as they are, and nobody would ever open them in the child. While a fork waits, no thread enters
-    its first section; a thread that is inside one may enter further ones, because the fork waits
-    for that thread anyway.
+    its first section, unless it holds a `ForkSafeLock`, for which somebody inside may be waiting.
+    A thread that is inside one may enter further ones, because the fork waits for it anyway.
 
     Args:
         patience_s: Seconds that a fork waits at most for a thread inside; by default 10. A short
@@ -110,6 +115,8 @@ class _Gate:
         me = threading.get_ident()
         with self._changed:
             while self._forking - {me} and me not in self._inside:
+                if self._inside and _holds_a_lock():
+                    break
                 self._changed.wait()
             self._inside.setdefault(me, []).append(section)
 
@@ -163,8 +170,18 @@ class _Gate:
 
 
 _FORK_PATIENCE_S = 10.0
+_MOST_LOOKS = 10
 _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 _GATE = _Gate()
+
+
+def _holds_a_lock() -> bool:
+    for _ in range(_MOST_LOOKS):
+        try:
+            return any(lock.is_held_here for lock in list(_LOCKS))
+        except RuntimeError:  # another thread made one meanwhile
+            pass
+    return True
 
 
 def _after_fork_in_child() -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -138,7 +137,7 @@ class ConfidenceModel:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
-        plain: dict[str, Any] = _reader().dump_python(self, mode="json")
+        plain: dict[str, Any] = _READER.dump_python(self, mode="json")
         return plain
 
     @classmethod
@@ -148,9 +147,8 @@ class ConfidenceModel:
         Raises:
             pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
         """
-        return _reader().validate_python(dict(data))
+        return _READER.validate_python(dict(data))
 
 
-@cache
-def _reader() -> TypeAdapter[ConfidenceModel]:
-    return TypeAdapter(ConfidenceModel)
+# Not made when first needed: in a forked child that may wait for ever for a lock of Python's.
+_READER = TypeAdapter(ConfidenceModel)

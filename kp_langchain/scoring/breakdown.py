@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -170,7 +169,7 @@ class ScoreBreakdown:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
-        plain: dict[str, Any] = _reader().dump_python(self, mode="json")
+        plain: dict[str, Any] = _READER.dump_python(self, mode="json")
         return plain
 
     @classmethod
@@ -180,12 +179,11 @@ class ScoreBreakdown:
         Raises:
             pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
         """
-        return _reader().validate_python(dict(data))
+        return _READER.validate_python(dict(data))
 
 
-@cache
-def _reader() -> TypeAdapter[ScoreBreakdown]:
-    return TypeAdapter(ScoreBreakdown)
+# Not made when first needed: in a forked child that may wait for ever for a lock of Python's.
+_READER = TypeAdapter(ScoreBreakdown)
 
 
 def why_outcome(confidence: float, source: str, *, success: bool) -> str:

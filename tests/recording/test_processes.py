@@ -235,6 +235,42 @@ def test_what_waits_for_the_parents_store_is_not_counted_in_a_child() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_fork_while_a_thread_makes_a_pydantic_model() -> None:
+    """Python 3.11 has one lock for a cached property of all objects, which pydantic takes then."""
+    python(
+        """
+        import threading
+        from contextlib import nullcontext
+        from uuid import uuid4
+        from pydantic._internal._namespace_utils import NsResolver
+        lock = getattr(vars(NsResolver)["types_namespace"], "lock", nullcontext())
+        made, go_on = threading.Event(), threading.Event()
+
+        def make():
+            with lock:
+                made.set()
+                go_on.wait()
+
+        threading.Thread(target=make).start()
+        made.wait()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                run = uuid4()
+                watching.on_llm_start({"name": "m"}, ["q"], run_id=run)
+                watching.on_llm_error(ValueError("x"), run_id=run)
+                code = 0 if watching.flush(60) and store.count() == 1 else 2
+            finally:
+                os._exit(code)
+        status = os.waitpid(child, 0)[1]
+        go_on.set()
+        assert os.waitstatus_to_exitcode(status) == 0
+        """
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_fork_while_threads_record() -> None:
     # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
     python(

@@ -56,11 +56,13 @@ def test_cache_and_scorer_in_children_of_a_busy_process(run_python, make_trace):
     script = f"""
 import os, threading
 import numpy as np
+from kp_langchain import _forksafe
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import Scorer, VectorCache
 trace = ReasoningTrace.model_validate_json({make_trace().model_dump_json()!r})
 class Ones:
     def embed(self, texts): return np.ones((len(texts), 64), dtype=np.float32)
+_forksafe._FORK_PATIENCE_S = 10_000  # whoever waits for the other for ever is found out
 cache = VectorCache(max_elements=500, dimensions=64)
 scorer = Scorer(embedder=Ones(), cache=cache)
 stop = threading.Event()
