@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import only_waiting
@@ -62,9 +62,9 @@ class Halves:
         with only_waiting():
             return self.writer.claim_half(place)
 
-    def forget(self, thread_id: str) -> None:
-        """Have deleted what has waited in a thread up to now, because something new is asked."""
-        self.writer.forget_half(lambda: self._place(thread_id), datetime.now(UTC))
+    def forget(self, thread_id: str, until: datetime) -> None:
+        """Have deleted what had paused in a thread by `until`, when something new was asked."""
+        self.writer.forget_half(lambda: self._place(thread_id), until)
 
     def _place(self, thread_id: str | None) -> str | None:
         thread = thread_id and stored_form("thread", thread_id, self.rules)

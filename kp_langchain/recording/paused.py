@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from kp_langchain._forksafe import ForkSafeLock
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from kp_langchain.recording.record import RunRecord
     from kp_langchain.recording.recorder import Recorder
 
@@ -51,16 +53,30 @@ def _fate(record: RunRecord) -> str:
     return "handed_over" if record.kept else "abandoned"
 
 
-def take(thread_id: str, recorder: Recorder) -> RunRecord | None:
-    """Return the run that waits in `thread_id`: the recorder's own, else one of its domain."""
+def take(thread_id: str, recorder: Recorder, until: datetime | None = None) -> RunRecord | None:
+    """Return the run that waits in `thread_id`: the recorder's own, else one of its domain.
+
+    Args:
+        thread_id: The thread.
+        recorder: Who asks.
+        until: The latest time, in UTC, at which it may have paused; None for any.
+    """
+    own = (thread_id, id(recorder))
     with _lock:
-        own = _shelf.pop((thread_id, id(recorder)), None)
-        if own is not None:
-            return own
-        for key, record in _shelf.items():
-            if key[0] == thread_id and record.recorder.scope == recorder.scope:
+        for key in (own, *_shelf):
+            record = _shelf.get(key)
+            if (
+                record is not None
+                and key[0] == thread_id
+                and record.recorder.scope == recorder.scope
+                and not _is_after(record.paused_at, until)
+            ):
                 return _shelf.pop(key)
     return None
+
+
+def _is_after(paused_at: datetime | None, until: datetime | None) -> bool:
+    return paused_at is not None and until is not None and paused_at > until
 
 
 def give_up(recorder: Recorder) -> None:

@@ -16,6 +16,7 @@ from kp_langchain.recording.messages import as_text, clip, contained, text_size,
 from kp_langchain.recording.requested_calls import RequestedCalls
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.decisions import Decision
     from kp_langchain.recording.recorder import Recorder
     from kp_langchain.run_keys import RunKeys
 
@@ -151,7 +152,8 @@ class RunRecord:
     last_call: Call | None = None
     last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
     raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
-    is_decided: bool = False  # a human said how it goes on
+    goes_on: bool = False  # from where an earlier run in its thread stopped
+    decision: Decision | None = None  # a human's, on what waited; None where none is known
     interrupted: bool = False
     limit_reached: bool = False
     over: bool = False

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
 from kp_langchain.recording import paused
+from kp_langchain.recording.decisions import decision_in
 from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
@@ -56,8 +57,6 @@ from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-# How LangGraph names what is no run: somebody changed the state of a thread.
-_STATE_UPDATE = "UpdateState"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
 _UNPARSED = "the arguments of the call cannot be parsed"
@@ -77,7 +76,7 @@ class Recorder(RunTree):
         objective_of: Tells the task from a root run's inputs before the usual places are searched;
             "" where it cannot. Must not raise.
         shelve: Keeps a run that paused besides in this process, if anywhere.
-        forget: Gives up what it keeps of a thread.
+        forget: Gives up what it keeps of a thread from before a time.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Recorder(RunTree):
         keep_output: bool = False,
         objective_of: Callable[[Any], str] | None = None,
         shelve: Callable[[RunRecord], None] | None = None,
-        forget: Callable[[str], None] | None = None,
+        forget: Callable[[str, datetime], None] | None = None,
     ) -> None:
         super().__init__(bounds, lambda start: RunRecord(self, start), ambient)
         self.scope = scope
@@ -115,6 +114,8 @@ class Recorder(RunTree):
 
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
+        if root.langgraph and root.thread_id is not None and not root.goes_on:
+            self._give_up_paused(root.thread_id, root.started_at)
         if ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
                 root.settled = True
@@ -133,6 +134,13 @@ class Recorder(RunTree):
             self.tally.add("empty")
         else:
             self._deliver(root)
+
+    def _give_up_paused(self, thread_id: str, until: datetime) -> None:
+        """Forget what waits in a thread, because something new was asked at `until`."""
+        if paused.any() and (earlier := paused.take(thread_id, self, until)) is not None:
+            earlier.recorder.tally.add("abandoned")
+        if self._forget_paused is not None:
+            self._forget_paused(thread_id, until)
 
     def _objective_of(self, inputs: object) -> str:
         bound = self._text_chars
@@ -182,32 +190,24 @@ class Recorder(RunTree):
             root.mark("start", root.last_failure)  # the run went on after it
             root.last_failure = None
         if "langgraph_node" not in metadata:  # a whole graph or chain, not a node of one
-            self._resume(root, run_id == root.run_id, inputs, metadata)
+            self._resume(root, inputs, metadata)
         if not root.objective and run_id == root.run_id and not _is_resumed_here(root):
             root.objective = self._objective_of(inputs)
 
-    def _resume(
-        self, root: RunRecord, is_root: bool, inputs: object, metadata: Mapping[str, Any]
-    ) -> None:
-        """Continue the run that waits in this thread; a new question gives it up."""
-        resuming = inputs is None or is_command(inputs)
-        paused_inside = root.interrupted
-        if resuming:
-            root.is_decided = inputs is not None
-            if paused_inside:
-                root.requested.wait()
-            root.interrupted = False
-        elif not (is_root and root.langgraph) or root.name.endswith(_STATE_UPDATE):
+    def _resume(self, root: RunRecord, inputs: object, metadata: Mapping[str, Any]) -> None:
+        """Continue the run that waits in this thread, unless a new question is asked."""
+        if inputs is not None and not is_command(inputs):
             return
+        root.goes_on = True
+        if inputs is not None:
+            root.decision = decision_in(inputs)
+        paused_inside = root.interrupted
+        if paused_inside:
+            root.requested.wait()
+        root.interrupted = False
         if (thread_id := thread_id_in(metadata)) is None:
             return
         earlier = paused.take(thread_id, self) if paused.any() else None
-        if not resuming:
-            if earlier is not None:
-                earlier.recorder.tally.add("abandoned")
-            if self._forget_paused is not None:
-                self._forget_paused(thread_id)
-            return
         if earlier is None:
             if self._shelve is not None and not paused_inside:
                 root.resumes(thread_id, None)
@@ -276,10 +276,10 @@ class Recorder(RunTree):
             if form == "accepted":  # the run's answer, which is recorded as such
                 root.requested.take(attribute(message, "tool_call_id"))
             else:
-                self._answer(root, message, is_refused=form == "refused", decided=root.is_decided)
+                self._answer(root, message, form == "refused", by_human=_is_doubtful(root))
 
     def _answer(
-        self, root: RunRecord, message: object, *, is_refused: bool = False, decided: bool
+        self, root: RunRecord, message: object, is_refused: bool = False, *, by_human: bool
     ) -> None:
         """Record what answers a call that no tool ended.
 
@@ -287,17 +287,17 @@ class Recorder(RunTree):
             root: The run.
             message: The answer.
             is_refused: Whether it says that a structured answer is wrong.
-            decided: Whether a human decided on the calls that waited.
+            by_human: Whether it is a human's refusal if it says that a call failed that waited.
         """
         call_id = attribute(message, "tool_call_id")
         request, call = root.requested.take(call_id), root.requested.answer(call_id)
         failed = is_refused or attribute(message, "status") == "error"
         if request is not None:
             call = self._begin_requested(root, request)
-            call.rejected = failed and decided and root.requested.has_waited(call_id)
+            call.rejected = failed and by_human and root.requested.has_waited(call_id)
         elif call is None and root.is_awaiting_half and root.requested.is_unknown(call_id):
             # What is answered is known when the first half is here; see `name_answers`.
-            call = Call("tool", "", UnnamedCall(call_id, decided))
+            call = Call("tool", "", UnnamedCall(call_id, by_human))
             root.mark("start", call)
         if call is None:
             return
@@ -319,7 +319,7 @@ class Recorder(RunTree):
         for asked in requests_in(messages[-1], "tool_calls", None):
             if (request := root.requested.take(asked.call_id)) is not None:
                 call = self._begin_requested(root, request)
-                call.rejected = root.is_decided and root.requested.has_waited(request.call_id)
+                call.rejected = _is_doubtful(root) and root.requested.has_waited(request.call_id)
 
     def _begin_requested(self, root: RunRecord, request: RequestedCall) -> Call:
         """Record a tool call that no tool begins."""
@@ -426,7 +426,7 @@ class Recorder(RunTree):
         if parent is None or not (parent.root.requested or parent.root.is_awaiting_half):
             return
         for message in _last_answers(messages):
-            self._answer(parent.root, message, decided=True)
+            self._answer(parent.root, message, by_human=parent.root.decision != "approved")
 
     def model_started(self, start: Start, messages: object) -> None:
         """A model was asked, with chat messages or prompts."""
@@ -435,6 +435,8 @@ class Recorder(RunTree):
         if made is None:
             return
         root, call = made
+        if root.decision == "rejected":  # the model knows; what fails from here on, does by itself
+            root.decision = "unclear"
         # Attempts of one call stand under one parent, or one LangGraph task, with one input.
         place = text_in(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _shape(messages))
@@ -517,11 +519,7 @@ class Recorder(RunTree):
             root.requested.answer(call.tool_call_id)
             kept = self._keep(root, gist, output)
             call.failed = call.failed or _says_error(output)
-            if call.failed:
-                call.error = kept
-            else:
-                call.text = kept
-            root.mark("error" if call.failed else "end", call)
+            _note_end(root, call, kept)
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, output)
@@ -552,14 +550,16 @@ class Recorder(RunTree):
             call.text = self._keep(root, message_text, partial)
         elif meaning == "error":
             call.failed = True
-            call.error = self._keep(root, error_text, error)
+            text = self._keep(root, error_text, error)
             if root.last_failure is not None and _is_recorded(error, entry):
                 root.last_failure.void = True  # of a chain inside this call: the same failure
                 root.last_failure = None
             _remember(root, error)
             root.requested.answer(call.tool_call_id)
-            if call.kind != "model":  # a model's failure stands where the model was asked
-                root.mark("error", call)
+            if call.kind == "model":  # a model's failure stands where the model was asked
+                call.error = text
+            else:
+                _note_end(root, call, text)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
@@ -595,6 +595,22 @@ class Recorder(RunTree):
         entry.root.reported = outcome
         # Else it ended meanwhile, and may have been scored without this.
         return entry.root.run_id in self._open
+
+
+def _note_end(root: RunRecord, call: Call, text: Any) -> None:
+    """Record how a tool or retriever ended, with what it said."""
+    if call.failed and call.kind == "tool" and root.decision == "rejected":
+        call.failed, call.rejected = False, True  # it asked a human itself
+    if call.failed:
+        call.error = text
+    else:
+        call.text = text
+    root.mark("error" if call.failed else "end", call)
+
+
+def _is_doubtful(root: RunRecord) -> bool:
+    """Whether a human decided, and perhaps against a call."""
+    return root.decision in ("rejected", "unclear")
 
 
 def _is_resumed_here(root: RunRecord) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from langgraph.types import Command, interrupt
 from kp_langchain import DomainPolicy, KPCallbackHandler
 from tests.agents import ASK, ScriptedChatModel, agent, call, handler, say, search, soft
 
-CHECKPOINTS = Path(os.environ.get("CHECKPOINTS", "checkpoints.pickle"))
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 
 
@@ -32,8 +32,8 @@ class FileSaver(InMemorySaver):
     """Keeps its checkpoints in a file from one process to the next."""
 
     def load(self) -> None:
-        if CHECKPOINTS.exists():
-            storage, writes, blobs = pickle.loads(CHECKPOINTS.read_bytes())  # noqa: S301 - ours
+        if _checkpoints().exists():
+            storage, writes, blobs = pickle.loads(_checkpoints().read_bytes())  # noqa: S301 - ours
             for thread, spaces in storage.items():
                 self.storage[thread].update(spaces)
             self.writes.update(writes)
@@ -41,7 +41,11 @@ class FileSaver(InMemorySaver):
 
     def save(self) -> None:
         storage = {thread: dict(spaces) for thread, spaces in self.storage.items()}
-        CHECKPOINTS.write_bytes(pickle.dumps((storage, dict(self.writes), dict(self.blobs))))
+        _checkpoints().write_bytes(pickle.dumps((storage, dict(self.writes), dict(self.blobs))))
+
+
+def _checkpoints() -> Path:
+    return Path(os.environ.get("CHECKPOINTS", "checkpoints.pickle"))
 
 
 def _approving(saver: Any) -> Any:
@@ -174,8 +178,17 @@ def play(name: str, *actions: str, watching: KPCallbackHandler, **config: Any) -
     saver.save()
 
 
-def main() -> None:
-    name, *actions = sys.argv[1:]
+def play_in(folder: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
+    """Play in a process that was forked from one that had only loaded this; return the stats."""
+    os.chdir(folder)
+    os.environ.update(environment)
+    stats = main(words)
+    assert stats is not None
+    return stats
+
+
+def main(words: Sequence[str]) -> dict[str, int] | None:
+    name, *actions = words
     url = os.environ.get("STORE", "runs.db")
     watching = handler(store=url, policy=DomainPolicy(keep="all"))
     config = json.loads(os.environ.get("CONFIG", "{}"))
@@ -188,10 +201,10 @@ def main() -> None:
     if "close" in os.environ.get("END", ""):
         watching.close(300)
     if "exit" in os.environ.get("END", ""):
-        return
+        return None
     assert watching.flush(300)
-    print(json.dumps(watching.stats()))
+    return watching.stats()
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(main(sys.argv[1:])))

@@ -20,7 +20,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.output_parsers import JsonOutputParser
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
+from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -41,6 +41,7 @@ class Form(BaseModel):
 
 WRONG_FORM = call("Form", text="x", score="none")
 RIGHT_FORM = call("Form", text="x", score=3)
+RECOVERED = ["thought", "call search", "recovered search", "thought"]
 REPEATED = ["thought", "call search", "saw search", "thought", "call search"]
 
 # ------------------------------------------------------------------ structured answers
@@ -225,7 +226,8 @@ def _refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
         return {"messages": [ToolMessage("no", tool_call_id=asked["id"], status="error")]}
 
     def approve(state: MessagesState) -> Any:
-        if interrupt("may I?"):
+        allowed = interrupt("may I?")
+        if allowed is True:
             return Command(goto="tools")
         if how != "here":
             return Command(goto=how)
@@ -273,6 +275,46 @@ def _(watching: KPCallbackHandler) -> None:
     graph.invoke(Command(resume=False), in_thread(watching, "silent"))
 
 
+@situation("a human allows what then fails in a node of one's own", RECOVERED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    graph = _refusing(how="refuse")
+    graph.invoke(ASK, in_thread(watching, "allowed"))
+    graph.invoke(Command(resume={"search": "yes"}), in_thread(watching, "allowed"))
+
+
+def _booking(watching: KPCallbackHandler, answer: object) -> None:
+    @tool
+    def book(room: str) -> str:
+        """Book a room, if a human allows it."""
+        if interrupt(f"book {room}?") == "yes":
+            raise ToolException("full")
+        raise ToolException("The user refused.")
+
+    book.handle_tool_error = True
+    answers = say("I book.", call("book", room="1")), say("Not booked.")
+    graph = agent(*answers, tools=(book,), checkpointer=InMemorySaver())
+    graph.invoke(ASK, in_thread(watching, "booking"))
+    graph.invoke(Command(resume=answer), in_thread(watching, "booking"))
+
+
+@situation(
+    "a human rejects in a tool, which raises",
+    ["thought", "call book", "saw book", "thought"],
+    success=[True],
+)
+def _(watching: KPCallbackHandler) -> None:
+    _booking(watching, "no")
+
+
+@situation(
+    "a human allows a tool, which then fails",
+    ["thought", "call book", "recovered book", "thought"],
+    success=[True],
+)
+def _(watching: KPCallbackHandler) -> None:
+    _booking(watching, "yes")
+
+
 @situation(
     "a human rejects by changing the state", SEARCHED, success=[True], needs="langgraph.callbacks"
 )
@@ -293,8 +335,6 @@ def _(watching: KPCallbackHandler) -> None:
     SEARCHED,
     success=[True],
     needs="langgraph.callbacks",
-    runs=2,
-    empty=1,
 )
 def _(watching: KPCallbackHandler) -> None:
     answers = say("I search.", call("search", "c1", q="a")), say("42")

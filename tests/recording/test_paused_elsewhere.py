@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +23,24 @@ from kp_langchain.recording import paused
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.tables import paused_runs
 from tests.agents import QUESTION, handler, shape
-from tests.recording.pausing import SECRET, play
+from tests.recording.pausing import SECRET, play, play_in
 
 ROOT = Path(__file__).resolve().parents[2]
 # Before that, LangGraph says nothing of a breakpoint.
 needs_graph_events = pytest.mark.skipif(
     find_spec("langgraph.callbacks") is None, reason="needs langgraph 1.1.8"
 )
+# Each process is forked from one that has loaded what it needs, and done nothing.
+_FRESH = multiprocessing.get_context("forkserver")
+_FRESH.set_forkserver_preload(["tests.recording.pausing"])
 SEARCHED = ["thought", "call search", "saw search", "thought"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_processes() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # before Python 3.12.9 it knows no other path
+        forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)
@@ -35,27 +48,27 @@ def nothing_waits_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paused, "_shelf", {})
 
 
-def started(*words: str, **environment: str) -> subprocess.Popen[str]:
-    """Begin to play some invocations in a process of their own."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+def started(*words: str, **environment: str) -> Future[dict[str, int]]:
+    """Begin to play some invocations in a process of their own; its handler's `stats()`."""
+    pool = ProcessPoolExecutor(1, _FRESH)
+    future = pool.submit(play_in, str(Path.cwd()), words, {**os.environ, **environment})
+    pool.shutdown(wait=False)
+    return future
 
 
-def finished(process: subprocess.Popen[str], *, check: bool = True) -> dict[str, int]:
-    """Wait for a process, and return its handler's `stats()`, if it printed any."""
-    out, err = process.communicate(timeout=600)
-    assert not check or process.returncode == 0, err
-    return json.loads(out or "{}")
-
-
-def process(*words: str, check: bool = True, **environment: str) -> dict[str, int]:
+def process(*words: str, **environment: str) -> dict[str, int]:
     """Play some invocations in a process of their own; return its handler's `stats()`."""
-    return finished(started(*words, **environment), check=check)
+    return started(*words, **environment).result()
+
+
+def interpreter(*words: str, **environment: str) -> int:
+    """Play some invocations in an interpreter of their own; return its exit code."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        timeout=600,
+        check=False,
+    ).returncode
 
 
 def stored(url: str = "runs.db") -> list[StoredRun]:
@@ -158,7 +171,7 @@ def test_a_secret_of_the_first_half_is_never_on_disk() -> None:
 
 
 def test_a_process_that_dies_while_it_waits_loses_nothing() -> None:
-    process("approving", "ask", "crash", check=False)
+    assert interpreter("approving", "ask", "crash") == 1
     process("approving", "approve")
     assert shapes() == [SEARCHED]
 
@@ -173,9 +186,9 @@ def test_an_orderly_end_loses_nothing(end: str) -> None:
 
 
 def test_a_process_that_just_ends_loses_nothing() -> None:
-    process("approving", "ask", END="exit")
+    assert interpreter("approving", "ask", END="exit") == 0
     assert waiting() == 1
-    process("approving", "approve", END="exit")
+    assert interpreter("approving", "approve", END="exit") == 0
     assert shapes() == [SEARCHED]
 
 
@@ -185,7 +198,7 @@ def test_of_two_that_resume_at_once_one_gets_it(url: str) -> None:
     for copy in ("one.pickle", "two.pickle"):
         shutil.copy("checkpoints.pickle", copy)
         both.append(started("approving", "approve", STORE=url, CHECKPOINTS=copy))
-    assert sorted(finished(one)["continued"] for one in both) == [0, 1]
+    assert sorted(one.result()["continued"] for one in both) == [0, 1]
     assert sorted(shapes(url)) == sorted([SEARCHED, SEARCHED[1:]])
     assert waiting(url) == 0
 
@@ -282,7 +295,6 @@ def test_the_texts_of_all_parts_are_bounded_together() -> None:
     assert shapes() == [[*SEARCHED[:3], *SEARCHED]]
 
 
-@needs_graph_events  # older releases do not say at the start that a graph runs
 def test_a_new_question_gives_it_up_in_any_process() -> None:
     process("tool", "ask")
     assert waiting() == 1
