@@ -196,18 +196,19 @@ def test_a_run_that_is_scored_at_once_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "runs.db"
-    monkeypatch.setattr(store_writer, "_DRAFT_AFTER_S", 600.0)
     with TraceStore(path) as store, closing(sqlite3.connect(path)) as connection:
-        assert store.count() == 0
+        watching = handler(store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})  # the first one has the store looked at
+        assert watching.flush(60)
+        monkeypatch.setattr(store_writer, "_DRAFT_AFTER_S", 600.0)
         connection.executescript(
             "CREATE TABLE drafts (id); CREATE TRIGGER watch AFTER INSERT ON unscored "
             "BEGIN INSERT INTO drafts VALUES (new.id); END"
         )
-        watching = handler(store=store)
         for _ in range(3):
             searching().invoke(ASK, {"callbacks": [watching]})
             assert watching.flush(60)
-        assert store.count() == 3
+        assert store.count() == 4
         assert connection.execute("SELECT count(*) FROM drafts").fetchone() == (0,)
 
 
