@@ -15,16 +15,20 @@ from kp_langchain._forksafe import Undisturbed
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
+# Soft hyphen, zero-width space, word joiner, byte order mark. The joiners that change letters, as in
+# Persian, are not among them.
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
 
 def fingerprint(text: str) -> bytes:
     """Return the hash of a text; the same for what no reader would call another text.
 
-    Composed and decomposed characters are the same (NFC), and so is any white space. Upper and
+    Composed and decomposed characters are the same (NFC), and so is any white space; what has no
+    width and no meaning, such as the mark at the beginning of a file, is left out. Upper and
     lower case, superscripts, half and full width are not: `Foo` and `foo`, `2⁵` and `25` may be
     different things, and where a model can read them, it says how alike they are.
     """
-    same = " ".join(unicodedata.normalize("NFC", text).split())
+    same = " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
     return sha256(same.encode("utf-8", "surrogatepass")).digest()
 
 

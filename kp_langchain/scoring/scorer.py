@@ -528,9 +528,11 @@ def _check_bounds(max_remembered: object, ttl_ms: object, *, has_cache: bool) ->
     if max_remembered is not None:
         _check_above_0("max_remembered", max_remembered, or_else=", or None")
     if ttl_ms is not None and (
-        isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int | float) or not 0 < ttl_ms < math.inf
+        isinstance(ttl_ms, bool)
+        or not isinstance(ttl_ms, int | float)
+        or not 0 <= ttl_ms < math.inf
     ):
-        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds above 0, or None")
+        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
 
 
 def _check_cache(cache: object) -> None:

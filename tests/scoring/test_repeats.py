@@ -102,6 +102,7 @@ def test_many_at_once_are_as_one_by_one(embedder, make_trace):
         ("\ud55c\uad6d\uc5b4", "\u1112\u1161\u11ab\u1100\u116e\u11a8\u110b\u1165"),
         ("two  words\n", "two words"),
         ("two\u3000words", "two\u00a0words"),
+        ("\ufefftwo wo\u00adrds\u200b", "two words"),
     ],
 )
 def test_the_same_to_a_reader_is_the_same(text, other):
@@ -110,7 +111,17 @@ def test_the_same_to_a_reader_is_the_same(text, other):
 
 @pytest.mark.parametrize(
     ("text", "other"),
-    [("Foo", "foo"), ("2\u2075", "25"), ("two words", "twowords"), ("", "x"), ("\ud800", "?")],
+    [
+        ("Foo", "foo"),
+        ("2\u2075", "25"),
+        ("two words", "twowords"),
+        ("", "x"),
+        ("\ud800", "?"),
+        (
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+            "\u0645\u06cc\u062e\u0648\u0627\u0647\u0645",
+        ),
+    ],
 )
 def test_what_may_mean_something_else_is_another_text(text, other):
     assert fingerprint(text) != fingerprint(other)

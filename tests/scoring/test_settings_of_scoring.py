@@ -100,8 +100,9 @@ def test_bounds_that_cannot_be_used(arguments, said):
         Scorer(**arguments)
 
 
-def test_a_scorer_of_ones_own_has_them_as_arguments(make_trace):
-    scorer = Scorer(embedder=Words(), max_remembered=2, ttl_ms=0.001)
+@pytest.mark.parametrize("ttl_ms", [0, 0.001])
+def test_a_scorer_of_ones_own_has_them_as_arguments(make_trace, ttl_ms):
+    scorer = Scorer(embedder=Words(), max_remembered=2, ttl_ms=ttl_ms)
     scorer.remember(make_trace())
     pass_time()
     assert scorer.max_remembered == 2
