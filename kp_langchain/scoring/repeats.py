@@ -15,8 +15,8 @@ from kp_langchain._forksafe import Undisturbed
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
-# Soft hyphen, zero-width space, word joiner, byte order mark. The joiners that change letters, as in
-# Persian, are not among them.
+# Soft hyphen, zero-width space, word joiner, byte order mark. Joiners that change letters, as in
+# Persian, are none of them.
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
 
