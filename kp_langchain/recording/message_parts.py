@@ -139,7 +139,12 @@ def _executed(block: Any) -> Any:
     block = unwrapped(block)
     if not isinstance(block, MAPPING) or _role(block):
         return block
-    name = table.EXECUTED_TOOLS.get(str(block.get("type")), block.get("name") or block.get("type"))
+    kind = block.get("type")
+    name = block.get("name") or kind
+    if not isinstance(name, str) or not name:
+        return block
+    if isinstance(kind, str):
+        name = table.EXECUTED_TOOLS.get(kind, name)
     place = f"executed {block.get('index')}"
     call = {"type": f"{name}_call", "id": place, "name": name}
     return {**{key: block.get(key) for key in ("arguments", "output")}, **call}

@@ -373,6 +373,14 @@ def test_megabytes_are_cut() -> None:
     assert len(scored.trace.steps) <= 1000
 
 
+@pytest.mark.parametrize("kind", [None, 3, "", {}])
+def test_what_names_no_tool_is_none(kind: object) -> None:
+    extra = {"executed_tools": [{"type": kind, "arguments": "{}", "output": "x"}]}
+    message = AIMessage("It is 42.", additional_kwargs=extra)
+    trace = trace_from_messages([("user", "q"), message])
+    assert [step.type for step in trace.steps] == ["thought"]
+
+
 def test_of_a_plain_answer_nothing_is_taken_apart() -> None:
     for message in (say("42"), AIMessageChunk("42"), ai([SAID]), ai("", tool_calls=[])):
         assert len(parts_of(message, 100)) == 0
