@@ -47,7 +47,8 @@ class Undisturbed:
 
     A fork in the middle of a database operation, an import or a model's work copies their locks
     as they are, and nobody would ever open them in the child. While a fork waits, no thread enters
-    its first section, unless it holds a `ForkSafeLock`, for which somebody inside may be waiting.
+    its first section, unless it holds a `ForkSafeLock` and somebody who was inside from the beginning
+    still is, who may be waiting for that lock.
     A thread that is inside one may enter further ones, because the fork waits for it anyway.
 
     Args:
@@ -109,14 +110,15 @@ class _Gate:
     def __init__(self) -> None:
         self._inside: dict[int, list[Undisturbed]] = {}
         self._forking: set[int] = set()
+        self._awaited: set[int] = set()  # those inside when a fork began to wait
         self._changed = threading.Condition()
 
     def enter(self, section: Undisturbed) -> None:
         me = threading.get_ident()
         with self._changed:
             while self._forking - {me} and me not in self._inside:
-                if self._inside and _holds_a_lock():
-                    break
+                if self._awaited and _holds_a_lock():
+                    break  # somebody inside may wait for it; what comes after that does not
                 self._changed.wait()
             self._inside.setdefault(me, []).append(section)
 
@@ -127,6 +129,7 @@ class _Gate:
             sections.remove(section)
             if not sections:
                 del self._inside[me]
+                self._awaited.discard(me)
                 self._changed.notify_all()
 
     def sections_of_this_thread(self) -> list[Undisturbed]:
@@ -141,8 +144,11 @@ class _Gate:
         began = time.monotonic()
         with self._changed:
             self._forking.add(me)
+            self._awaited.update(self._inside.keys() - self._forking)
+            self._changed.notify_all()
             while (left_s := began + self._patience_s(me) - time.monotonic()) > 0:
                 self._changed.wait(left_s)
+            self._awaited.clear()
 
     def _patience_s(self, me: int) -> float:
         """Return how long a fork by `me` waits for who is inside now; 0 if nobody is."""
@@ -166,6 +172,7 @@ class _Gate:
         me = threading.get_ident()
         self._changed = threading.Condition()
         self._forking = set()
+        self._awaited = set()
         self._inside = {me: self._inside[me]} if me in self._inside else {}
 
 

@@ -1,14 +1,15 @@
 """What a human decided on a paused run, as far as the value tells that it is resumed with.
 
-LangGraph leaves the form of that value to the graph. Read here are truth values, single words, and
-the types that langchain's middleware and the agent inbox send, at any depth.
+LangGraph leaves the form of that value to the graph. Read here are truth values, English words, and
+what langchain's middleware and the agent inbox send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, contained
 
@@ -22,11 +23,9 @@ _REJECTED = frozenset(
     "abort aborted cancel cancelled decline declined denied deny disallow false ignore n no refuse "
     "refused reject rejected stop".split()
 )
-# Where a mapping says what was decided, among whatever else it tells.
-_TELLING = {"type", "action", "decision", "decisions", "choice", "answer", "status"} | (
-    _APPROVED | _REJECTED
-)
-_MAX_DEPTH = 4
+_FIELDS = ("type", "action", "decision", "choice", "answer", "status")
+_LONGEST_WORD = 20
+_INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 
 
 @contained("unclear")
@@ -37,31 +36,53 @@ def decision_in(command: object) -> Decision:
         command: LangGraph's `Command` with which a run is resumed.
 
     Returns:
-        "unclear" where nothing is known, or calls were approved and others rejected.
+        "unclear" where nothing is known, or some calls were approved and others were not.
     """
-    said = set(_answers(attribute(command, "resume"), 0))
-    if len(said) == 1:
-        return "approved" if said.pop() else "rejected"
-    return "unclear"
+    value = attribute(command, "resume")
+    if isinstance(value, MAPPING) and _names_interrupts(value):
+        return _common(map(_decision, islice(value.values(), MAX_ITEMS)))
+    return _decision(value)
 
 
-def _answers(value: object, depth: int) -> Iterator[bool]:
-    """Yield each yes and each no in a value."""
+def _names_interrupts(value: Mapping[Any, Any]) -> bool:
+    key = next(iter(value), None)
+    return isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) is not None
+
+
+def _decision(value: object) -> Decision:
+    if isinstance(value, MAPPING):
+        value = value.get("decisions", value)
+    if isinstance(value, (list, tuple)):
+        return _common(map(_one_decision, value[:MAX_ITEMS]))
+    return _one_decision(value)
+
+
+def _one_decision(value: object) -> Decision:
+    if not isinstance(value, MAPPING):
+        return _said(value)
+    said = [_said(value[field]) for field in _FIELDS if field in value]
+    said += [_said(value[word]) for word in _APPROVED if word in value]
+    said += [_OPPOSITE[_said(value[word])] for word in _REJECTED if word in value]
+    return _common(said)
+
+
+def _said(value: object) -> Decision:
     if isinstance(value, bool):
-        yield value
-    elif isinstance(value, str):
-        word = value[:20].strip().lower().rstrip(".!")
-        if word in _APPROVED or word in _REJECTED:
-            yield word in _APPROVED
-    elif depth >= _MAX_DEPTH:
-        return
-    elif isinstance(value, MAPPING):
-        items = list(islice(value.items(), MAX_ITEMS))
-        for key, item in [one for one in items if one[0] in _TELLING] or items:
-            if isinstance(item, bool) and key in _REJECTED:
-                yield not item
-            else:
-                yield from _answers(item, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for item in value[:MAX_ITEMS]:
-            yield from _answers(item, depth + 1)
+        return "approved" if value else "rejected"
+    if not isinstance(value, str):
+        return "unclear"
+    word = re.split("[,.;:!]", value[:_LONGEST_WORD], maxsplit=1)[0].strip().lower()
+    return "approved" if word in _APPROVED else "rejected" if word in _REJECTED else "unclear"
+
+
+def _common(decisions: Iterable[Decision]) -> Decision:
+    """Return what all say; "unclear" if they do not say the same."""
+    said = set(decisions)
+    return said.pop() if len(said) == 1 else "unclear"
+
+
+_OPPOSITE: dict[Decision, Decision] = {
+    "approved": "rejected",
+    "rejected": "approved",
+    "unclear": "unclear",
+}
