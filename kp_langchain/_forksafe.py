@@ -47,9 +47,9 @@ class Undisturbed:
 
     A fork in the middle of a database operation, an import or a model's work copies their locks
     as they are, and nobody would ever open them in the child. While a fork waits, no thread enters
-    its first section, unless it holds a `ForkSafeLock` and somebody who was inside from the beginning
-    still is, who may be waiting for that lock.
-    A thread that is inside one may enter further ones, because the fork waits for it anyway.
+    its first section, unless it holds a `ForkSafeLock` and somebody who was inside when the fork
+    began to wait still is, who may be waiting for that lock. A thread that is inside one may enter
+    further ones, because the fork waits for it anyway.
 
     Args:
         patience_s: Seconds that a fork waits at most for a thread inside; by default 10. A short

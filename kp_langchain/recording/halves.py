@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kp_langchain._forksafe import only_waiting
 from kp_langchain._notices import told, warn_once
 from kp_langchain.recording.half import record_of
-from kp_langchain.recording.requested_calls import name_answers
+from kp_langchain.recording.requested_calls import name_answers, note_rejections
 from kp_langchain.run_keys import stored_form
 from kp_langchain.store.paused_runs import Half, place_of
 
@@ -90,6 +90,7 @@ def join(record: RunRecord, claim: Callable[[str], Half | None] | None) -> None:
         name_answers([call for _, call in part.timeline()], earlier)
         if earlier is not None:
             part.continues(earlier)
+    note_rejections(record)
 
 
 def _first_part(record: RunRecord, resumed: Resumed, half: Half | None) -> RunRecord | None:

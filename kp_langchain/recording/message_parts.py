@@ -140,11 +140,10 @@ def _executed(block: Any) -> Any:
     if not isinstance(block, MAPPING) or _role(block):
         return block
     kind = block.get("type")
-    name = block.get("name") or kind
+    known = table.EXECUTED_TOOLS.get(kind) if isinstance(kind, str) else None
+    name = known or block.get("name") or kind
     if not isinstance(name, str) or not name:
         return block
-    if isinstance(kind, str):
-        name = table.EXECUTED_TOOLS.get(kind, name)
     place = f"executed {block.get('index')}"
     call = {"type": f"{name}_call", "id": place, "name": name}
     return {**{key: block.get(key) for key in ("arguments", "output")}, **call}

@@ -81,6 +81,7 @@ class Call:
     failed: bool = False
     cancelled: bool = False
     rejected: bool = False  # a human refused it
+    after_no: bool = False  # it ended when a human had last said no
     retries: int = 0
     stopped: bool = False  # of an answer that was refused or cut off, or waits for an approval
     refusal: str = ""
@@ -152,7 +153,7 @@ class RunRecord:
     last_call: Call | None = None
     last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
     raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
-    goes_on: bool = False  # from where an earlier run in its thread stopped
+    asked_in: set[str] = field(default_factory=set)  # the threads in which something new is asked
     decision: Decision | None = None  # a human's, on what waited; None where none is known
     interrupted: bool = False
     limit_reached: bool = False

@@ -57,6 +57,8 @@ from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
+# How LangGraph names what is no run: somebody changed the state of a thread.
+_STATE_UPDATE = "UpdateState"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
 _UNPARSED = "the arguments of the call cannot be parsed"
@@ -114,8 +116,14 @@ class Recorder(RunTree):
 
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
-        if root.langgraph and root.thread_id is not None and not root.goes_on:
-            self._give_up_paused(root.thread_id, root.started_at)
+        if root.name.endswith(_STATE_UPDATE):
+            if not root.head:
+                root.settled = True
+                self.tally.add("runs", -1)
+                return
+        elif root.langgraph:
+            for thread_id in root.asked_in:
+                self._give_up_paused(thread_id, root.started_at)
         if ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
                 root.settled = True
@@ -196,17 +204,23 @@ class Recorder(RunTree):
 
     def _resume(self, root: RunRecord, inputs: object, metadata: Mapping[str, Any]) -> None:
         """Continue the run that waits in this thread, unless a new question is asked."""
+        thread_id = thread_id_in(metadata)
         if inputs is not None and not is_command(inputs):
+            if thread_id is not None and len(root.asked_in) < MAX_ITEMS:
+                root.asked_in.add(thread_id)
             return
-        root.goes_on = True
         if inputs is not None:
             root.decision = decision_in(inputs)
         paused_inside = root.interrupted
         if paused_inside:
             root.requested.wait()
         root.interrupted = False
-        if (thread_id := thread_id_in(metadata)) is None:
+        if thread_id is None:
             return
+        if paused_inside and thread_id in root.asked_in:  # it is this run itself that goes on
+            self._give_up_paused(thread_id, root.started_at)
+            return
+        root.asked_in.discard(thread_id)
         earlier = paused.take(thread_id, self) if paused.any() else None
         if earlier is None:
             if self._shelve is not None and not paused_inside:
@@ -435,8 +449,6 @@ class Recorder(RunTree):
         if made is None:
             return
         root, call = made
-        if root.decision == "rejected":  # the model knows; what fails from here on, does by itself
-            root.decision = "unclear"
         # Attempts of one call stand under one parent, or one LangGraph task, with one input.
         place = text_in(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _shape(messages))
@@ -545,6 +557,8 @@ class Recorder(RunTree):
         root, meaning = entry.root, meaning_of(error)
         call.cancelled = meaning == "cancelled"
         call.void = meaning == "interrupt"
+        if call.void:
+            root.requested.pause(call.tool_call_id)
         if call.kind == "model" and call.cancelled:
             # The agent read as much of the answer as it wanted.
             call.text = self._keep(root, message_text, partial)
@@ -599,8 +613,7 @@ class Recorder(RunTree):
 
 def _note_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with what it said."""
-    if call.failed and call.kind == "tool" and root.decision == "rejected":
-        call.failed, call.rejected = False, True  # it asked a human itself
+    call.after_no = root.decision == "rejected"
     if call.failed:
         call.error = text
     else:

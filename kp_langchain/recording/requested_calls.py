@@ -77,13 +77,14 @@ def requests_in(message: object, field: str, model: Call | None) -> Iterator[Req
 class RequestedCalls:
     """The calls of one run that nobody has answered yet."""
 
-    __slots__ = ("_begun", "_begun_ids", "_by_id", "_unparsed", "_waited")
+    __slots__ = ("_begun", "_begun_ids", "_by_id", "_paused", "_unparsed", "_waited")
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestedCall] = {}
         self._begun: dict[str, Call] = {}
         self._begun_ids: set[str] = set()
         self._waited: set[str] = set()
+        self._paused: set[str] = set()
         self._unparsed: dict[str, Call] = {}
 
     def __bool__(self) -> bool:
@@ -143,6 +144,16 @@ class RequestedCalls:
         """Whether the run paused before this call was answered."""
         return call_id in self._waited
 
+    def pause(self, call_id: str | None) -> None:
+        """Note that a tool asks a human while it does this call, which begins again then."""
+        if call_id is not None and len(self._paused) < _MAX_REQUESTS:
+            self._paused.add(call_id)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The ids of the calls in which a tool has asked a human."""
+        return frozenset(self._paused)
+
     def is_unknown(self, call_id: object) -> bool:
         """Whether neither a model asked for this call nor a tool began it, as far as is known."""
         return isinstance(call_id, str) and call_id not in self._begun_ids
@@ -155,6 +166,7 @@ class RequestedCalls:
         """Take over the calls that a paused run left."""
         self._by_id = {**earlier._by_id, **self._by_id}
         self._waited |= earlier._waited
+        self._paused |= earlier._paused
 
 
 @contained(False)
@@ -186,3 +198,16 @@ def name_answers(calls: Sequence[Call], earlier: RunRecord | None) -> None:
             if call.failed and unnamed.by_human:
                 call.failed, call.rejected = False, True
                 call.text, call.error = call.error, ""
+
+
+def note_rejections(record: RunRecord) -> None:
+    """Tell the calls that a human rejected, whom the tool itself had asked, from failed ones.
+
+    Args:
+        record: The run, together with what it recorded before its pauses.
+    """
+    paused = record.requested.paused
+    for _, call in record.timeline():
+        if call.failed and call.after_no and call.tool_call_id in paused:
+            call.failed, call.rejected = False, True
+            call.text, call.error = call.error, ""

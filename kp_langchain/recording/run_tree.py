@@ -23,8 +23,6 @@ from kp_langchain.recording.tally import Tally
 
 _RECENTLY_OVER = 1024
 _GONE = object()
-# How LangGraph names what is no run: somebody changed the state of a thread.
-_STATE_UPDATE = "UpdateState"
 
 
 class OpenRun:
@@ -75,7 +73,7 @@ class RunTree:
 
     def _begin(self, start: Start) -> OpenRun | None:
         """Claim a run; None when it is known already or belongs to one that is over."""
-        run_id, parent_id, name, metadata, _ = start
+        run_id, parent_id, _, metadata, _ = start
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None:
             if parent_id is not None and parent_id in self._over:
@@ -86,9 +84,6 @@ class RunTree:
             if outer is not None and outer != run_id:
                 parent = self._open.get(outer)
                 parent_id = outer if parent is not None else parent_id
-        if parent is None and isinstance(name, str) and name.endswith(_STATE_UPDATE):
-            self._remember_over(run_id)
-            return None
         root = self._new_record(start) if parent is None else parent.root
         entry = OpenRun(root, parent_id, thread_id_in(metadata))
         root.open_runs.add(run_id)  # first, so that whoever ends the root finds all of its runs

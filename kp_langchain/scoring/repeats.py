@@ -15,9 +15,11 @@ from kp_langchain._forksafe import Undisturbed
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
-# Soft hyphen, zero-width space, word joiner, byte order mark. Joiners that change letters, as in
-# Persian, are none of them.
-_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
+# Soft hyphen, zero-width space, word joiner, byte order mark, and marks of the writing direction.
+# Joiners that change letters, as in Persian, are none of them.
+_INVISIBLE = dict.fromkeys(
+    [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
+)
 
 
 def fingerprint(text: str) -> bytes:

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -178,13 +179,13 @@ def play(name: str, *actions: str, watching: KPCallbackHandler, **config: Any) -
     saver.save()
 
 
-def play_in(folder: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, int]:
-    """Play in a process that was forked from one that had only loaded this; return the stats."""
+def play_in(
+    folder: str, words: Sequence[str], environment: Mapping[str, str], sent: Connection
+) -> None:
+    """Play in a process that was forked from one that had only loaded this; send the stats."""
     os.chdir(folder)
     os.environ.update(environment)
-    stats = main(words)
-    assert stats is not None
-    return stats
+    sent.send(main(words))
 
 
 def main(words: Sequence[str]) -> dict[str, int] | None:

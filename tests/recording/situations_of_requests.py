@@ -28,7 +28,7 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from pydantic import BaseModel
 
 from kp_langchain import KPCallbackHandler
-from tests.agents import ASK, QUESTION, ScriptedChatModel, add, agent, call, say, search
+from tests.agents import ASK, QUESTION, ScriptedChatModel, add, agent, call, say, search, soft
 from tests.recording.situations import SEARCHED, in_thread, situation, using
 
 NO_WAIT = RetryPolicy(max_attempts=3, initial_interval=0.0, jitter=False, retry_on=Exception)
@@ -279,7 +279,7 @@ def _(watching: KPCallbackHandler) -> None:
 def _(watching: KPCallbackHandler) -> None:
     graph = _refusing(how="refuse")
     graph.invoke(ASK, in_thread(watching, "allowed"))
-    graph.invoke(Command(resume={"search": "yes"}), in_thread(watching, "allowed"))
+    graph.invoke(Command(resume="yes"), in_thread(watching, "allowed"))
 
 
 def _booking(watching: KPCallbackHandler, answer: object) -> None:
@@ -313,6 +313,81 @@ def _(watching: KPCallbackHandler) -> None:
 )
 def _(watching: KPCallbackHandler) -> None:
     _booking(watching, "yes")
+
+
+@situation(
+    "a human rejects one call, and another fails by itself",
+    ["thought", "call search", "saw search", "call soft", "recovered soft", "thought"],
+    success=[True],
+)
+def _(watching: KPCallbackHandler) -> None:
+    gate = HumanInTheLoopMiddleware(interrupt_on={"search": True})
+    calls = call("search", "c1", q="a"), call("soft", "c2", x="1")
+    graph = agent(
+        say("I work.", *calls),
+        say("42"),
+        tools=(search, soft),
+        checkpointer=InMemorySaver(),
+        middleware=[gate],
+    )
+    graph.invoke(ASK, in_thread(watching, "beside"))
+    rejected = Command(resume={"decisions": [{"type": "reject", "message": "no"}]})
+    graph.invoke(rejected, in_thread(watching, "beside"))
+
+
+@situation(
+    "a wrapped graph is asked something new while it waits",
+    ["thought"],
+    success=[True],
+    objective="second",
+    runs=2,
+    abandoned=1,
+)
+def _(watching: KPCallbackHandler) -> None:
+    graph = _asking(say("I ask.", call("ask_human", q="1")), say("42"))
+    wrapped = _wrapped(graph, "asked again")
+    wrapped.invoke("first", using(watching))
+    wrapped.invoke("second", using(watching))
+
+
+@situation(
+    "a wrapped graph is asked something new, pauses and goes on by itself",
+    ["thought", "call ask_human", "saw ask_human", "thought"],
+    success=[True],
+    objective="second",
+    runs=2,
+    abandoned=1,
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("I ask.", call("ask_human", q="1"))
+    graph = _asking(asked, asked.model_copy(deep=True), say("42"))
+    _wrapped(graph, "goes on").invoke("first", using(watching))
+
+    def goes_on(question: str) -> Any:
+        _wrapped(graph, "goes on").invoke(question)
+        return graph.invoke(Command(resume="yes"), {"configurable": {"thread_id": "goes on"}})
+
+    RunnableLambda(goes_on).invoke("second", using(watching))
+
+
+def _asking(*answers: AIMessage) -> Any:
+    @tool
+    def ask_human(q: str) -> str:
+        """Ask a human."""
+        return str(interrupt(q))
+
+    return agent(*answers, tools=(ask_human,), checkpointer=InMemorySaver())
+
+
+def _wrapped(graph: Any, thread: str) -> Any:
+    config: Any = {"configurable": {"thread_id": thread}}
+    return RunnableLambda(lambda words: graph.invoke({"messages": [("user", words)]}, config))
+
+
+@situation("a graph is named like a change of state", SEARCHED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    graph = agent(say("I search.", call("search", q="a")), say("42"))
+    graph.invoke(ASK, using(watching, run_name="CustomerUpdateState"))
 
 
 @situation(

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from multiprocessing import forkserver
@@ -31,13 +30,16 @@ needs_graph_events = pytest.mark.skipif(
     find_spec("langgraph.callbacks") is None, reason="needs langgraph 1.1.8"
 )
 # Each process is forked from one that has loaded what it needs, and done nothing.
-_FRESH = multiprocessing.get_context("forkserver")
+_HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
+_FRESH = multiprocessing.get_context("forkserver" if _HAS_FORKSERVER else "spawn")
 _FRESH.set_forkserver_preload(["tests.recording.pausing"])
 SEARCHED = ["thought", "call search", "saw search", "thought"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def fresh_processes() -> None:
+    if not _HAS_FORKSERVER:
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # before Python 3.12.9 it knows no other path
         forkserver.ensure_running()
@@ -48,27 +50,40 @@ def nothing_waits_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paused, "_shelf", {})
 
 
-def started(*words: str, **environment: str) -> Future[dict[str, int]]:
-    """Begin to play some invocations in a process of their own; its handler's `stats()`."""
-    pool = ProcessPoolExecutor(1, _FRESH)
-    future = pool.submit(play_in, str(Path.cwd()), words, {**os.environ, **environment})
-    pool.shutdown(wait=False)
-    return future
+class Started:
+    """Some invocations that are being played in a process of their own."""
+
+    def __init__(self, *words: str, **environment: str) -> None:
+        self._received, sent = _FRESH.Pipe(duplex=False)
+        arguments = (str(Path.cwd()), words, {**os.environ, **environment}, sent)
+        self._process = _FRESH.Process(target=play_in, args=arguments)
+        self._process.start()
+        sent.close()
+
+    def stats(self) -> dict[str, int]:
+        """Wait for its end; return its handler's `stats()`."""
+        assert self._received.poll(600)
+        stats: dict[str, int] = self._received.recv()
+        self._process.join(600)
+        assert self._process.exitcode == 0
+        return stats
 
 
 def process(*words: str, **environment: str) -> dict[str, int]:
     """Play some invocations in a process of their own; return its handler's `stats()`."""
-    return started(*words, **environment).result()
+    return Started(*words, **environment).stats()
 
 
-def interpreter(*words: str, **environment: str) -> int:
-    """Play some invocations in an interpreter of their own; return its exit code."""
-    return subprocess.run(
+def interpreter(*words: str, **environment: str) -> tuple[int, dict[str, int]]:
+    """Play some invocations in an interpreter of their own; return exit code and `stats()`."""
+    done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.recording.pausing", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
         timeout=600,
         check=False,
-    ).returncode
+    )
+    return done.returncode, json.loads(done.stdout or "null") or {}
 
 
 def stored(url: str = "runs.db") -> list[StoredRun]:
@@ -171,14 +186,15 @@ def test_a_secret_of_the_first_half_is_never_on_disk() -> None:
 
 
 def test_a_process_that_dies_while_it_waits_loses_nothing() -> None:
-    assert interpreter("approving", "ask", "crash") == 1
+    assert interpreter("approving", "ask", "crash")[0] == 1
     process("approving", "approve")
     assert shapes() == [SEARCHED]
 
 
 @pytest.mark.parametrize("end", ["", "close"])
 def test_an_orderly_end_loses_nothing(end: str) -> None:
-    first = process("approving", "ask", END=end)
+    code, first = interpreter("approving", "ask", END=end)
+    assert code == 0
     fates = (first["paused"], first["handed_over"], first["abandoned"])
     assert fates == ((0, 1, 0) if end else (1, 0, 0))
     process("approving", "approve")
@@ -186,9 +202,9 @@ def test_an_orderly_end_loses_nothing(end: str) -> None:
 
 
 def test_a_process_that_just_ends_loses_nothing() -> None:
-    assert interpreter("approving", "ask", END="exit") == 0
+    assert interpreter("approving", "ask", END="exit") == (0, {})
     assert waiting() == 1
-    assert interpreter("approving", "approve", END="exit") == 0
+    assert interpreter("approving", "approve", END="exit") == (0, {})
     assert shapes() == [SEARCHED]
 
 
@@ -197,8 +213,8 @@ def test_of_two_that_resume_at_once_one_gets_it(url: str) -> None:
     both = []
     for copy in ("one.pickle", "two.pickle"):
         shutil.copy("checkpoints.pickle", copy)
-        both.append(started("approving", "approve", STORE=url, CHECKPOINTS=copy))
-    assert sorted(one.result()["continued"] for one in both) == [0, 1]
+        both.append(Started("approving", "approve", STORE=url, CHECKPOINTS=copy))
+    assert sorted(one.stats()["continued"] for one in both) == [0, 1]
     assert sorted(shapes(url)) == sorted([SEARCHED, SEARCHED[1:]])
     assert waiting(url) == 0
 

@@ -52,6 +52,31 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(taken))
     assert run_python(script).stdout.split() == ["41", "1"]
 
 
+def test_a_fork_does_not_wait_for_who_comes_later(run_python):
+    script = """
+import os, threading, time
+from kp_langchain import _forksafe
+_forksafe._FORK_PATIENCE_S = 10_000
+stop = threading.Event()
+def work(lock, section):
+    while not stop.is_set():
+        with lock, section:
+            time.sleep(0.01)
+pairs = [(_forksafe.ForkSafeLock(), _forksafe.Undisturbed()) for _ in range(3)]
+threads = [threading.Thread(target=work, args=pair) for pair in pairs]
+for thread in threads: thread.start()
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+stop.set()
+for thread in threads: thread.join()
+print("forked")
+"""
+    assert run_python(script).stdout.strip() == "forked"
+
+
 def test_cache_and_scorer_in_children_of_a_busy_process(run_python, make_trace):
     script = f"""
 import os, threading

@@ -103,6 +103,7 @@ def test_many_at_once_are_as_one_by_one(embedder, make_trace):
         ("two  words\n", "two words"),
         ("two\u3000words", "two\u00a0words"),
         ("\ufefftwo wo\u00adrds\u200b", "two words"),
+        ("\u200f\u05e9\u05dc\u05d5\u05dd\u202c", "\u05e9\u05dc\u05d5\u05dd"),
     ],
 )
 def test_the_same_to_a_reader_is_the_same(text, other):
