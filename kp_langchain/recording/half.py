@@ -67,7 +67,9 @@ def half_of(
         "dropped_texts": record.dropped_texts,
         "requested": _requested(record, redaction, level),
         "paused_calls": [
-            one for one in record.requested.paused if redaction.text(one, level) == one
+            [call_id, redaction.text(name, level)]
+            for call_id, name in record.requested.paused.items()
+            if redaction.text(call_id, level) == call_id
         ],
         "calls": [
             _written(call, keys.setdefault(call.key, len(keys)), redaction, level) for call in calls
@@ -95,8 +97,8 @@ def record_of(half: Mapping[str, Any], recorder: Recorder) -> RunRecord:
         setattr(record, name, half[name])
     for call_id, name, arguments in half["requested"]:
         record.requested.add(RequestedCall(call_id, name, arguments))
-    for call_id in half.get("paused_calls", ()):
-        record.requested.pause(call_id)
+    for call_id, name in half.get("paused_calls", ()):
+        record.requested.add_paused(call_id, name)
     calls = [_read(call, record.run_id) for call in half["calls"]]
     for mark, at in half["marks"]:
         record.mark(cast("Mark", mark), calls[at])

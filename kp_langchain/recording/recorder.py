@@ -558,7 +558,7 @@ class Recorder(RunTree):
         call.cancelled = meaning == "cancelled"
         call.void = meaning == "interrupt"
         if call.void:
-            root.requested.pause(call.tool_call_id)
+            root.requested.pause(call)
         if call.kind == "model" and call.cancelled:
             # The agent read as much of the answer as it wanted.
             call.text = self._keep(root, message_text, partial)

@@ -7,7 +7,7 @@ does so with a message that has its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,7 +84,7 @@ class RequestedCalls:
         self._begun: dict[str, Call] = {}
         self._begun_ids: set[str] = set()
         self._waited: set[str] = set()
-        self._paused: set[str] = set()
+        self._paused: dict[str, str] = {}
         self._unparsed: dict[str, Call] = {}
 
     def __bool__(self) -> bool:
@@ -144,15 +144,22 @@ class RequestedCalls:
         """Whether the run paused before this call was answered."""
         return call_id in self._waited
 
-    def pause(self, call_id: str | None) -> None:
+    def pause(self, call: Call) -> None:
         """Note that a tool asks a human while it does this call, which begins again then."""
-        if call_id is not None and len(self._paused) < _MAX_REQUESTS:
-            self._paused.add(call_id)
+        if (call_id := call.tool_call_id) is not None:
+            self._begun.pop(call_id, None)
+            self.add(RequestedCall(call_id, call.name, call.input))
+            self.add_paused(call_id, call.name)
+
+    def add_paused(self, call_id: str, name: str) -> None:
+        """Note that the tool of this name has asked a human while it did this call."""
+        if len(self._paused) < _MAX_REQUESTS:
+            self._paused[call_id] = name
 
     @property
-    def paused(self) -> frozenset[str]:
-        """The ids of the calls in which a tool has asked a human."""
-        return frozenset(self._paused)
+    def paused(self) -> Mapping[str, str]:
+        """The calls in which a tool has asked a human: their ids, and the tools' names."""
+        return self._paused
 
     def is_unknown(self, call_id: object) -> bool:
         """Whether neither a model asked for this call nor a tool began it, as far as is known."""
@@ -166,7 +173,7 @@ class RequestedCalls:
         """Take over the calls that a paused run left."""
         self._by_id = {**earlier._by_id, **self._by_id}
         self._waited |= earlier._waited
-        self._paused |= earlier._paused
+        self._paused = {**earlier._paused, **self._paused}
 
 
 @contained(False)
@@ -207,7 +214,9 @@ def note_rejections(record: RunRecord) -> None:
         record: The run, together with what it recorded before its pauses.
     """
     paused = record.requested.paused
+    names = set(paused.values())
     for _, call in record.timeline():
-        if call.failed and call.after_no and call.tool_call_id in paused:
+        has_asked = call.name in names if call.tool_call_id is None else call.tool_call_id in paused
+        if call.failed and call.after_no and has_asked:
             call.failed, call.rejected = False, True
             call.text, call.error = call.error, ""

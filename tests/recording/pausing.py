@@ -18,7 +18,7 @@ from typing import Any
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
@@ -129,6 +129,22 @@ def _tool(saver: Any) -> Any:
     return agent(*answers[said:], tools=(ask_human,), checkpointer=saver)
 
 
+def _booking(saver: Any) -> Any:
+    """A tool asks, and raises if it may not."""
+
+    @tool
+    def book(room: str) -> str:
+        """Book a room."""
+        if interrupt(room) != "yes":
+            raise ToolException("The user refused.")
+        return "booked"
+
+    book.handle_tool_error = True
+    said = sum(isinstance(one, AIMessage) for one in _messages(saver))
+    answers = (say("I book.", call("book", "c1", room="1")), say("42"))
+    return agent(*answers[said:], tools=(book,), checkpointer=saver)
+
+
 def _own_node(saver: Any) -> Any:
     """A node of one's own asks, and does the call itself or refuses it."""
 
@@ -154,7 +170,7 @@ def _own_node(saver: Any) -> Any:
 
 GRAPHS = {
     "approving": _approving, "twice": _twice, "failing": _failing, "breakpoint": _breakpoint,
-    "sub_graph": _sub_graph, "tool": _tool, "own_node": _own_node,
+    "sub_graph": _sub_graph, "tool": _tool, "own_node": _own_node, "booking": _booking,
 }  # fmt: skip
 ACTIONS: dict[str, Any] = {
     "ask": ASK,

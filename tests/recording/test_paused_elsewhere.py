@@ -111,6 +111,7 @@ def waiting(url: str = "runs.db") -> int:
         ("approving", "reject", SEARCHED),
         ("own_node", "yes", SEARCHED),
         ("own_node", "no", SEARCHED),
+        ("booking", "no", ["thought", "call book", "saw book", "thought"]),
         (
             "failing",
             "approve",
