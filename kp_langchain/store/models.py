@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.errors import StoreError
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.labelled import LabelledRun
-    from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.store.traces import TraceStore
 
 _AS_SCORED = ("complexity", "novelty", "tool_diversity")
@@ -116,8 +116,6 @@ class Models:
 
 
 def _installed(row: dict[str, Any]) -> InstalledModel:
-    from kp_langchain.calibration.model import ConfidenceModel
-
     try:
         return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
     except (TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kp_langchain import TraceStore
+from tests.recording.test_late_verdicts import a_model
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
@@ -237,6 +238,8 @@ def test_what_waits_for_the_parents_store_is_not_counted_in_a_child() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_fork_while_a_thread_makes_a_pydantic_model() -> None:
     """Python 3.11 has one lock for a cached property of all objects, which pydantic takes then."""
+    with TraceStore("runs.db") as store:
+        store.models.install(a_model("default"))
     python(
         """
         import threading
