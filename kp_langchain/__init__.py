@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         evaluate_value,
     )
     from kp_langchain.scoring.weights import ScoringWeights
-    from kp_langchain.store import TraceStore, Verdict
+    from kp_langchain.store import TraceStore
+    from kp_langchain.verdict import Verdict
 
 __version__ = "0.1.0"
 
@@ -68,7 +69,8 @@ _HOMES = {
         "evaluate_value",
     ),
     "kp_langchain.scoring.weights": ("ScoringWeights",),
-    "kp_langchain.store": ("TraceStore", "Verdict"),
+    "kp_langchain.store": ("TraceStore",),
+    "kp_langchain.verdict": ("Verdict",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

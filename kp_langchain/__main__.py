@@ -1,6 +1,6 @@
 """`python -m kp_langchain`: the command `kp-langchain`, where its script is not on the path."""
 
-from kp_langchain.review.cli import main
+from kp_langchain.cli.app import main
 
 if __name__ == "__main__":
     main()

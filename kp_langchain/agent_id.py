@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
-from kp_langchain.redaction.rules import Rules
+from kp_langchain.redaction.custom_rules import Rules
 
 PREFIX = "kp:agent:"
 EXAMPLE = "kp:agent:desk"

@@ -35,7 +35,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from kp_langchain._notices import warn_once
+from kp_langchain._logging import warn_once
 from kp_langchain.config_files import (
     FILE_VARIABLE,
     ConfigFile,
@@ -47,7 +47,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.folders import data_dir
 from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
-from kp_langchain.redaction.rules import Rules
+from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.run_keys import RunKeySources
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights

@@ -20,12 +20,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from kp_langchain import trusted
-from kp_langchain._notices import warn_once
+from kp_langchain import config_trust
+from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
-from kp_langchain.redaction.rules import KEY_CHARS_MIN, Rules
+from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN, Rules
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
@@ -232,9 +232,9 @@ def _working_place(own: _Place | None) -> _Place | None:
     place = _place(path, Standing.UNTRUSTED, name=FILE_NAME)
     if place.content is None:
         return place
-    if own is not None and own.content is not None and path == trusted.place_of(own.path):
+    if own is not None and own.content is not None and path == config_trust.place_of(own.path):
         return None
-    if trusted.is_trusted(path, place.content):
+    if config_trust.is_trusted(path, place.content):
         return replace(place, standing=Standing.TRUSTED)
     return place
 
@@ -313,7 +313,7 @@ def _what_counts(place: _Place, values: dict[str, Any]) -> ConfigFile:
                 table = table[name]
             del table[last]
             refused.append(".".join(path))
-        if refused and standing is Standing.UNTRUSTED and trusted.was_trusted(place.path):
+        if refused and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
             standing = Standing.CHANGED
     _resolve(values, place.path.parent)
     return ConfigFile(place.path, place.name, standing, values, tuple(refused))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
-    from kp_langchain.store.verdicts import Verdict
+    from kp_langchain.verdict import Verdict
 
 Decision = Literal["contributed", "below_threshold"]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from kp_langchain._notices import warn_once
+from kp_langchain._logging import warn_once
 
 _LONGEST_NAME_CHARS = 100
 # A letter too many, too few, another or exchanged, in names from five letters on.

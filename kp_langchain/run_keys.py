@@ -16,14 +16,14 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kp_langchain._notices import warn_once
-from kp_langchain._outside import came_from_outside
+from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
 from kp_langchain.secret_key import secret_key
 
 if TYPE_CHECKING:
-    from kp_langchain.redaction.rules import Rules
+    from kp_langchain.redaction.custom_rules import Rules
 
 Kind = Literal["session", "thread", "user", "tag", "name"]
 KINDS: tuple[Kind, ...] = ("session", "thread", "user", "tag", "name")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -28,7 +29,10 @@ import numpy  # noqa: ICN001,F401 - hypothesis trips over it while another threa
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kp_langchain.schema import ReasoningTrace
 from tests.minilm_onnx import exported
+
+_ROOT = Path(__file__).parents[1]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -51,7 +55,7 @@ def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KP_FUNCTION_TIMEOUT_S", "600")
     monkeypatch.setenv("KP_EXIT_TIMEOUT_S", "600")
     # What one test was warned of, the next may be warned of, too.
-    monkeypatch.setattr("kp_langchain._notices._seen", set())
+    monkeypatch.setattr("kp_langchain._logging._seen", set())
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
@@ -149,3 +153,59 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'store' / 'traces.db'}"
     new_url: str = request.getfixturevalue("new_postgres_url")()
     return new_url
+
+
+@pytest.fixture(scope="session")
+def make_trace() -> Callable[..., ReasoningTrace]:
+    """A trace from steps written as `type` or `type:tool`."""
+
+    def make(
+        *steps: str,
+        domain: str = "default",
+        success: bool = True,
+        confidence: float = 0.8,
+        objective: str = "an objective",
+        content: str | None = "words",
+    ) -> ReasoningTrace:
+        wire_steps = []
+        for index, step in enumerate(steps or ("thought", "tool_call:a", "tool_call:b")):
+            kind, _, tool = step.partition(":")
+            wire = {"step_id": index, "type": kind}
+            if content is not None:
+                wire["content"] = content
+            if tool:
+                wire["tool"] = {"name": tool}
+            wire_steps.append(wire)
+        return ReasoningTrace.model_validate(
+            {
+                "metadata": {"task_domain": domain, "success": success},
+                "task": {"objective": objective},
+                "steps": wire_steps,
+                "outcome": {"result_summary": "done", "confidence": confidence},
+            }
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script in a fresh interpreter, offline. The timeout is there for deadlocks alone."""
+
+    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        base = {
+            k: v for k, v in os.environ.items() if k not in {"KP_EMBEDDING_MODEL", "HF_ENDPOINT"}
+        }
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
+            env={**base, "PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1", **environment},
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from kp_langchain import ReasoningTrace
-from kp_langchain.review.cli import app
+from kp_langchain.cli.app import app
 from tests.test_wire_cases import (
     DOCUMENT,
     READ_ALTHOUGH_REFUSED,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain._notices import tell_event
+from kp_langchain._logging import log_event
 from tests.agents import run, searching
 
 NEEDS_STRUCTLOG = "needs structlog, whose event is the message"
@@ -132,7 +132,7 @@ def test_records_of_the_hosts_own_class_stay_what_they_are(
     before = logging.getLogRecordFactory()
     logging.setLogRecordFactory(kind)
     try:
-        tell_event("it %s", "happened", fields={"event": "kp.thing", "figure": 3})
+        log_event("it %s", "happened", fields={"event": "kp.thing", "figure": 3})
         logging.getLogger("kp_langchain").info("without an event")
     finally:
         logging.setLogRecordFactory(before)
@@ -156,7 +156,7 @@ def test_a_filter_of_the_hosts_may_read_and_set_the_event(lines: Lines) -> None:
     logger = logging.getLogger("kp_langchain")
     logger.addFilter(rename)
     try:
-        tell_event("it happened", fields={"event": "kp.thing"})
+        log_event("it happened", fields={"event": "kp.thing"})
     finally:
         logger.removeFilter(rename)
     assert seen == ["kp.thing"]

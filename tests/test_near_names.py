@@ -15,8 +15,8 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.near_names import near_name
 from kp_langchain.scoring.weights import PROFILES
 from tests.agents import ASK, handler, searching
-from tests.review.test_cli import cli
-from tests.review.test_doctor import row
+from tests.cli.test_cli import cli
+from tests.cli.test_doctor import row
 
 VALUE = "never to be shown"
 

@@ -27,12 +27,12 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_notices", "_outside", "_unlogged", "near_names",
-        "printable", "folders",
+        "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
+        "near_names", "printable", "folders", "verdict",
     },
     {
-        "scoring", "config", "config_files", "trusted", "redaction", "agent_id", "run_keys",
-        "secret_key",
+        "scoring", "embedding", "config", "config_files", "config_trust", "redaction", "agent_id",
+        "run_keys", "secret_key",
     },
     {"calibration"},
     {"gate", "store"},
@@ -40,7 +40,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"recording"},
     {"integrations"},
     {"demo"},
-    {"review", "__main__"},
+    {"cli", "__main__"},
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/handler.py", "recording/from_messages.py", "integrations/langsmith.py",
@@ -137,7 +137,7 @@ def test_imports_point_one_way() -> None:
         elif root == "kp_langchain" and room != "__init__" and below[0] != "__version__":
             assert rank[below[0]] <= rank[room], f"{inside}: {name}"
             seen.add(room)
-    assert {"scoring", "store", "registry", "recording", "demo", "review"} <= seen
+    assert {"scoring", "store", "registry", "recording", "demo", "cli"} <= seen
 
 
 def pins(file: str) -> dict[str, Version]:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, TraceStore
-from kp_langchain._notices import tell_event, warn_once
+from kp_langchain._logging import log_event, warn_once
 from kp_langchain.printable import printable, printable_json
 from tests.agents import ASK, handler, searching
-from tests.review.test_cli import cli
+from tests.cli.test_cli import cli
 
 HOSTILE = (
     "a\nERROR forged\x1b]0;title\x07\x1b[2J\u202egnp.exe\u2066\x9b31m[red]x[/] [link=http://e.org]"
@@ -44,7 +44,7 @@ def test_every_log_line_is_one_line_of_printable_text(caplog):
     with caplog.at_level(logging.INFO, logger="kp_langchain"):
         warn_once("a", "it said %s, %r, %.1f", HOSTILE, ValueError(HOSTILE), 1.5)
         warn_once("b", HOSTILE.replace("%", ""))
-        tell_event("event %s", HOSTILE * 1000, fields={"domain_": HOSTILE, "figure": 3})
+        log_event("event %s", HOSTILE * 1000, fields={"domain_": HOSTILE, "figure": 3})
         logging.getLogger("kp_langchain").warning("directly %s %d", HOSTILE, 3)
     assert len(lines(caplog)) == 4
     assert all(line.isprintable() and len(line) < 1500 for line in lines(caplog))

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, Settings, TraceStore, trusted
+from kp_langchain import DomainPolicy, KPCallbackHandler, Settings, TraceStore, config_trust
+from kp_langchain.cli.policy_file import write_policy
 from kp_langchain.config_files import own_file
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
 from kp_langchain.registry.configured import configured_registry
-from kp_langchain.review.policy_file import write_policy
 from tests.agents import searching
-from tests.review.test_cli import cli
+from tests.cli.test_cli import cli
 from tests.trusting import write_trusted
 
 HOSTILE = """\
@@ -238,7 +238,7 @@ class TestTrust:
         (folder / "kp.toml").write_text("max_steps = 1\n")
         assert cli("trust", "--list").stdout == f"{folder / 'kp.toml'}  (changed since)\n"
         assert cli("trust", str(folder)).returncode == 0
-        assert len(list(trusted.trust_folder().iterdir())) == 1
+        assert len(list(config_trust.trust_folder().iterdir())) == 1
         assert cli("trust", "--remove").returncode == 0
         assert cli("trust", "--list").stdout == ""
         done = cli("trust", "--remove")
@@ -249,7 +249,7 @@ class TestTrust:
     @pytest.mark.skipif(os.name != "posix", reason="modes")
     def test_what_is_trusted_is_nobody_elses_to_write(self, folder):
         write_trusted("database_url = 'a.db'\n")
-        (entry,) = trusted.trust_folder().iterdir()
+        (entry,) = config_trust.trust_folder().iterdir()
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
         assert stat.S_IMODE(entry.parent.stat().st_mode) == 0o700
         for path, mode in ((entry, 0o666), (entry.parent, 0o777)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kp_langchain import trusted
+from kp_langchain import config_trust
 
 
 def write_trusted(text: str) -> None:
     """Write kp.toml in the working folder, and trust it."""
     path = Path("kp.toml").absolute()
     path.write_text(text, encoding="utf-8")
-    trusted.trust(trusted.place_of(path), path.read_bytes())
+    config_trust.trust(config_trust.place_of(path), path.read_bytes())

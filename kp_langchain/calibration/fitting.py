@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import folds, library, numbered, tasks_with
-from kp_langchain.calibration.labelled import LabelledRun
+from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
     ReliabilityBin,

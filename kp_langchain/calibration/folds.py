@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kp_langchain.calibration.labelled import LabelledRun
+from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.errors import MissingExtraError
 
 _MOST = 10

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from kp_langchain.errors import ConfigError, KPError
 from kp_langchain.recording.outcome import ReportError, read_success
-from kp_langchain.store import Verdict
+from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from langsmith import Client

@@ -10,7 +10,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.recording.outcome import FinishedRun, ReportError
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.verifying import Verifier
+    from kp_langchain.recording.verifiers import Verifier
 
 
 def verifier_of(

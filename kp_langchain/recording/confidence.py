@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kp_langchain._notices import told, warn_once
+from kp_langchain._logging import describe_error, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class CalibratedConfidence:
             warn_once(
                 f"model:{type(error).__name__}",
                 "no confidence model can be used for now (%s); runs get the default confidence",
-                told(error),
+                describe_error(error),
             )
             return None
 

@@ -23,10 +23,10 @@ from kp_langchain.agent_id import usable
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.outcome import judge, looks_successful, read_report
 from kp_langchain.recording.pipeline import build_trace
-from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.redacting import Redactor
-from kp_langchain.recording.steps import tell
+from kp_langchain.recording.redactor import Redactor
+from kp_langchain.recording.run_record import Bounds, RunRecord, Start
+from kp_langchain.recording.steps import build_steps
 from kp_langchain.schema import ReasoningTrace
 
 
@@ -68,17 +68,17 @@ def trace_from_messages(
         raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
     record = _record(listed, objective)
     record.write_out()
-    story = tell(record.timeline(), fatal="", answer=record.answer or "")
-    if not story.steps:
+    step_list = build_steps(record.timeline(), fatal="", answer=record.answer or "")
+    if not step_list.steps:
         raise ValueError(
             f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
         )
-    answer = story.last_thought if record.answer is None else record.answer
+    answer = step_list.last_thought if record.answer is None else record.answer
     looks = looks_successful(
         answer,
-        ended_well=not story.stopped,
-        unresolved_error=story.unresolved_error,
-        ends_on_action=story.ends_on_action,
+        ended_well=not step_list.stopped,
+        unresolved_error=step_list.unresolved_error,
+        ends_on_action=step_list.ends_on_action,
     )
     try:
         report = read_report({"success": success, "confidence": confidence})
@@ -87,13 +87,13 @@ def trace_from_messages(
     verdict = judge(looks, reports=[("caller", report)])
     return build_trace(
         record,
-        story,
+        step_list,
         domain=domain,
         agent_id=usable(agent_id) if agent_id else None,
         policy=policy or DomainPolicy(),
         verdict=verdict,
         answer=answer,
-        redaction=Redactor(record.recorder.tally, record.recorder.bounds.text_chars),
+        redaction=Redactor(record.recorder.counters, record.recorder.bounds.text_chars),
     )
 
 

@@ -20,28 +20,29 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from kp_langchain._notices import told, warn_once
-from kp_langchain._outside import came_from_outside
+from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.recording import arguments, paused, worker
-from kp_langchain.recording.arguments import Default
+from kp_langchain.recording import options, paused_in_memory, worker
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
-from kp_langchain.recording.halves import Halves
+from kp_langchain.recording.options import Default
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
+from kp_langchain.recording.paused_in_store import Halves
 from kp_langchain.recording.pipeline import Judge, Pipeline
-from kp_langchain.recording.record import Bounds, RunRecord, Start
 from kp_langchain.recording.recorder import Recorder
+from kp_langchain.recording.run_record import Bounds, RunRecord, Start
 from kp_langchain.recording.store_writer import writer_of
 from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.scoring.scorer import Scorer, default_scorer
-from kp_langchain.store import TraceStore, Verdict
+from kp_langchain.store import TraceStore
+from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.verifying import Verifier
+    from kp_langchain.recording.verifiers import Verifier
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
 
@@ -138,7 +139,7 @@ class KPCallbackHandler(BaseCallbackHandler):
     ) -> None:
         super().__init__()
         others = set(vars(self))  # what a subclass has set before; `__getstate__` sends it
-        arguments.check(
+        options.check(
             domain=domain,
             scorer=scorer,
             outcome=outcome,
@@ -164,13 +165,13 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._hears_graphs = False
         self._prepared_in = 0  # the process in which all was made ready for the first run
         self._max_queue = settings.max_queue
-        domains = arguments.domains(policy, scorer, settings)
+        domains = options.domains(policy, scorer, settings)
         warn_of_domain(domain, domains)
-        kept_in = arguments.store_of(store, settings)
-        goes_to = arguments.registry_of(registry, kept_in, settings)
-        agent_id = arguments.agent_of(agent_id, settings, goes_to)
+        kept_in = options.store_of(store, settings)
+        goes_to = options.registry_of(registry, kept_in, settings)
+        agent_id = options.agent_of(agent_id, settings, goes_to)
         worker.exit_timeout_s = settings.exit_timeout_s
-        paused.set_limit(settings.max_paused_runs)
+        paused_in_memory.set_limit(settings.max_paused_runs)
         self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
         halves = None
         if self._writer is not None and settings.paused_days > 0:
@@ -194,15 +195,15 @@ class KPCallbackHandler(BaseCallbackHandler):
             ambient=_ambient_run_id,
             scope=(domain, agent_id),
             keep_output=outcome is not None,
-            objective_of=None if objective is None else arguments.harmless(objective),
+            objective_of=None if objective is None else options.harmless(objective),
             shelve=None if halves is None else self._shelve,
             forget=None if halves is None else halves.forget,
         )
-        self._tally = self._recorder.tally
+        self._counters = self._recorder.counters
         if kept_in is not None and not self._disabled:
             # Runs that finish while a thread imports it would be lost if the process is killed.
             kept_in.load_drivers()
-        self._to_send = partial(arguments.to_send, given, kept_in)
+        self._to_send = partial(options.to_send, given, kept_in)
         self._sender: Sender | None = None
         if kept_in is not None and goes_to is not None:
             from kp_langchain.registry.sender import drain_all, sender_for
@@ -213,22 +214,22 @@ class KPCallbackHandler(BaseCallbackHandler):
         self._has_foreign_functions = any(one is not None for one in foreign)
         self._pipeline = Pipeline(
             domain=domain,
-            policy_for=arguments.policies(policy, settings),
+            policy_for=options.policies(policy, settings),
             domains=domains,
             scorer=scorer or default_scorer(),
             foreign_scorer=scorer is not None,
-            lane=worker.lane_for((id(kept_in), *map(arguments.kind_of, foreign))),
+            lane=worker.lane_for((id(kept_in), *map(options.kind_of, foreign))),
             time_limit_s=settings.function_timeout_s,
             writer=self._writer,
             sender=self._sender,
             outcome=outcome,
-            verifiers=arguments.verifiers_of(verifiers, verifier_timeout_s, self._tally),
+            verifiers=options.verifiers_of(verifiers, verifier_timeout_s, self._counters),
             agent_id=agent_id,
             on_scored=on_scored,
             rules=settings.redaction,
             run_keys=settings.run_keys,
             redactor=redactor,
-            tally=self._tally,
+            counters=self._counters,
             halves=halves,
         )
         self._own = frozenset({*vars(self), "_own"} - others)
@@ -325,11 +326,11 @@ class KPCallbackHandler(BaseCallbackHandler):
         def judge() -> None:
             try:
                 redacted = pipeline.redacted(verdict)
-                writer.write_verdict(str(run), redacted, self._sender, self._tally)
+                writer.write_verdict(str(run), redacted, self._sender, self._counters)
             finally:
-                self._tally.add("queued_verdicts", -1)
+                self._counters.add("queued_verdicts", -1)
 
-        self._tally.add("queued_verdicts")
+        self._counters.add("queued_verdicts")
         # Behind the run itself, whether that still waits for intake or for its score.
         worker.intake.submit(lambda: pipeline.lane.submit(judge))
 
@@ -420,11 +421,11 @@ class KPCallbackHandler(BaseCallbackHandler):
             "scorer_errors", "adopted", "continued",
         )  # fmt: skip
         self._recorder.sweep()
-        counts = self._tally.counts()
+        counts = self._counters.counts()
         return {
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
-            "paused": paused.count(self._recorder),
+            "paused": paused_in_memory.count(self._recorder),
             "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
         }
 
@@ -439,7 +440,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         """
         self._closed = True
         until = None if timeout is None else time.monotonic() + timeout
-        if paused.count(self._recorder):
+        if paused_in_memory.count(self._recorder):
             self.flush(timeout)  # what waits for a human is in the store then
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))
@@ -475,11 +476,11 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     def _deliver(self, record: RunRecord) -> None:
         if self._pipeline.verifiers is not None and self._pipeline.verifiers.asking:
-            self._tally.add("by_verifiers")  # a judge's own run: judging it would have no end
+            self._counters.add("by_verifiers")  # a judge's own run: judging it would have no end
             return
         lane = self._pipeline.lane
         if worker.intake.waiting + lane.waiting >= self._max_queue:
-            self._tally.add("dropped")
+            self._counters.add("dropped")
             warn_once(
                 "queue full",
                 "%d finished runs wait to be scored, so new ones are dropped and counted under "
@@ -491,7 +492,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         lane.start(calls=self._has_foreign_functions)
         if self._writer is not None:
             self._writer.start(self._adopt)
-        self._tally.add("queued")
+        self._counters.add("queued")
         record.settled = True
         worker.intake.submit(lambda: self._take_in(record))
 
@@ -524,7 +525,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         try:
             scored = None if made is None else self._pipeline.score(*made)
         finally:
-            self._tally.add("queued", -1)
+            self._counters.add("queued", -1)
         if scored is not None:
             self._last = scored
             self._pipeline.announce(scored)
@@ -537,17 +538,17 @@ class KPCallbackHandler(BaseCallbackHandler):
             if scored is not None:
                 self._pipeline.announce(scored)
 
-        self._tally.add("adopted")
+        self._counters.add("adopted")
         self._pipeline.lane.submit(score)
 
     def _callback_failed(self, event: str, error: BaseException) -> None:
-        self._tally.add("callback_errors")
+        self._counters.add("callback_errors")
         warn_once(
             f"{event}:{type(error).__name__}",
             "%s failed with %s inside kp_langchain; the agent is not affected, the run may be "
             "recorded incompletely",
             event,
-            told(error),
+            describe_error(error),
         )
 
     @property

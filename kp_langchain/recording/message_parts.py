@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kp_langchain.recording import provider_tools as table
-from kp_langchain.recording.blocks import unwrapped
+from kp_langchain.recording.content_blocks import unwrapped
 from kp_langchain.recording.media import mark_of, media_mark
 from kp_langchain.recording.messages import (
     MAPPING,

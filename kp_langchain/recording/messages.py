@@ -26,9 +26,9 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from kp_langchain._outside import came_from_outside
-from kp_langchain.recording.blocks import block_text as _block_text
-from kp_langchain.recording.blocks import is_content, reasoning_text, said_text
+from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain.recording.content_blocks import block_text as _block_text
+from kp_langchain.recording.content_blocks import is_content, reasoning_text, said_text
 from kp_langchain.recording.media import data_mark, mark_of
 from kp_langchain.recording.provider_tools import generated_media, role_of
 from kp_langchain.recording.reasoning import reasoning_parts, split_reasoning

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from kp_langchain._outside import came_from_outside
+from kp_langchain._host_exceptions import came_from_outside
 from kp_langchain.errors import KPError
 from kp_langchain.recording.messages import clean, clip, contained
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from kp_langchain._forksafe import ForkSafeLock, only_waiting
-from kp_langchain._notices import tell_event, told, warn_once
+from kp_langchain._logging import describe_error, log_event, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
 from kp_langchain.gate import ScoredTrace, decide, decision_word, default_threshold
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.recording import paused
+from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.draft import Draft, Reported
-from kp_langchain.recording.half import half_of
-from kp_langchain.recording.halves import join
+from kp_langchain.recording.first_half import half_of
 from kp_langchain.recording.messages import contained
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
@@ -43,25 +42,26 @@ from kp_langchain.recording.outcome import (
     mean_probability,
     read_report,
 )
-from kp_langchain.recording.record import Before
-from kp_langchain.recording.redacting import Redactor, cleaned
-from kp_langchain.recording.steps import Story, tell
+from kp_langchain.recording.paused_in_store import join
+from kp_langchain.recording.redactor import Redactor, cleaned
+from kp_langchain.recording.run_record import Before
+from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.store.verdicts import Verdict
+from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-    from kp_langchain.recording.halves import Halves
-    from kp_langchain.recording.record import RunRecord
+    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.paused_in_store import Halves
+    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
-    from kp_langchain.recording.tally import Tally
-    from kp_langchain.recording.verifying import Verifiers
+    from kp_langchain.recording.verifiers import Verifiers
     from kp_langchain.recording.worker import Worker
-    from kp_langchain.redaction.rules import Rules
+    from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.registry.sender import Sender
     from kp_langchain.run_keys import RunKeySources
 
@@ -119,7 +119,7 @@ class Pipeline:
     rules: Rules
     run_keys: RunKeySources
     redactor: Callable[[str], str] | None
-    tally: Tally
+    counters: Counters
     halves: Halves | None
 
     # ---------------------------------------------------------------- first half
@@ -130,11 +130,13 @@ class Pipeline:
             join(record, None if self.halves is None else self.halves.claim)
             record.write_out()
             self._count_dropped(record)
-            story = tell(record.timeline(), fatal=record.error, answer=record.answer or "")
-            if not story.steps:
-                self.tally.add("empty")
+            step_list = build_steps(
+                record.timeline(), fatal=record.error, answer=record.answer or ""
+            )
+            if not step_list.steps:
+                self.counters.add("empty")
                 return None
-            draft, judge_it = self._draft(record, story)
+            draft, judge_it = self._draft(record, step_list)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             self._trouble("failed", "a finished run cannot be recorded", error)
             return None
@@ -146,11 +148,11 @@ class Pipeline:
     def _count_dropped(self, record: RunRecord) -> None:
         for name in ("dropped_steps", "dropped_texts"):
             if dropped := getattr(record, name):
-                self.tally.add(name, dropped)
+                self.counters.add(name, dropped)
 
     def shelve(self, record: RunRecord) -> None:
         """Have what a paused run recorded written, redacted, for whoever resumes it."""
-        if self.halves is None or not paused.holds(record):
+        if self.halves is None or not paused_in_memory.holds(record):
             return
         try:
             join(record, self.halves.claim)
@@ -160,7 +162,7 @@ class Pipeline:
             warn_once(
                 f"half:{type(error).__name__}",
                 "a paused run cannot be kept in the store (%s); it waits in memory only",
-                told(error),
+                describe_error(error),
             )
         else:
             self.halves.keep(record, half)
@@ -182,20 +184,20 @@ class Pipeline:
             reported=self._reported(record, lambda note: redaction.text(note, level)),
         )
 
-    def _draft(self, record: RunRecord, story: Story) -> tuple[Draft, Judge | None]:
-        return self._redacted(record, partial(self._redacted_draft, record, story))
+    def _draft(self, record: RunRecord, step_list: StepList) -> tuple[Draft, Judge | None]:
+        return self._redacted(record, partial(self._redacted_draft, record, step_list))
 
     def _redacted(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
         """Return what is made of a run with a redactor, also where the caller's part fails."""
         redaction = Redactor(
-            self.tally, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
+            self.counters, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
         if self.redactor is None:
             return make(redaction)
         try:
             return self._call(partial(make, redaction))
         except BaseException as error:  # noqa: BLE001 - the caller's function
-            redaction.fail(told(error))
+            redaction.fail(describe_error(error))
             return make(redaction)
 
     def _domain_and_policy(
@@ -207,24 +209,24 @@ class Pipeline:
         return domain, self.policy_for(domain)
 
     def _redacted_draft(
-        self, record: RunRecord, story: Story, redaction: Redactor
+        self, record: RunRecord, step_list: StepList, redaction: Redactor
     ) -> tuple[Draft, Judge | None]:
         domain, policy = self._domain_and_policy(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
         before = record.before or Before()
-        answer = story.last_thought if record.answer is None else record.answer
+        answer = step_list.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
             ended_well=record.ending == "finished"
             and not record.limit_reached
-            and not story.stopped,
-            unresolved_error=story.unresolved_error,
-            ends_on_action=story.ends_on_action,
+            and not step_list.stopped,
+            unresolved_error=step_list.unresolved_error,
+            ends_on_action=step_list.ends_on_action,
         )
         trace = build_trace(
             record,
-            story,
+            step_list,
             domain=domain,
             agent_id=self.agent_id,
             policy=policy,
@@ -246,7 +248,7 @@ class Pipeline:
             registry=self.sender.registry.url if self.sender else None,
             keys=self._keys(record, redaction),
         )
-        return draft, self._judge_of(record, domain, story, answer, success=success)
+        return draft, self._judge_of(record, domain, step_list, answer, success=success)
 
     def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
         """What the run is found by; strictly redacted, because it goes into the log, too."""
@@ -268,7 +270,7 @@ class Pipeline:
         return Reported(source, report._replace(note=report.note and redacted(report.note)))
 
     def _judge_of(
-        self, record: RunRecord, domain: str, story: Story, answer: str, *, success: bool
+        self, record: RunRecord, domain: str, step_list: StepList, answer: str, *, success: bool
     ) -> Judge | None:
         outcome = self.outcome
         if outcome is None:
@@ -280,7 +282,9 @@ class Pipeline:
                     run_id=record.run_id,
                     domain=domain,
                     objective=record.objective or record.fallback_objective,
-                    steps=tuple(TraceStep.model_validate(cleaned(step)) for step in story.steps),
+                    steps=tuple(
+                        TraceStep.model_validate(cleaned(step)) for step in step_list.steps
+                    ),
                     answer=answer,
                     output=record.output,
                     error=record.error,
@@ -309,12 +313,12 @@ class Pipeline:
             self._trouble("failed", "a finished run cannot be scored", error)
             return None
         if not is_adopted:
-            self.tally.add("scored")
-            self.tally.add(scored.decision)
+            self.counters.add("scored")
+            self.counters.add(scored.decision)
         if scored.breakdown.over_budget:
-            self.tally.add("over_budget")
+            self.counters.add("over_budget")
         if self.writer is not None:
-            self.writer.write_run(scored, draft.registry, self.sender, self.tally)
+            self.writer.write_run(scored, draft.registry, self.sender, self.counters)
         log_scored(scored, has_registry=self.sender is not None)
         return scored
 
@@ -338,25 +342,25 @@ class Pipeline:
         return replace(verdict, note=self._redacted_note(verdict.note, "aggregated"))
 
     def _redacted_note(self, note: str, level: str) -> str:
-        redaction = Redactor(self.tally, NOTE_CHARS // 2, rules=self.rules, hook=self.redactor)
+        redaction = Redactor(self.counters, NOTE_CHARS // 2, rules=self.rules, hook=self.redactor)
         if self.redactor is None:
             return redaction.text(note, level)
         try:
             return self._call(partial(redaction.text, note, level))
         except BaseException as error:  # noqa: BLE001 - the caller's function
-            redaction.fail(told(error))
+            redaction.fail(describe_error(error))
             return redaction.text(note, level)
 
     def _call(self, function: Callable[[], Result]) -> Result:
         return self.lane.call(function, self.time_limit_s)
 
     def _trouble(self, count: str, what: str, error: BaseException) -> None:
-        self.tally.add(count)
+        self.counters.add(count)
         warn_once(
             f"{count}:{what}:{type(error).__name__}",
             "%s (%s); counted under '%s'",
             what,
-            told(error),
+            describe_error(error),
             count,
         )
 
@@ -408,7 +412,7 @@ class Pipeline:
         )
 
     def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
-        """Score the trace; tell, too, whether the caller's scorer failed on it."""
+        """Score the trace; return, too, whether the caller's scorer failed on it."""
         # What is left of a trace after failed redaction is nothing to remember or to contribute.
         assess = self.scorer.score if draft.withheld else self.scorer.evaluate
         ignore = _siblings.get(draft.run_id, frozenset())
@@ -531,7 +535,7 @@ def _task(metadata: Mapping[str, Any]) -> str | None:
 
 def build_trace(
     record: RunRecord,
-    story: Story,
+    step_list: StepList,
     *,
     domain: str,
     agent_id: str | None,
@@ -555,7 +559,7 @@ def build_trace(
                 "privacy_level": level,
             },
             "task": {"objective": redaction.text(objective, level) or "(removed)"},
-            "steps": [redaction.step(step, level) for step in story.steps],
+            "steps": [redaction.step(step, level) for step in step_list.steps],
             "outcome": {
                 "result_summary": redaction.text(record.error or answer, level),
                 "confidence": verdict.confidence,
@@ -602,7 +606,7 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight
         fields[f"{name}_contribution"] = dimension.contribution
-    tell_event(
+    log_event(
         "kp.trace_scored %s %s (threshold %.2f) %s | %s",
         trace.metadata.task_domain,
         decision_word(scored.decision, has_registry=has_registry),

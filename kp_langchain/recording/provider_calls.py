@@ -7,7 +7,7 @@ from typing import Any
 
 from kp_langchain.recording.message_parts import Called, Part, Returned, shown
 from kp_langchain.recording.messages import as_input, clip
-from kp_langchain.recording.record import Call, RunRecord, short_name
+from kp_langchain.recording.run_record import Call, RunRecord, short_name
 
 _MOST_OPEN = 1000
 _NO_REASON = "failed"  # where the provider gives none

@@ -14,9 +14,9 @@ from itertools import takewhile
 from typing import Any, Literal, TypeVar
 from uuid import UUID, uuid4
 
-from kp_langchain.recording import paused
+from kp_langchain.recording import paused_in_memory
+from kp_langchain.recording.control_flow import Meaning, meaning_of
 from kp_langchain.recording.decisions import decision_in
-from kp_langchain.recording.meaning import Meaning, meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import (
     MAPPING,
@@ -38,7 +38,8 @@ from kp_langchain.recording.messages import (
 )
 from kp_langchain.recording.outcome import confidence_in
 from kp_langchain.recording.provider_calls import mark_parts
-from kp_langchain.recording.record import (
+from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
+from kp_langchain.recording.run_record import (
     MARGIN_CHARS,
     NAME_CHARS,
     Bounds,
@@ -51,7 +52,6 @@ from kp_langchain.recording.record import (
     text_in,
     thread_id_in,
 )
-from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
 
@@ -119,7 +119,7 @@ class Recorder(RunTree):
         if root.name.endswith(_STATE_UPDATE):
             if not root.head:
                 root.settled = True
-                self.tally.add("runs", -1)
+                self.counters.add("runs", -1)
                 return
         elif root.langgraph:
             for thread_id in root.asked_in:
@@ -127,26 +127,29 @@ class Recorder(RunTree):
         if ending == "paused":
             if root.thread_id is None:  # without a checkpointer nothing can resume it
                 root.settled = True
-                self.tally.add("abandoned")
+                self.counters.add("abandoned")
             else:
                 root.paused_at, root.half_id = datetime.now(UTC), uuid4().hex
-                paused.add(root)
+                paused_in_memory.add(root)
                 root.settled = True
                 if self._shelve is not None:
                     self._shelve(root)
         elif ending == "cancelled":
             root.settled = True
-            self.tally.add("cancelled")
+            self.counters.add("cancelled")
         elif not root.head and root.resumed is None:
             root.settled = True
-            self.tally.add("empty")
+            self.counters.add("empty")
         else:
             self._deliver(root)
 
     def _give_up_paused(self, thread_id: str, until: datetime) -> None:
         """Forget what waits in a thread, because something new was asked at `until`."""
-        if paused.any() and (earlier := paused.take(thread_id, self, until)) is not None:
-            earlier.recorder.tally.add("abandoned")
+        if (
+            paused_in_memory.any()
+            and (earlier := paused_in_memory.take(thread_id, self, until)) is not None
+        ):
+            earlier.recorder.counters.add("abandoned")
         if self._forget_paused is not None:
             self._forget_paused(thread_id, until)
 
@@ -221,7 +224,7 @@ class Recorder(RunTree):
             self._give_up_paused(thread_id, root.started_at)
             return
         root.asked_in.discard(thread_id)
-        earlier = paused.take(thread_id, self) if paused.any() else None
+        earlier = paused_in_memory.take(thread_id, self) if paused_in_memory.any() else None
         if earlier is None:
             if self._shelve is not None and not paused_inside:
                 root.resumes(thread_id, None)
@@ -232,14 +235,14 @@ class Recorder(RunTree):
         else:
             root.resumes(thread_id, earlier)
         if earlier.recorder is self:
-            self.tally.add("runs", -1)  # the two halves are one run
+            self.counters.add("runs", -1)  # the two halves are one run
         else:
-            earlier.recorder.tally.add("handed_over")
+            earlier.recorder.counters.add("handed_over")
 
     def close(self) -> None:
         """Abandon whatever is still under way or waits; what waits in the store, stays there."""
         super().close()
-        paused.give_up(self)
+        paused_in_memory.give_up(self)
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
         """A chain returned; a streamed one tells its `inputs` only now."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, clip, contained
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.record import Call, RunRecord
+    from kp_langchain.recording.run_record import Call, RunRecord
 
 _MAX_REQUESTS = 1000
 _MAX_NAME_CHARS = 200

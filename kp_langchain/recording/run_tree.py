@@ -18,8 +18,8 @@ import weakref
 from collections.abc import Callable
 from uuid import UUID
 
-from kp_langchain.recording.record import Bounds, Call, RunRecord, Start, thread_id_in
-from kp_langchain.recording.tally import Tally
+from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.run_record import Bounds, Call, RunRecord, Start, thread_id_in
 
 _RECENTLY_OVER = 1024
 _GONE = object()
@@ -63,7 +63,7 @@ class RunTree:
     ) -> None:
         self.bounds = bounds
         self._new_record = new_record
-        self.tally = Tally()
+        self.counters = Counters()
         self._ambient = ambient
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
@@ -94,7 +94,7 @@ class RunTree:
                 self._roots.pop(root, None)
             return None
         if parent is None:
-            self.tally.add("runs")
+            self.counters.add("runs")
             self._make_room()
         else:
             root.last_seen_s = time.monotonic()
@@ -156,7 +156,7 @@ class RunTree:
         try:
             self._forget(root)
         finally:
-            self.tally.add("abandoned")
+            self.counters.add("abandoned")
         return True
 
     def close(self) -> None:
@@ -183,10 +183,10 @@ class RunTree:
             entry.root.over = True
             if entry.parent_id in entries:
                 self._remember_over(entry.parent_id)
-        counts = self.tally.counts()
+        counts = self.counters.counts()
         for name in ("queued", "queued_verdicts"):
-            self.tally.add(name, -counts.get(name, 0))
-        self.tally.add("handed_over", len(roots) + counts.get("queued", 0))
+            self.counters.add(name, -counts.get(name, 0))
+        self.counters.add("handed_over", len(roots) + counts.get("queued", 0))
 
 
 _TREES: weakref.WeakSet[RunTree] = weakref.WeakSet()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.record import Call, Mark
+    from kp_langchain.recording.run_record import Call, Mark
 
 Draft = dict[str, Any]
 
@@ -21,7 +21,7 @@ _MISTAKES = frozenset({"_Exception", "invalid_tool"})
 
 
 @dataclass
-class Story:
+class StepList:
     """The steps of one run in wire form, before redaction.
 
     Args:
@@ -46,7 +46,7 @@ class _Failure:
     position: int  # of the last attempt, in the timeline
 
 
-def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story:
+def build_steps(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> StepList:
     """Turn a run's timeline into steps.
 
     Args:
@@ -55,7 +55,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             what ran beside it may have gone on.
         answer: The run's answer, for a run that shows no other step.
     """
-    story = Story()
+    step_list = StepList()
     called: dict[object, Draft] = {}
     failing: dict[object, _Failure] = {}
     failures: list[_Failure] = []
@@ -65,13 +65,13 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
     )
 
     def add(kind: str, **fields: Any) -> Draft:
-        step = {"step_id": len(story.steps), "type": kind, **fields}
-        story.steps.append(step)
+        step = {"step_id": len(step_list.steps), "type": kind, **fields}
+        step_list.steps.append(step)
         return step
 
     def fail(call: Call, at: int, attempts: int = 1) -> None:
         earlier = failing.get(call.key)
-        if call.name in _MISTAKES and failures and failures[-1].step is story.steps[-1]:
+        if call.name in _MISTAKES and failures and failures[-1].step is step_list.steps[-1]:
             failures[-1].position = at  # what was told of the failure that is recorded already
             return
         if earlier is None:
@@ -99,7 +99,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             continue  # a start says that the run went on
         last = call
         if call.stopped or call.kind == "model" or mark == "end":
-            story.stopped = call.stopped  # tools that nobody ran do not make good for it
+            step_list.stopped = call.stopped  # tools that nobody ran do not make good for it
         if call.kind == "model":
             # The model decides anew: what a tool does from here on is another call.
             failing = {key: one for key, one in failing.items() if key == call.key}
@@ -112,7 +112,7 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             failing.pop(call.key, None)
             if call.text.strip():
                 add("thought", content=call.text)
-                story.last_thought = call.text
+                step_list.last_thought = call.text
         elif mark == "start":
             if call.key in failing and call.key in called:
                 step = called[call.key]
@@ -130,23 +130,23 @@ def tell(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> Story
             if call.latency_ms is not None:
                 step["latency_ms"] = round(call.latency_ms, 3)
 
-    if not story.steps and any(call.kind == "model" and not call.void for _, call in timeline):
+    if not step_list.steps and any(call.kind == "model" and not call.void for _, call in timeline):
         add("thought", content=answer)
     for failure in failures:
         if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
             failure.step["type"] = "observation"
-            story.unresolved_error = True
+            step_list.unresolved_error = True
     answering = [
         call
         for _, call in timeline
         if answer.strip() and call.kind == "model" and not call.void and answer in call.text
     ]
     if answering:  # a log, a title or the like may follow the answer
-        story.stopped = answering[-1].stopped
+        step_list.stopped = answering[-1].stopped
     if last is not None and last.kind == "tool":
-        story.ends_on_action = not (last.rejected or last.cancelled)
-        story.unresolved_error = story.unresolved_error or last.rejected
-    return story
+        step_list.ends_on_action = not (last.rejected or last.cancelled)
+        step_list.unresolved_error = step_list.unresolved_error or last.rejected
+    return step_list
 
 
 def _tool(call: Call) -> Draft:

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._notices import told, warn_once
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.recording.record import RunRecord
-    from kp_langchain.recording.tally import Tally
+    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.registry.sender import Sender
-    from kp_langchain.store import TraceStore, Verdict
+    from kp_langchain.store import TraceStore
     from kp_langchain.store.paused_runs import Half
+    from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
 
@@ -61,7 +62,7 @@ class _Run:
     scored: ScoredTrace
     registry: str | None
     sender: Sender | None
-    tally: Tally
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class _LateVerdict:
     run: str
     verdict: Verdict
     sender: Sender | None
-    tally: Tally
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class StoreWriter:
         self._hold()
 
     def write_run(
-        self, scored: ScoredTrace, registry: str | None, sender: Sender | None, tally: Tally
+        self, scored: ScoredTrace, registry: str | None, sender: Sender | None, counters: Counters
     ) -> None:
         """Write a scored run, with others that wait; later if the store failed a moment ago.
 
@@ -161,12 +162,12 @@ class StoreWriter:
             scored: The run.
             registry: URL of the registry to contribute to, if any.
             sender: Woken when the run is written.
-            tally: Counts what becomes of it.
+            counters: Counts what becomes of it.
         """
-        tally.add("waiting_to_store")
+        counters.add("waiting_to_store")
         with self._lock:
             self._drafts.pop(scored.trace.id, None)
-            self._runs.append(_Run(scored, registry, sender, tally))
+            self._runs.append(_Run(scored, registry, sender, counters))
         self._is_scored.set()
         self._hold()
         if len(self._runs) > self._bound and not self._failures:
@@ -176,12 +177,12 @@ class StoreWriter:
                 _give_up(self._runs.popleft())
 
     def write_verdict(
-        self, run: str, verdict: Verdict, sender: Sender | None, tally: Tally
+        self, run: str, verdict: Verdict, sender: Sender | None, counters: Counters
     ) -> None:
         """Write a verdict on a run; later if the store failed a moment ago."""
-        tally.add("waiting_to_store")
+        counters.add("waiting_to_store")
         with self._lock:
-            self._verdicts.append(_LateVerdict(run, verdict, sender, tally))
+            self._verdicts.append(_LateVerdict(run, verdict, sender, counters))
             while len(self._verdicts) > self._bound:
                 _give_up(self._verdicts.popleft())
         self._hold()
@@ -234,7 +235,7 @@ class StoreWriter:
                 "what a run recorded before it paused cannot be read from %s now (%s); it is "
                 "scored without that",
                 self.location,
-                told(error),
+                describe_error(error),
             )
             self._forget(place, datetime.now(UTC))
             self._hold()
@@ -367,7 +368,7 @@ class StoreWriter:
             self._failures = 0
             self._together = min(2 * self._together, _MOST_TOGETHER)
             for run in batch:
-                run.tally.add("waiting_to_store", -1)
+                run.counters.add("waiting_to_store", -1)
             for sender in {run.sender for run in batch if run.sender is not None}:
                 sender.wake()
         return True
@@ -399,7 +400,7 @@ class StoreWriter:
             with self._lock:
                 if self._verdicts and self._verdicts[0] is late:
                     self._verdicts.popleft()
-            late.tally.add("waiting_to_store", -1)
+            late.counters.add("waiting_to_store", -1)
             self._failures = 0
         return True
 
@@ -409,15 +410,17 @@ class StoreWriter:
         try:
             changes = self._store.report_outcome(late.run, **said, registry=to)
         except UnknownRunError as error:
-            late.tally.add("verdict_errors")
+            late.counters.add("verdict_errors")
             warn_once(
-                "verdict", "an outcome was reported of a run that is not known: %s", told(error)
+                "verdict",
+                "an outcome was reported of a run that is not known: %s",
+                describe_error(error),
             )
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             self._warn("verdict", "a verdict", error)
             return False
         else:
-            late.tally.add("rescored", len(changes))
+            late.counters.add("rescored", len(changes))
             if late.sender is not None:
                 late.sender.wake()
         return True
@@ -439,7 +442,7 @@ class StoreWriter:
             "%s cannot be kept in %s now (%s); it waits in memory and is tried again",
             what,
             self.location,
-            told(error),
+            describe_error(error),
         )
 
     def _claim(self) -> None:
@@ -447,7 +450,7 @@ class StoreWriter:
             left = self._store.unscored.claim()
             self.expired_halves += self._store.paused.drop_expired()
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-            log.debug("nothing can be claimed now: %s", told(error))
+            log.debug("nothing can be claimed now: %s", describe_error(error))
             self._claim_at = 0.0
             return
         if len(left) >= MOST_CLAIMED:
@@ -459,7 +462,7 @@ class StoreWriter:
                 warn_once(
                     "draft",
                     "an unscored run of an earlier process cannot be read (%s) and is dropped",
-                    told(error),
+                    describe_error(error),
                 )
                 self._store.unscored.remove(trace_id)
                 continue
@@ -507,8 +510,8 @@ def _try_again(reference: weakref.ref[StoreWriter]) -> None:
 
 
 def _give_up(one: _Run | _LateVerdict) -> None:
-    one.tally.add("waiting_to_store", -1)
-    one.tally.add("not_stored")
+    one.counters.add("waiting_to_store", -1)
+    one.counters.add("not_stored")
 
 
 def _can_ever_be_written(scored: ScoredTrace) -> bool:
@@ -547,7 +550,7 @@ def _after_fork() -> None:
     for writer in list(_writers):
         waiting: list[_Run | _LateVerdict] = [*writer._runs, *writer._verdicts]  # noqa: SLF001
         for one in waiting:
-            one.tally.add("waiting_to_store", -1)
+            one.counters.add("waiting_to_store", -1)
         writer._reset()  # noqa: SLF001 - same module
     _with_waiting.clear()
 

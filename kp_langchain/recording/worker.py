@@ -24,10 +24,10 @@ from typing import TypeVar
 
 from kp_langchain import redaction
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
-from kp_langchain._notices import told, warn_once
-from kp_langchain._outside import came_from_outside
+from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import process_ends
-from kp_langchain.recording.tally import total
+from kp_langchain.recording.counters import total
 from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
 log = logging.getLogger("kp_langchain")
@@ -157,7 +157,7 @@ def _run(job: Job) -> None:
     try:
         job()
     except BaseException as error:  # noqa: BLE001 - one job must not end the worker
-        warn_once(f"worker:{type(error).__name__}", "a job failed with %s", told(error))
+        warn_once(f"worker:{type(error).__name__}", "a job failed with %s", describe_error(error))
 
 
 def lane_for(key: Hashable) -> Worker:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.redaction.rules import Rules
+from kp_langchain.redaction.custom_rules import Rules
 
 if TYPE_CHECKING:
     from kp_langchain.redaction.walk import Walker

@@ -7,19 +7,19 @@ from collections import Counter
 
 from kp_langchain.redaction import (
     blobs,
-    blocks,
     carriers,
     commands,
     fields,
     foreign,
     formats,
+    key_blocks,
     prose,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
+from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.finders import Finders, signs_of
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
-from kp_langchain.redaction.rules import Rules
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
 PERSONAL = KINDS | {"account", "passport"}
@@ -28,7 +28,7 @@ PERSONAL = KINDS | {"account", "passport"}
 SECRETS = {
     identifiers: Finders(
         *formats.FINDERS,
-        *blocks.FINDERS,
+        *key_blocks.FINDERS,
         *carriers.FINDERS,
         *commands.FINDERS,
         *foreign.FINDERS,
@@ -41,7 +41,7 @@ SECRETS = {
 }
 """What finds secrets; the values under names that tell of identifiers count if those do."""
 
-CERTAIN = Finders(*formats.CERTAIN, *blocks.FINDERS, *carriers.FINDERS)
+CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *carriers.FINDERS)
 """What finds secrets that no rule of the user's can allow."""
 
 _NO_SECRETS = PERSONAL | {BLOB}

@@ -12,9 +12,9 @@ from pathlib import PurePath
 from typing import Any
 
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
+from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.keys import Telling
 from kp_langchain.redaction.objects import parts_of
-from kp_langchain.redaction.rules import Rules
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
 from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry.answers import Answer, read_answer, tellable
-from kp_langchain.registry.unlogged import unlogged
+from kp_langchain.registry.quiet_http import quiet_loggers
 
 if TYPE_CHECKING:
     import httpx
@@ -262,7 +262,7 @@ class Registry:
         request = client.build_request(
             method, url, content=body, headers=headers, extensions={"trace": deadline.watch}
         )
-        with unlogged():
+        with quiet_loggers():
             response = client.send(request, stream=True)
             try:
                 return _Reply(response.status_code, response.headers, _body_of(response))

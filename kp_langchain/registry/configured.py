@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kp_langchain._notices import warn_once
+from kp_langchain._logging import warn_once
 from kp_langchain.agent_id import normalised, shown, usable
 from kp_langchain.registry.client import Registry, base_url
 from kp_langchain.registry.credentials import stored

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
-from kp_langchain._notices import told, warn_once
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate import may_leave
 from kp_langchain.registry import pace
 from kp_langchain.registry.answers import Answer
@@ -163,7 +163,7 @@ class Sender:
                 f"sender:{type(error).__name__}",
                 "sending from %s is held up (%s); what is pending stays so",
                 self._location,
-                told(error),
+                describe_error(error),
             )
             return _STORE_TROUBLE_S
 

@@ -9,11 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kp_langchain.embedding.embedders import Embedder, resolve_embedder
+    from kp_langchain.embedding.fastembed_model import FastembedEmbedder
+    from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.dimensions import embedded_text
-    from kp_langchain.scoring.embedders import Embedder, resolve_embedder
-    from kp_langchain.scoring.fastembed_model import FastembedEmbedder
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import (
         Scorer,
@@ -21,26 +22,25 @@ if TYPE_CHECKING:
         default_scorer,
         evaluate_value,
     )
-    from kp_langchain.scoring.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 _HOMES = {
-    "Dimension": "breakdown",
-    "Embedder": "embedders",
-    "FastembedEmbedder": "fastembed_model",
-    "Nearest": "breakdown",
-    "PROFILES": "weights",
-    "RuleFired": "rules",
-    "ScoreBreakdown": "breakdown",
-    "Scorer": "scorer",
-    "ScoringWeights": "weights",
-    "SentenceTransformerEmbedder": "sentence_transformers_model",
-    "VectorCache": "cache",
-    "aevaluate_value": "scorer",
-    "default_scorer": "scorer",
-    "embedded_text": "dimensions",
-    "evaluate_value": "scorer",
-    "resolve_embedder": "embedders",
+    "Dimension": "kp_langchain.scoring.breakdown",
+    "Embedder": "kp_langchain.embedding.embedders",
+    "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
+    "Nearest": "kp_langchain.scoring.breakdown",
+    "PROFILES": "kp_langchain.scoring.weights",
+    "RuleFired": "kp_langchain.scoring.rules",
+    "ScoreBreakdown": "kp_langchain.scoring.breakdown",
+    "Scorer": "kp_langchain.scoring.scorer",
+    "ScoringWeights": "kp_langchain.scoring.weights",
+    "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
+    "VectorCache": "kp_langchain.scoring.cache",
+    "aevaluate_value": "kp_langchain.scoring.scorer",
+    "default_scorer": "kp_langchain.scoring.scorer",
+    "embedded_text": "kp_langchain.scoring.dimensions",
+    "evaluate_value": "kp_langchain.scoring.scorer",
+    "resolve_embedder": "kp_langchain.embedding.embedders",
 }
 
 __all__ = [
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value: object = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

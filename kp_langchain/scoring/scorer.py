@@ -12,21 +12,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain.embedding.background import background
+from kp_langchain.embedding.embed import Embedding, embeddings, failed, is_ready, not_installed
+from kp_langchain.embedding.embedders import BadEmbeddingError, resolve_embedder
+from kp_langchain.embedding.identity import EmbedderIdentity, checked_baseline
 from kp_langchain.errors import ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
-from kp_langchain.scoring.background import background
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
-from kp_langchain.scoring.embedders import BadEmbeddingError, resolve_embedder
-from kp_langchain.scoring.embedding import Embedding, embeddings, failed, is_ready, not_installed
-from kp_langchain.scoring.identity import EmbedderIdentity, checked_baseline
-from kp_langchain.scoring.reading import Comparison, Reading
+from kp_langchain.scoring.evaluation import Comparison, Reading
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory, fingerprint
 from kp_langchain.scoring.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
-    from kp_langchain.scoring.background import Embedded
+    from kp_langchain.embedding.background import Embedded
     from kp_langchain.scoring.cache import VectorCache
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
@@ -255,7 +255,7 @@ class Scorer:
             ConfigError: The batch size is no whole number above 0.
             WeightsError: The weights are unusable.
         """
-        from kp_langchain.scoring.many import Evaluations
+        from kp_langchain.scoring.batches import Evaluations
 
         _check_above_0("batch_size", batch_size)
         weighting = None if weights is None else ScoringWeights.of(weights)

@@ -1,12 +1,16 @@
 """The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
 
-from kp_langchain.store.models import InstalledModel, Models
+from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.outbox import Contribution, Outbox, Standing
 from kp_langchain.store.stored_run import StoredRun
-from kp_langchain.store.traces import TraceStore, default_store
-from kp_langchain.store.verdicts import Rescored, Verdict
+from kp_langchain.store.trace_store import TraceStore, default_store
+from kp_langchain.store.verdicts import Rescored
+from kp_langchain.verdict import Verdict
+
+Models = ConfidenceModels  # its earlier name
 
 __all__ = [
+    "ConfidenceModels",
     "Contribution",
     "InstalledModel",
     "Models",

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from kp_langchain._forksafe import ForkSafeLock, only_waiting
-from kp_langchain._unlogged import unlogged
+from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
@@ -279,7 +279,7 @@ def _alone(connection: sa.Connection) -> Iterator[None]:
 
 def _upgrade(connection: sa.Connection, location: Location) -> None:
     # It logs at INFO what it is made of when it is imported, and each step that it takes.
-    with unlogged("alembic.runtime.migration", "alembic.runtime.plugins"):
+    with quiet_loggers("alembic.runtime.migration", "alembic.runtime.plugins"):
         _run_alembic(connection, location)
 
 

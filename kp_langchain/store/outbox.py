@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kp_langchain.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from kp_langchain.store.traces import TraceStore
+    from kp_langchain.store.trace_store import TraceStore
 
 State = Literal["pending", "sent", "dead", "withdrawn"]
 STATES: tuple[State, ...] = ("pending", "sent", "dead", "withdrawn")

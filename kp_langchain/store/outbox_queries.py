@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.store.outbox import fresh_text
-from kp_langchain.store.queries import begins, possible_ids
 from kp_langchain.store.rows import clean_json, clean_text, trace_key
+from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.tables import outbox, registries
 
 _MATCHES_SHOWN = 10

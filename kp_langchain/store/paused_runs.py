@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.store.rows import clean_name, json_text
 
 if TYPE_CHECKING:
-    from kp_langchain.store.traces import TraceStore
+    from kp_langchain.store.trace_store import TraceStore
 
 
 @dataclass(frozen=True, slots=True)

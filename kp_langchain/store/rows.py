@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from kp_langchain._notices import warn_once
+from kp_langchain._logging import warn_once
 from kp_langchain.run_keys import RunKeys
 
 if TYPE_CHECKING:

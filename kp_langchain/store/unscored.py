@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
 
 if TYPE_CHECKING:
-    from kp_langchain.store.traces import TraceStore
+    from kp_langchain.store.trace_store import TraceStore
 
 # Whether a process of another machine lives cannot be told; its runs are scored long before that.
 _GIVEN_UP_AFTER = timedelta(minutes=15)

@@ -12,7 +12,7 @@ from kp_langchain.store.rows import clean_name, clean_text, json_text
 from kp_langchain.store.tables import models, runs, verdicts
 
 if TYPE_CHECKING:
-    from kp_langchain.store.verdicts import Verdict
+    from kp_langchain.verdict import Verdict
 
 _order = (verdicts.c.at, verdicts.c.number)
 

@@ -11,75 +11,20 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._notices import tell_event
-from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain._logging import log_event
+from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate import Decision, decide, decision_word, may_leave
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import TraceShape
 from kp_langchain.scoring.rescoring import with_outcome
 from kp_langchain.store.rows import clean_text, contribution_of, json_text
 from kp_langchain.store.stored_run import trace_of
+from kp_langchain.verdict import CERTAIN, LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-CERTAIN = {True: 1.0, False: 0.0}
-"""The confidence of a verdict that tells none: whoever gives one has looked."""
-
 _LONGEST_ID_CHARS = 100
-_LONGEST_SOURCE_CHARS = 100
-_LONGEST_NOTE_CHARS = 4000
-# Cut to that only once it is redacted, so that a secret which crosses the cut is seen whole.
-_NOTE_READ_CHARS = 2 * _LONGEST_NOTE_CHARS
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What somebody said of a run.
-
-    Args:
-        success: Whether the run reached its goal; None if that was not said.
-        confidence: How sure one can be of its result, 0 to 1; None if that was not said.
-        note: Why, in words.
-        source: Who said it: `reported`, `label`, `langsmith`, `outcome function`, ...
-        at: When it was said, in UTC.
-
-    Raises:
-        ConfigError: Nothing is said, or a value is of the wrong kind; the message says which.
-    """
-
-    success: bool | None = None
-    confidence: float | None = None
-    note: str | None = None
-    source: str = "reported"
-    at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.success is None and self.confidence is None:
-            raise ConfigError("a verdict says nothing; give success=True or False, or a confidence")
-        if not isinstance(self.success, bool | None):
-            raise ConfigError(f"success is {_shown(self.success)}; give True or False")
-        if self.confidence is not None and not _is_unit(self.confidence):
-            raise ConfigError(f"confidence is {_shown(self.confidence)}; give a number from 0 to 1")
-        for name, longest in (("note", _NOTE_READ_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
-            text = getattr(self, name)
-            if name == "note" and text is None:
-                continue
-            if not isinstance(text, str):
-                raise ConfigError(f"{name} is a {type(text).__name__}; give text")
-            object.__setattr__(self, name, text[:longest])
-        if not isinstance(self.at, datetime | None):
-            raise ConfigError(f"at is a {type(self.at).__name__}; give a datetime")
-        at = self.at or datetime.now(UTC)
-        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-        object.__setattr__(self, "at", at)
-
-    def as_report(self) -> dict[str, Any]:
-        """Return what it says in the form of a `kp.outcome` event."""
-        confidence = self.confidence
-        if confidence is None and self.success is not None:
-            confidence = CERTAIN[self.success]
-        return {"success": self.success, "confidence": confidence, "note": self.note}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +78,14 @@ def rescore(
             there is written down, and changes nothing.
         registry: URL of the registry to contribute to, if any.
     """
-    from kp_langchain.store import queries, verdict_queries
+    from kp_langchain.store import run_queries, verdict_queries
 
     newest = verdict_queries.newest(connection, row["trace_id"])
     verdict_queries.add(connection, [(row["trace_id"], verdict)])
     after = row
     if newest is None or newest["at"] <= verdict.at:
         after = _judged(row, verdict)
-        queries.write(connection, [after])
+        run_queries.write(connection, [after])
         if after["decision"] != row["decision"] or after["body"] is not None:
             _settle(connection, row, after, registry)
     return Rescored(
@@ -250,7 +195,7 @@ def log_rescored(changes: list[Rescored], verdict: Verdict, *, has_registry: boo
     for change in changes:
         if not change.changed:
             continue
-        tell_event(
+        log_event(
             "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
             change.domain,
             decision_word(change.decision_before, has_registry=has_registry),
@@ -273,7 +218,7 @@ def redacted(verdict: Verdict, privacy_level: str) -> Verdict:
 
     rules = Settings.current().redaction
     note = redact(clean_text(verdict.note), level=privacy_level, rules=rules).value
-    return replace(verdict, note=str(note)[:_LONGEST_NOTE_CHARS])
+    return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
 
 
 def unknown(id_: str, location: str) -> UnknownRunError:
@@ -282,12 +227,3 @@ def unknown(id_: str, location: str) -> UnknownRunError:
         f"no run {id_[:_LONGEST_ID_CHARS]!r} in {location}; "
         "list them: kp-langchain review, or flush the handler first"
     )
-
-
-def _is_unit(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= value <= 1  # type: ignore[operator]
-
-
-def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, bool | int | float) else f"a {type(value).__name__}"

@@ -46,10 +46,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples.languages import MultilingualE5
 from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
+from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
+from kp_langchain.embedding.local_models import AutoEmbedder, LocalModel
 from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder, embedded_text
 from kp_langchain.scoring.breakdown import UNREADABLE
-from kp_langchain.scoring.legibility import UNREADABLE_ABOVE
-from kp_langchain.scoring.models import AutoEmbedder, LocalModel
 from tests import recorded
 from tests.minilm_onnx import exported
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain.calibration.labelled import LabelledRun
+from kp_langchain.calibration.labelled_run import LabelledRun
 
 Labelled = Callable[..., list[LabelledRun]]
 

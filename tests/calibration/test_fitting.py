@@ -13,7 +13,7 @@ import pytest
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
 from kp_langchain.calibration.fitting import FEWEST_RUNS, FEWEST_TASKS, Fit, fit
 from kp_langchain.calibration.folds import folds
-from kp_langchain.calibration.labelled import LabelledRun
+from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.recording.from_messages import trace_from_messages
 from kp_langchain.scoring import PROFILES, Scorer

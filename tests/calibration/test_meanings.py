@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kp_langchain import trace_from_messages
+from kp_langchain.calibration.feature_meanings import MEANINGS, meaning_of
 from kp_langchain.calibration.features import features_of
-from kp_langchain.calibration.meanings import MEANINGS, meaning_of
 
 
 def test_every_feature_has_a_meaning_of_its_own_and_no_other_has():

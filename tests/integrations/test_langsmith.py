@@ -173,7 +173,7 @@ def label(server: LoopbackLangSmith, *words: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [
             sys.executable, "-W", "ignore", "-c",
-            "from kp_langchain.review.cli import main; main()",
+            "from kp_langchain.cli.app import main; main()",
             "label", "--langsmith", "--database", "runs.db", *words,
         ],
         capture_output=True,

@@ -9,13 +9,13 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain.recording.half import half_of, record_of
-from kp_langchain.recording.record import Before, Bounds, Call, RunRecord, Start
+from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.first_half import half_of, record_of
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.redacting import Redactor
+from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.requested_calls import RequestedCall
-from kp_langchain.recording.steps import tell
-from kp_langchain.recording.tally import Tally
+from kp_langchain.recording.run_record import Before, Bounds, Call, RunRecord, Start
+from kp_langchain.recording.steps import build_steps
 
 RECORDER = Recorder(Bounds(), lambda _: None)
 
@@ -58,14 +58,14 @@ def recorded(calls: list[Call]) -> RunRecord:
 
 @given(CALLS, st.integers(0, 12))
 def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: int) -> None:
-    whole = tell(recorded(made(drawn)).timeline(), fatal="", answer="a")
+    whole = build_steps(recorded(made(drawn)).timeline(), fatal="", answer="a")
     first, second = recorded(made(drawn)[:cut]), recorded(made(drawn)[cut:])
     first.objective = "what?"
     first.requested.add(RequestedCall("c9", "search", {"q": 9}))
-    redactor = Redactor(Tally(), 4000)
+    redactor = Redactor(Counters(), 4000)
     half = half_of(first, redactor, "aggregated", domain="", before=Before(), reported=None)
     second.continues(record_of(json.loads(json.dumps(half)), RECORDER))
-    joined = tell(second.timeline(), fatal="", answer="a")
+    joined = build_steps(second.timeline(), fatal="", answer="a")
     assert joined.steps == whole.steps
     assert joined.unresolved_error == whole.unresolved_error
     assert joined.last_thought == whole.last_thought

@@ -760,7 +760,7 @@ def test_what_cannot_be_redacted_is_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError
 
-    monkeypatch.setattr("kp_langchain.recording.redacting.redact", broken)
+    monkeypatch.setattr("kp_langchain.recording.redactor.redact", broken)
     scored = run(searching())
     text = scored.trace.model_dump_json()
     assert "I search" not in text
@@ -1054,7 +1054,7 @@ def test_failed_redaction_is_counted_and_never_contributed(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the text of the run")
 
-    monkeypatch.setattr("kp_langchain.recording.redacting.redact", broken)
+    monkeypatch.setattr("kp_langchain.recording.redactor.redact", broken)
     watching = handler("finance", policy=ALWAYS)
     searching().invoke(ASK, {"callbacks": [watching]})
     scored = watching.last()

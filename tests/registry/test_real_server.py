@@ -18,9 +18,9 @@ import pytest
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
 from kp_langchain.registry.sender import Sender
 from tests.agents import ASK, handler, searching
+from tests.cli.test_cli import cli
 from tests.real_registry import COMMAND, REDIS, RealRegistry, redis
 from tests.registry.test_sender import Clock, drive, passed
-from tests.review.test_cli import cli
 
 AGENT = "kp:agent:desk"
 pytestmark = pytest.mark.skipif(

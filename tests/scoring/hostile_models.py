@@ -222,7 +222,7 @@ def model_folder(folder: Path) -> Path:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        from kp_langchain.scoring.sentence_transformers_model import load
+        from kp_langchain.embedding.sentence_transformers_model import load
 
         sys.path.insert(0, sys.argv[1])  # as it is for programs in the folder
         load(sys.argv[1])

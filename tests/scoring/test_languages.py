@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import trace_from_messages
+from kp_langchain.embedding.legibility import UNREADABLE_ABOVE, unreadable_share
+from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.gate import default_threshold
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import (
@@ -25,8 +27,6 @@ from kp_langchain.scoring import (
     VectorCache,
     embedded_text,
 )
-from kp_langchain.scoring.legibility import UNREADABLE_ABOVE, unreadable_share
-from kp_langchain.scoring.models import LocalModel
 from tests import recorded
 
 TEXTS = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"

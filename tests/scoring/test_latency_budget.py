@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kp_langchain import Settings
+from kp_langchain.embedding import background as background_module
 from kp_langchain.errors import ConfigError, EmbedderError
 from kp_langchain.scoring import ScoreBreakdown, Scorer, VectorCache
-from kp_langchain.scoring import background as background_module
 from tests.agents import handler, searching
 
 LOADING = "embedding model still loading"
@@ -205,7 +205,7 @@ def test_a_process_that_ends_while_the_model_loads_waits_for_nothing_else(run_py
     script = """
 import threading, time
 from kp_langchain.scoring import Scorer
-from kp_langchain.scoring.background import background
+from kp_langchain.embedding.background import background
 from kp_langchain.schema import ReasoningTrace
 trace = ReasoningTrace.model_validate({"metadata": {"task_domain": "x", "success": True},
     "task": {"objective": "o"}, "steps": [{"step_id": 0, "type": "thought", "content": "t"}],

@@ -170,7 +170,7 @@ class TestSqlite:
         program = """
             import os
             from kp_langchain.errors import StoreError
-            from kp_langchain.store import TraceStore, database, faults, queries
+            from kp_langchain.store import TraceStore, database, driver_errors, run_queries
 
             if os.geteuid() == 0:  # whom permissions do not stop
                 os.setgid(65534)

@@ -22,7 +22,7 @@ import pytest
 
 from kp_langchain import KPCallbackHandler
 from kp_langchain.errors import StoreError
-from kp_langchain.store import TraceStore, database, default_store, traces
+from kp_langchain.store import TraceStore, database, default_store, trace_store
 from tests import agents
 
 ROOT = Path(__file__).parents[2]
@@ -397,7 +397,7 @@ class TestOtherUses:
         store.add(scored())
         path.unlink()
         program = """
-            from kp_langchain.review.cli import main
+            from kp_langchain.cli.app import main
             sys.argv = ["kp-langchain", "review", "--json", "--database", sys.argv[1]]
             try:
                 main()
@@ -526,7 +526,7 @@ class TestPostgres:
 class TestSharedStores:
     @pytest.fixture(autouse=True)
     def none_kept_open(self, monkeypatch):
-        monkeypatch.setattr(traces, "_recent", type(traces._recent)())
+        monkeypatch.setattr(trace_store, "_recent", type(trace_store._recent)())
 
     def opened(self, monkeypatch) -> list[object]:
         from kp_langchain.store import database
@@ -556,7 +556,7 @@ class TestSharedStores:
         places = [tmp_path / f"{n}.db" for n in range(20)]
         for place in places:
             default_store(place).count()
-        assert len(traces._recent) == 16
+        assert len(trace_store._recent) == 16
         default_store(places[-1]).count()
         assert len(opened) == 20
         default_store(places[0]).count()
@@ -566,7 +566,7 @@ class TestSharedStores:
         default_store(tmp_path / "a" / "x.db").count()
         shutil.rmtree(tmp_path / "a")
         default_store(tmp_path / "b.db").count()
-        assert [location.path for location in traces._recent] == [tmp_path / "b.db"]
+        assert [location.path for location in trace_store._recent] == [tmp_path / "b.db"]
         assert open_below(tmp_path / "a") == []
         assert said() == []
 

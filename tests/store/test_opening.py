@@ -24,7 +24,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from kp_langchain._unlogged import unlogged
+from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.store import TraceStore, database, tables
@@ -253,7 +253,7 @@ def test_an_upgrade_says_nothing_in_the_log_of_the_host(caplog, url, tmp_path, l
     # What the host migrates itself is in its log as ever, also while a store is opened.
     caplog.clear()
     (tmp_path / "another").mkdir()
-    with caplog.at_level(level), unlogged("alembic.runtime.migration"):
+    with caplog.at_level(level), quiet_loggers("alembic.runtime.migration"):
         other = f"sqlite:///{tmp_path / 'another' / 'host.db'}"
         hosts = threading.Thread(target=make_older, args=(other, "0001"))
         hosts.start()
@@ -308,7 +308,7 @@ def test_a_stranger_s_table_is_not_touched(url, tmp_path, name):
 def test_processes_may_create_the_database_at_the_same_moment(url):
     program = """
         import sqlalchemy, alembic.command
-        from kp_langchain.store import database, faults, queries
+        from kp_langchain.store import database, driver_errors, run_queries
         print("ready", flush=True)
         sys.stdin.readline()
         with TraceStore(sys.argv[1]) as store:
@@ -479,9 +479,9 @@ class TestSqlite:
             def batch():
                 for n in range(1000):
                     yield scored()
-            from kp_langchain.store import database, queries, rows
+            from kp_langchain.store import database, run_queries, rows
             with database.writing(store._open()) as connection:
-                queries.write(connection, [rows.row_of(one) for one in batch()])
+                run_queries.write(connection, [rows.row_of(one) for one in batch()])
                 os.kill(os.getpid(), 9)
         """
         process = start(program, tmp_path / "x.db")

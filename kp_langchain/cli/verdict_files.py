@@ -1,0 +1,179 @@
+"""Files of verdicts, JSONL or CSV: one a line, with `id`, `success`, `confidence` and `note`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, explained, read_lines
+from kp_langchain.errors import KPError
+from kp_langchain.recording.outcome import ReportError, read_success
+from kp_langchain.verdict import Verdict
+
+_IDS = ("trace_id", "id", "run_id")
+_AN_ID = "trace_id, id or run_id"
+_SHOWN_CHARS = 40
+_LONGEST_CSV_LINE_CHARS = 1 << 20
+_TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
+_NO_CSV = '"x"x\n'  # stands for what is not read of a row that is too long
+
+
+class Label(NamedTuple):
+    """A verdict and where it stood.
+
+    Args:
+        place: `FILE:LINE`, or whatever tells the user where.
+        id: Trace id, run id, or the beginning of either.
+        verdict: The verdict.
+    """
+
+    place: str
+    id: str
+    verdict: Verdict
+
+
+class Unreadable(NamedTuple):
+    """A line that holds no verdict.
+
+    Args:
+        place: `FILE:LINE`.
+        why: What is wrong with it.
+    """
+
+    place: str
+    why: str
+
+
+def read_labels(file: str) -> Iterator[Label | Unreadable]:
+    """Read a `.csv` file, or another one as JSONL; `-` is JSONL on standard input.
+
+    Raises:
+        KPError: The file cannot be read, or its header names no id.
+    """
+    rows = _csv_rows(file) if Path(file).suffix.lower() == ".csv" else _json_rows(file)
+    for place, fields in rows:
+        try:
+            if isinstance(fields, KPError):
+                raise fields
+            yield Label(place, _id_in(fields), _verdict_in(fields))
+        except KPError as error:
+            yield Unreadable(place, str(error))
+
+
+def _json_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]:
+    name = "stdin" if file == STDIN else file
+    for line in read_lines(file, lambda _: None):
+        fields: object = KPError(f"longer than {LONGEST_LINE_BYTES >> 20} MB")
+        if line.content is not None:
+            try:
+                fields = json.loads(line.content)
+            except (ValueError, RecursionError):
+                fields = KPError("no JSON")
+        if not isinstance(fields, dict | KPError):
+            fields = KPError("no JSON object")
+        yield f"{name}:{line.number}", fields
+
+
+def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]:
+    with (
+        explained(file, "read"),
+        # What is no UTF-8 spoils its own line only.
+        Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as lines,
+    ):
+        read = _CsvLines(lines)
+        first = next(read, "")
+        if read.too_long:
+            raise KPError(f"{file}:1: {_TOO_LONG}")
+        # A spreadsheet writes what its country takes for a comma.
+        delimiter = max(",;\t", key=first.count)
+        try:
+            head = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error as error:
+            raise KPError(f"{file}:1: no CSV: {error}") from None
+        names = [name.strip().casefold() for name in head]
+        if not set(names) & set(_IDS):
+            raise KPError(
+                f"{file} begins with {_shown(first.strip())}; its first line must name the "
+                f"columns, one of them {_AN_ID}"
+            )
+        reader = csv.reader(read, delimiter=delimiter, strict=True)
+        while True:
+            place = f"{file}:{reader.line_num + 2}"
+            read.begin_row()
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield place, KPError(_TOO_LONG if read.too_long else f"no CSV: {error}")
+                continue
+            if len(row) > len(names):
+                yield place, KPError(f"{len(row)} fields, but the first line names {len(names)}")
+            elif any(row):
+                yield place, dict(zip(names, row, strict=False))
+
+
+class _CsvLines:
+    """The lines of a CSV file; a row that is too long is not held in memory.
+
+    Attributes:
+        too_long: Whether the row under way is too long; what stands for its rest is no CSV.
+    """
+
+    def __init__(self, lines: TextIO) -> None:
+        self._lines = lines
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """Count anew: a row may go over several lines."""
+        self._chars = 0
+        self.too_long = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
+        if not line:
+            raise StopIteration
+        self._chars += len(line)
+        self.too_long |= self._chars > _LONGEST_CSV_LINE_CHARS
+        while len(part) == _LONGEST_CSV_LINE_CHARS and not part.endswith("\n"):
+            self.too_long = True
+            part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
+        return _NO_CSV if self.too_long else line
+
+
+def _id_in(fields: Mapping[str, object]) -> str:
+    for name in _IDS:
+        found = fields.get(name)
+        if isinstance(found, str) and found.strip():
+            return found.strip()
+    raise KPError(f"no {_AN_ID}")
+
+
+def _verdict_in(fields: Mapping[str, object]) -> Verdict:
+    success, confidence, note = (
+        None if value is None or (isinstance(value, str) and not value.strip()) else value
+        for value in (fields.get("success"), fields.get("confidence"), fields.get("note"))
+    )
+    try:
+        success = None if success is None else read_success(success)
+    except ReportError as error:
+        raise KPError(f"{error}; it is {_shown(fields['success'])}") from error
+    if isinstance(confidence, str):
+        try:
+            confidence = float(confidence)
+        except ValueError:
+            raise KPError(
+                f"confidence is {_shown(confidence)}; give a number from 0 to 1"
+            ) from None
+    return Verdict(success, confidence, note, source="label")  # type: ignore[arg-type]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

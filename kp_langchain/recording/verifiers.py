@@ -1,0 +1,145 @@
+"""Asks the caller's verifiers about a finished run, on redacted text and with a time limit.
+
+A verifier may be a language model: slow, sending what it reads elsewhere, and not always well. So
+it is given nothing that redaction removed. What it answers is read on its thread, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.recording.outcome import FinishedRun, Report, read_report
+from kp_langchain.recording.time_limit import BusyError, name_of
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.draft import Draft
+    from kp_langchain.recording.worker import Worker
+
+Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[Any] | None]
+"""Judges a finished run as an `outcome` function does; its mapping may hold a `note`, too."""
+
+
+class Opinion(NamedTuple):
+    """What a verifier says of a run.
+
+    Args:
+        source: `verifier NAME`.
+        report: Success, confidence and note, where it says them; not redacted.
+    """
+
+    source: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Verifiers:
+    """The verifiers of one handler.
+
+    Args:
+        functions: The verifiers, in the order in which they are asked.
+        timeout_s: Longest wait for each, in seconds.
+        counters: Counts `verifier_errors`, `verifier_timeouts` and `verifiers_skipped`.
+    """
+
+    functions: tuple[Verifier, ...]
+    timeout_s: float
+    counters: Counters
+
+    @property
+    def asking(self) -> bool:
+        """Whether this code runs inside a verifier."""
+        return _inside.get()
+
+    def ask(self, draft: Draft, lane: Worker) -> list[Opinion]:
+        """Ask one after the other, until one says whether the run succeeded.
+
+        Args:
+            draft: The redacted run; its `success` is what the run looks like by itself.
+            lane: The worker on which this is called.
+
+        Returns:
+            What those that were asked said, in order.
+        """
+        opinions: list[Opinion] = []
+        for function in self.functions:
+            opinion = self._opinion(function, _finished(draft), lane)
+            if opinion is None:
+                continue
+            opinions.append(opinion)
+            if opinion.report.success is not None:
+                break
+        return opinions
+
+    def _opinion(self, function: Verifier, run: FinishedRun, lane: Worker) -> Opinion | None:
+        source = f"verifier {name_of(function)}"
+        try:
+            report = lane.call(partial(_ask, function, run, self.timeout_s), self.timeout_s)
+        except BusyError as error:
+            self._warn("verifiers_skipped", source, str(error))
+        except TimeoutError:
+            late = f"took longer than {self.timeout_s:g} s and is abandoned"
+            self._warn("verifier_timeouts", source, late)
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            name = type(error).__name__
+            with suppress(BaseException):  # what an exception of theirs says of itself
+                name = describe_error(error)
+            self._warn("verifier_errors", source, f"cannot be used ({name})")
+        else:
+            return Opinion(source, report)
+        return None
+
+    def _warn(self, count: str, source: str, problem: str) -> None:
+        self.counters.add(count)
+        warn_once(
+            f"{count}:{source}:{problem}", "%s %s; counted under '%s'", source, problem, count
+        )
+
+
+def _ask(function: Verifier, run: FinishedRun, limit_s: float) -> Report:
+    """Call a verifier and read its report.
+
+    Raises:
+        ReportError: What it answers cannot be used.
+        BaseException: What it raises.
+    """
+    _inside.set(True)
+    answer: object = function(run)
+    if isawaitable(answer):
+        answer = asyncio.run(_within(answer, limit_s))
+    # A mapping of a stranger's class may have no end.
+    given = isinstance(answer, Mapping)
+    return read_report(dict(islice(answer.items(), 4)) if given else answer)  # type: ignore[attr-defined]
+
+
+async def _within(answer: Awaitable[object], limit_s: float) -> object:
+    return await asyncio.wait_for(answer, limit_s)
+
+
+def _finished(draft: Draft) -> FinishedRun:
+    trace = draft.trace
+    result = trace.outcome.result_summary
+    return FinishedRun(
+        run_id=draft.run_id,
+        domain=trace.metadata.task_domain,
+        objective=trace.task.objective,
+        # Copies, because one that is late still has its own when the trace is stored.
+        steps=tuple(step.model_copy(deep=True) for step in trace.steps),
+        answer="" if draft.failed else result,
+        output=None,
+        error=result if draft.failed else "",
+        success=draft.looked_successful,
+        metadata={},
+    )
+
+
+_inside: ContextVar[bool] = ContextVar("kp_langchain_inside_verifier", default=False)

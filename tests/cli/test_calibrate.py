@@ -1,0 +1,336 @@
+"""Calibrating as a user does it, on runs that were really scored, fitted and stored."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kp_langchain import ScoringWeights, Settings, TraceStore
+from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.proposals import propose_threshold
+from kp_langchain.calibration.rescoring import total
+from kp_langchain.cli.app import app
+from kp_langchain.cli.domain_calibration import at_threshold
+from kp_langchain.errors import MissingExtraError, StoreError
+from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.scoring.weights import PROFILES
+from tests.cli.judged import fill
+
+pytest.importorskip("sklearn")
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["calibrate", *words], env={"COLUMNS": "120"})
+
+
+def told(*words: str) -> dict:
+    done = run("--json", *words)
+    (line,) = done.stdout.splitlines()
+    return json.loads(line)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """A domain whose verdicts can be learned."""
+    monkeypatch.setenv("KP_DATABASE_URL", "runs.db")
+    with TraceStore("runs.db") as store:
+        fill(store, "finance")
+        yield store
+
+
+@pytest.fixture
+def two_domains(store):
+    """Another beside it, whose verdicts are drawn blindly."""
+    fill(store, "code", telling=False, seed=1)
+    return store
+
+
+def test_a_model_that_tells_more_than_the_default_is_installed_and_another_is_not(two_domains):
+    store = two_domains
+    done = run()
+    assert done.exit_code == 0, done.output
+    finance, code = done.stdout[done.stdout.index("finance:") :], done.stdout.split("finance:")[0]
+    model = store.models.in_force("finance")
+    assert f"{model.auc:.2f} ({model.auc_low:.2f} to {model.auc_high:.2f})" in finance
+    assert "Installed as version 1; running processes use it within a minute." in finance
+    assert "90 verdicts on 30 different tasks" in finance
+    assert store.models.entries("code") == []
+    assert "Not installed, the default confidence stays in force: on tasks it never saw" in code
+    assert not Path("kp.toml").exists()
+    assert run("--domain", "finance").exit_code == 0
+    assert run("--domain", "code").exit_code == 1
+
+
+def test_what_is_shown_is_what_was_fitted(store):
+    runs = store.models.labelled("finance")
+    fitted = fit("finance", runs, weights=PROFILES["finance"])
+    found = told("--domain", "finance")
+    assert found["auc"]["value"] == fitted.auc.value
+    assert found["brier"] == fitted.brier < found["base_brier"] < found["default_brier"]
+    assert found["score_auc_before"]["value"] < found["score_auc_after"]["value"]
+    assert found["successes"] == sum(run.success for run in runs)
+    assert found["thresholds_in_force"] == {
+        "in_force": DEFAULT_THRESHOLDS["finance"].measured,
+        "in_force_novelty_not_measured": DEFAULT_THRESHOLDS["finance"].unmeasured,
+    }
+    assert (found["version"], found["before"], found["written"]) == (1, None, None)
+    shown = run("--domain", "finance").stdout
+    for estimate in ("auc", "score_auc_before", "score_auc_after"):
+        assert f"{found[estimate]['value']:.2f} (" in shown
+    for row in found["reliability"]:
+        assert f"{row['confidence']:.2f}" in shown
+
+
+def test_what_weights_promise_on_runs_that_they_were_chosen_on_is_said(store):
+    weights = told("--dry-run")["weights_proposal"]
+    assert weights["refusal"] is None
+    held_out = f"{weights['proposed']['top_success']['value']:.2f} of the best 9 runs succeeded."
+    assert f"on tasks that they never saw, {held_out}" in run("--dry-run").stdout
+
+
+def test_a_trial_changes_nothing(store):
+    done = run("--dry-run")
+    assert done.exit_code == 0
+    assert "only a trial; the default confidence stays in force" in done.stdout
+    assert store.models.entries() == []
+    assert not Path("kp.toml").exists()
+    assert run("--dry-run", "--write").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("wish", "of_one"), [(("--pass-rate", "0.3"), 0.3), ((), 0.1), (("--precision", "0.7"), None)]
+)
+def test_a_threshold_keeps_what_it_promises_on_the_labelled_runs(store, wish, of_one):
+    found = told("--domain", "finance", *wish)
+    runs = store.models.labelled("finance")
+    held_out = fit("finance", runs).held_out
+    for one in found["threshold_proposals"]:
+        weights, point = ScoringWeights(**one["weights"]), one["proposal"]["point"]
+        scores = [total(run, weights, p) for run, p in zip(runs, held_out, strict=True)]
+        passing = [run for run, s in zip(runs, scores, strict=True) if s >= point["threshold"]]
+        assert len(passing) == point["runs"] == round(point["pass_rate"] * len(runs))
+        good = sum(run.success for run in passing) / len(passing)
+        assert good == pytest.approx(point["precision"]["value"])
+        if of_one is not None:
+            assert point["pass_rate"] <= of_one
+        else:
+            assert point["precision"]["low"] >= 0.7
+
+
+def test_what_is_proposed_is_written_only_on_request(store):
+    Path("kp.toml").write_text("max_steps = 7 # ours\n\n[domains.finance]\nkeep = 'all' # both\n")
+    before = Path("kp.toml").read_text()
+    found = told("--domain", "finance")
+    assert Path("kp.toml").read_text() == before
+    chosen = found["threshold_proposals"][0]
+    assert chosen["are_proposed"]
+
+    done = run("--domain", "finance", "--write")
+
+    threshold = chosen["proposal"]["point"]["threshold"]
+    assert f"Wrote threshold {threshold:g} and the proposed weights of finance into kp.toml." in (
+        done.stdout
+    )
+    text = Path("kp.toml").read_text()
+    assert text.startswith(before)
+    policy = Settings().policy_for("finance")
+    assert policy.threshold == threshold
+    assert policy.weights == ScoringWeights(**chosen["weights"])
+    assert policy.keep == "all"
+    # What is in force now is what would be proposed, and nothing changes any more.
+    again = run("--domain", "finance", "--write").stdout
+    assert "Version 1 stays in force: nothing has changed since." in again
+    assert "proposed; in force" in again
+    assert Path("kp.toml").read_text() == text
+    assert [one.version for one in store.models.entries("finance")] == [1]
+
+
+def test_a_variable_that_comes_first_is_told(store, monkeypatch):
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.33")
+    done = run("--domain", "finance", "--write")
+    assert "0.330" in done.stdout
+    assert "kp.toml, a new file" in done.stdout
+    assert (
+        "It has no effect here: KP_DOMAINS__FINANCE__THRESHOLD in the environment says another "
+        "threshold and comes first" in done.stdout
+    )
+    written = told("--domain", "finance", "--write")["written"]
+    assert written == {
+        "path": "kp.toml",
+        "created": False,
+        "overridden_by": {"threshold": ["KP_DOMAINS__FINANCE__THRESHOLD"]},
+    }
+
+
+def test_a_wish_that_cannot_be_fulfilled_writes_nothing(store):
+    done = run("--domain", "finance", "--precision", "0.99", "--write")
+    assert done.exit_code == 0
+    assert "No threshold is proposed: no threshold is sure to give precision 0.99" in done.stdout
+    assert "Nothing was written, because no threshold is proposed." in done.stdout
+    assert not Path("kp.toml").exists()
+
+
+def test_more_verdicts_make_another_version(store):
+    run("--domain", "finance")
+    first = store.models.in_force("finance")
+    fill(store, "finance", seed=2)
+    done = run("--domain", "finance")
+    second = store.models.in_force("finance")
+    assert second.runs == 180
+    assert (
+        f"Installed as version 2 (AUC {second.auc:.2f}) in place of version 1 "
+        f"(AUC {first.auc:.2f})" in done.stdout
+    )
+    shown = run("show").stdout
+    assert "finance: version 2 is in force" in shown
+    assert "180" in shown
+
+
+def test_a_refused_model_leaves_the_one_in_force(two_domains):
+    store = two_domains
+    run("--domain", "finance")
+    old = replace(store.models.in_force("finance"), domain="code")
+    store.models.install(old)
+    done = run("--domain", "code")
+    assert done.exit_code == 1
+    assert "Not installed, version 1 stays in force: " in done.stdout
+    assert "No weights or threshold are proposed: the model in force has learned" in done.stdout
+    assert told("--domain", "code")["threshold_proposals"] == []
+    assert store.models.in_force("code") == old
+
+
+def test_models_are_shown_and_removed(store):
+    assert "No model in" in run("show").stdout
+    assert "No model of domain 'law' in" in run("show", "--domain", "law").stdout
+    run()
+    model = store.models.in_force("finance")
+    shown = run("show", "--domain", "finance").stdout
+    assert "finance: version 1 is in force" in shown
+    assert f"{model.auc:.2f} ({model.auc_low:.2f} to {model.auc_high:.2f})" in shown
+    doubt, done = shown.index("words of doubt in the answer"), shown.index("words of completion")
+    assert done < doubt  # what speaks for success stands above what speaks against it
+    (one,) = (json.loads(line) for line in run("show", "--json").stdout.splitlines())
+    assert (one["version"], one["active"], one["model"]) == (1, True, model.to_dict())
+
+    removed = run("remove", "finance")
+    assert removed.exit_code == 0
+    assert "The model of finance is out of force" in removed.stdout
+    assert store.models.in_force("finance") is None
+    assert "finance: no model is in force" in run("show").stdout
+    assert run("remove", "finance").exit_code == 1
+    assert run("--domain", "finance").exit_code == 0
+    assert [(one.version, one.active) for one in store.models.entries("finance")] == [
+        (1, False),
+        (2, True),
+    ]
+
+
+def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store):
+    run()
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        connection.execute("update models set body = '{}'")
+    for words in ((), ("show",)):
+        with pytest.raises(StoreError, match="version 1 of the model of domain 'finance' cannot"):
+            CliRunner().invoke(app, ["calibrate", *words], catch_exceptions=False)
+    assert run("remove", "finance").exit_code == 0
+    assert "Installed as version 2" in run().stdout
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update runs set features = '[]'",
+        "update runs set breakdown = '{}'",
+        """update runs set features = replace(features, '"steps":', '"steps": "many", "was":')""",
+    ],
+)
+def test_figures_that_something_else_changed_are_named(store, change):
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        assert connection.execute(change).rowcount == 90
+    with pytest.raises(StoreError, match=r"the figures of run .* cannot be read"):
+        CliRunner().invoke(app, ["calibrate"], catch_exceptions=False)
+
+
+def test_an_outdated_model_is_called_so(store):
+    run("--domain", "finance")
+    old = replace(store.models.in_force("finance"), features_version=99)
+    store.models.install(old)
+    assert "finance: version 2 is outdated and not used; fit again" in run("show").stdout
+    assert "Installed as version 3" in run("--domain", "finance").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--pass-rate", "0"),
+        ("--pass-rate", "1.1"),
+        ("--pass-rate", "nan"),
+        ("--precision", "1"),
+        ("--precision", "-0.1"),
+        ("--pass-rate", "0.1", "--precision", "0.9"),
+        ("--dry-run", "remove", "finance"),
+        ("--domain", "finance", "show"),
+        ("remove",),
+        ("--pass-rate", "many"),
+    ],
+)
+def test_wrong_usage(store, words):
+    assert run(*words).exit_code == 2
+    assert store.models.entries() == []
+
+
+def test_without_verdicts_there_is_nothing_to_learn():
+    TraceStore("empty.db").close()
+    with TraceStore("empty.db") as store:
+        fill(store, "finance", runs=3)
+    done = run("--domain", "finance", "--database", "empty.db")
+    assert done.exit_code == 1
+    assert "3 verdicts; at least 30 are needed" in done.stdout
+    assert "Threshold" not in done.stdout
+    assert run("--write", "--database", "empty.db").exit_code == 0
+    assert not Path("kp.toml").exists()
+    done = run("--domain", "law", "--database", "empty.db")
+    assert done.exit_code == 1
+    assert "no run of domain 'law' in " in str(done.exception)
+    assert "kp-langchain label ID --success" in str(done.exception)
+    assert "there is no database" in str(run("--database", "nowhere.db").exception)
+
+
+def test_a_domain_with_a_hostile_name_is_shown_as_it_is_and_harmless(store):
+    name = "[bold]\x1b[31m.x"
+    fill(store, name)
+    done = run("--domain", name, "--write")
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.stdout
+    assert "[bold]\ufffd[31m.x: 90 verdicts" in done.stdout
+    assert Settings().policy_for(name).threshold is not None
+    assert "\x1b" not in run("show").stdout
+    assert "\x1b" not in run("remove", name).stdout
+
+
+def test_what_passes_at_any_threshold_is_read_off_the_curve(two_domains):
+    store = two_domains
+    runs = store.models.labelled("code")
+    scores = [total(run, PROFILES["code"]) for run in runs]
+    curve = propose_threshold(runs, scores, pass_rate=1.0).curve
+    for threshold in [at / 200 for at in range(201)]:
+        point = at_threshold(curve, threshold)
+        # To a thousandth, as thresholds are proposed.
+        assert (point.runs if point else 0) == sum(
+            -(-round(score * 1e6) // 1000) / 1000 >= threshold for score in scores
+        )
+
+
+@pytest.mark.parametrize("library", ["sklearn.linear_model", "sklearn.model_selection", "tomlkit"])
+def test_a_library_that_is_missing_is_named(store, monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    done = run("--domain", "finance", "--write")
+    assert isinstance(done.exception, MissingExtraError)
+    assert "pip install 'kp-langchain[calibrate]'" in str(done.exception)
