@@ -102,7 +102,7 @@ def test_an_example_uses_public_names_only(path):
 def test_the_guides_link_to_what_exists_and_their_python_compiles():
     for guide in (ROOT / "examples" / "guides").glob("*.md"):
         text = guide.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#]+)\)", text):
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
             assert link.startswith("https://") or (guide.parent / link).exists(), link
         for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
             compile(block, str(guide), "exec")
