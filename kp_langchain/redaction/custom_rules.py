@@ -120,7 +120,7 @@ class Rules(BaseModel):
     Where one takes longer than a second on a text, that text is dropped, and its run is not
     contributed; the pattern is then left alone for a minute, with the same outcome.
 
-    Args:
+    Attributes:
         patterns: By kind, a regular expression for what becomes `[REDACTED:kind]`. With a group
             named `secret`, only that group does.
         names: Further telling names, in words: `employee number` stands for `employeeNumber`,

@@ -31,16 +31,20 @@ _LONGEST_ID_CHARS = 100
 class Rescored:
     """What a verdict changed of one run.
 
-    Args:
+    Attributes:
         trace_id: The trace's id, as `StoredRun` has it.
         run_id: LangChain's id of the root run.
         domain: The run's domain.
         threshold: What its score is held against, 0 to 1.
         kept: Whether the trace itself is in the store; one that is not cannot be contributed.
-        success_before, success: Whether it counts as a success.
-        confidence_before, confidence: The outcome's confidence, 0 to 1.
-        score_before, score: The score, 0 to 1.
-        decision_before, decision: `contributed` or `below_threshold`.
+        success_before: Whether it counted as a success before the verdict.
+        success: Whether it counts as a success now.
+        confidence_before: The outcome's confidence before the verdict, 0 to 1.
+        confidence: The outcome's confidence now, 0 to 1.
+        score_before: The score before the verdict, 0 to 1.
+        score: The score now, 0 to 1.
+        decision_before: The decision before the verdict, `contributed` or `below_threshold`.
+        decision: The decision now, one of the same two.
     """
 
     trace_id: str
