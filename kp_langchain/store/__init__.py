@@ -13,7 +13,6 @@ __all__ = [
     "ConfidenceModels",
     "Contribution",
     "InstalledModel",
-    "Models",
     "Outbox",
     "Rescored",
     "Standing",
