@@ -53,7 +53,12 @@ NOT_RUN = {
 }
 """Commands that no test runs from a document, and why; their names and options are checked."""
 
-documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+
+def name_of_document(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of_document)
 
 
 class Block(NamedTuple):
@@ -230,7 +235,7 @@ def test_the_thresholds_are_those_in_force() -> None:
     assert len(rows(GUIDES / "scoring.md", "## The threshold")) == len(DEFAULT_THRESHOLDS)
 
 
-@pytest.mark.parametrize("document", [README, GUIDES / "configuration.md"], ids=lambda p: p.stem)
+@pytest.mark.parametrize("document", [README, GUIDES / "configuration.md"], ids=name_of_document)
 def test_every_extra_is_named(document: Path) -> None:
     first_column = " ".join(cells[0] for cells in rows(document, "## Extras"))
     for extra in PROJECT["optional-dependencies"].keys() - {"bench", "dev", "test"}:
@@ -323,7 +328,9 @@ def headings(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "document", [*DOCUMENTS, MEASUREMENTS, ROOT / "CHANGELOG.md"], ids=lambda path: path.stem
+    "document",
+    [*DOCUMENTS, MEASUREMENTS, ROOT / "CHANGELOG.md"],
+    ids=name_of_document,
 )
 def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
@@ -341,7 +348,7 @@ def test_every_guide_is_linked_from_the_readme() -> None:
         assert f"(examples/guides/{guide.name})" in text
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, MEASUREMENTS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("document", [*DOCUMENTS, MEASUREMENTS], ids=name_of_document)
 def test_the_programs_that_measure_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for module in re.findall(r"python -m (tests[\w.]*)", text):
