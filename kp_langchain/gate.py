@@ -74,7 +74,7 @@ DEFAULT_THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "customer_service": Threshold(0.63, 0.74),
     }
 )
-"""Per domain, the score that about one real run in ten reaches; see the README's table."""
+"""Per domain, the score that about one real run in ten reaches; see tests/benchmarks/README.md."""
 
 
 def default_threshold(domain: str, *, novelty_measured: bool) -> float:
