@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.verdict import Verdict
 
+__all__ = [
+    "DEFAULT_THRESHOLDS",
+    "Decision",
+    "Rescored",
+    "ScoredTrace",
+    "Threshold",
+    "decide",
+    "default_threshold",
+    "rejudge",
+    "threshold_of",
+]
+
 Decision = Literal["contributed", "below_threshold"]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ ROOMS = [  # each may import its own row and the rows above
     {"integrations"},
     {"demo"},
     {"cli", "__main__"},
+]  # fmt: skip
+PUBLIC = [
+    "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langsmith",
+    "kp_langchain.integrations.openevals", "kp_langchain.redaction", "kp_langchain.registry",
+    "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
@@ -139,6 +145,41 @@ def test_imports_point_one_way() -> None:
             assert rank[below[0]] <= rank[room], f"{inside}: {name}"
             seen.add(room)
     assert {"scoring", "store", "registry", "recording", "demo", "cli"} <= seen
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_imports_form_a_circle() -> None:
+    """Neither of modules nor of rooms; imports in functions and for types alone count, too."""
+    modules = {module_of(path) for path in PACKAGE.rglob("*.py")}
+    imported: dict[str, set[str]] = {module: set() for module in modules}
+    for path, name in imports():
+        target = name if name in modules else name.rpartition(".")[0]
+        if target in modules and target != module_of(path):
+            imported[module_of(path)].add(target)
+    rooms: dict[str, set[str]] = {}
+    for module, targets in imported.items():
+        if module != "kp_langchain":  # which names what is in the rooms
+            room = rooms.setdefault(room_of(module), set())
+            room.update(room_of(target) for target in targets)
+            room.discard(room_of(module))
+    for graph in (imported, rooms):
+        assert list(TopologicalSorter(graph).static_order())  # raises CycleError, with the circle
+
+
+def test_what_is_public_says_so() -> None:
+    for module in PUBLIC:
+        names = import_module(module).__all__
+        assert names == sorted(set(names), key=lambda name: (not name.isupper(), name)), module
+        for name in names:
+            assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
 def pins(file: str) -> dict[str, Version]:

@@ -15,6 +15,8 @@ from kp_langchain.verdict import RunVerdict, Verdict
 if TYPE_CHECKING:
     from langsmith import Client
 
+__all__ = ["RunVerdict", "feedback"]
+
 SOURCE = "langsmith"
 _BATCH = 50  # run ids travel in the address, which must not be long
 _CONNECT_MS, _READ_MS = 10_000, 30_000

@@ -12,6 +12,8 @@ from kp_langchain.recording.outcome import FinishedRun
 if TYPE_CHECKING:
     from kp_langchain.recording.verifiers import Verifier
 
+__all__ = ["verifier_of"]
+
 
 def verifier_of(
     evaluator: Callable[..., Any], *, key: str | None = None, pass_at: float = 0.5

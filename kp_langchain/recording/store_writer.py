@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -25,6 +24,7 @@ from kp_langchain.errors import UnknownRunError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
+from kp_langchain.recording.paused_changes import PausedChanges
 from kp_langchain.recording.time_limit import LateError
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
@@ -74,14 +74,6 @@ class _LateVerdict:
     deliver: Deliver
 
 
-@dataclass(frozen=True, slots=True)
-class _Paused:
-    half: Half
-    record: RunRecord
-    days: float
-    most: int
-
-
 class StoreWriter:
     """Writes drafts, scored runs, verdicts and paused runs into one store.
 
@@ -107,8 +99,7 @@ class StoreWriter:
         self._is_scored = threading.Event()  # a run, since the writer began to wait for that
         self._runs: deque[_Run] = deque()
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
-        # By place, what is to be written there, or up to when what waits there is to be deleted.
-        self._halves: dict[str, _Paused | datetime] = {}
+        self._paused = PausedChanges(self._store, self._max_waiting)
         self._batch_size = _MAX_BATCH
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
@@ -129,7 +120,7 @@ class StoreWriter:
     @property
     def waiting(self) -> int:
         """Number of runs, verdicts and changes of paused runs that are not written yet."""
-        return len(self._runs) + len(self._verdicts) + len(self._halves)
+        return len(self._runs) + len(self._verdicts) + len(self._paused)
 
     # ---------------------------------------------------------------- for the workers
 
@@ -207,11 +198,7 @@ class StoreWriter:
             days: For how long it is kept.
             most: How many halves the store keeps at most.
         """
-        with self._lock:
-            self._halves.pop(half.place, None)
-            self._halves[half.place] = _Paused(half, record, days, most)
-            while len(self._halves) > self._max_waiting:
-                del self._halves[next(iter(self._halves))]  # they still wait in memory
+        self._paused.put(half, record, days=days, most=most)
         self._hold()
 
     def forget_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
@@ -224,7 +211,7 @@ class StoreWriter:
 
         def forget() -> None:
             if (place := place_of()) is not None:
-                self._forget(place, until)
+                self._paused.forget(place, until)
                 self._write_unless_resting()
 
         _with_waiting.add(self)
@@ -232,12 +219,11 @@ class StoreWriter:
 
     def claim_half(self, place: str) -> Half | None:
         """Take the half that waits in a place; None, too, if the store does not give it now."""
-        with self._lock:
-            waiting = self._halves.get(place)
-        if isinstance(waiting, _Paused):
-            self._forget(place, waiting.half.paused_at)  # on disk is an older one, if any
+        waiting = self._paused.waiting_in(place)
+        if waiting is not None and not isinstance(waiting, datetime):
+            self._paused.forget(place, waiting.paused_at)  # on disk is an older one, if any
             self._hold()
-            return waiting.half
+            return waiting
         try:
             half = self._ask(lambda: self._store.paused.claim(place))
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
@@ -248,21 +234,11 @@ class StoreWriter:
                 self.location,
                 describe_error(error),
             )
-            self._forget(place, datetime.now(UTC))
+            self._paused.forget(place, datetime.now(UTC))
             self._hold()
             return None
-        is_over = half is not None and isinstance(waiting, datetime) and half.paused_at <= waiting
+        is_over = half is not None and waiting is not None and half.paused_at <= waiting
         return None if is_over else half
-
-    def _forget(self, place: str, until: datetime) -> None:
-        with self._lock:
-            waiting = self._halves.get(place)
-            if isinstance(waiting, _Paused):
-                if waiting.half.paused_at > until:
-                    return
-            elif waiting is None and len(self._halves) >= self._max_waiting:
-                return  # it goes when its time is over
-            self._halves[place] = until
 
     def model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
         """Return the confidence by the domain's model; see `CalibratedConfidence.verdict`."""
@@ -295,7 +271,7 @@ class StoreWriter:
     def _write(self) -> None:
         """Write everything that waits, until a write fails."""
         # What an earlier attempt failed on comes last, whatever it is.
-        parts = [self._write_drafts, self._write_halves, self._write_runs, self._write_verdicts]
+        parts = [self._write_drafts, self._write_paused, self._write_runs, self._write_verdicts]
         for part in parts if not self._failures else (*parts[1:], parts[0]):
             if not part():
                 return
@@ -326,34 +302,15 @@ class StoreWriter:
                 drafts = list(self._drafts.values())[:_MAX_BATCH]
         return True
 
-    def _write_halves(self) -> bool:
-        while batch := self._next_halves():
-            halves = [change for change in batch.values() if isinstance(change, _Paused)]
-            try:
-                if halves:
-                    self.expired_halves += self._store.paused.put(
-                        [one.half for one in halves], days=halves[-1].days, most=halves[-1].most
-                    )
-                deletions = {
-                    place: change for place, change in batch.items() if isinstance(change, datetime)
-                }
-                if deletions:
-                    self._store.paused.forget(deletions)
-            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-                self._warn("half", "what a paused run recorded", error)
-                self._rest()
-                return False
-            with self._lock:
-                for place, change in batch.items():
-                    if self._halves.get(place) is change:
-                        del self._halves[place]
-            for one in halves:
-                one.record.kept = True
+    def _write_paused(self) -> bool:
+        try:
+            for expired in self._paused.write():
+                self.expired_halves += expired
+        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
+            self._warn("half", "what a paused run recorded", error)
+            self._rest()
+            return False
         return True
-
-    def _next_halves(self) -> dict[str, _Paused | datetime]:
-        with self._lock:
-            return dict(islice(self._halves.items(), _MAX_BATCH))
 
     def _write_runs(self) -> bool:
         remaining = len(self._runs)
@@ -511,7 +468,7 @@ class StoreWriter:
     def _finish(self, timeout_s: float) -> None:
         self.wait(timeout_s)
         unwritten = len(self._runs) + len(self._verdicts) + len(self._drafts)
-        unwritten += sum(isinstance(one, _Paused) for one in list(self._halves.values()))
+        unwritten += self._paused.pauses
         if unwritten:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
