@@ -1,7 +1,8 @@
 """The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
 
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
-from kp_langchain.store.outbox import Contribution, Outbox, Standing
+from kp_langchain.store.contribution import Contribution, Standing
+from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.trace_store import TraceStore, default_store
 from kp_langchain.store.verdicts import Rescored
