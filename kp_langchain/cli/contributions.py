@@ -100,7 +100,7 @@ def show(
             say_json(_as_json(one))
             return
         lines = [
-            f"{one.trace_id}  {one.standing_in_words}",
+            f"{one.trace_id}  {one.status}",
             f"for {one.registry}",
             f"queued {one.queued_at:%Y-%m-%d %H:%M:%S} UTC, last changed "
             f"{one.changed_at:%Y-%m-%d %H:%M:%S} UTC, attempts: {one.attempts}",

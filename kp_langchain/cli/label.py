@@ -207,7 +207,7 @@ class Labelling:
     def _waiting(self) -> int:
         """How many of the labelled runs are to be sent, or withdrawn."""
         found = (self._store.outbox.get(trace_id) for trace_id in self._decisions)
-        states = Counter(one.standing_in_words for one in found if one is not None)
+        states = Counter(one.status for one in found if one is not None)
         return states["pending"] + states["to replace"] + states["to withdraw"]
 
 

@@ -202,10 +202,10 @@ def contributions_table(found: Iterable[Contribution], now: datetime) -> Rendera
     table.add_column("the registry's id, or why not", ratio=1, no_wrap=True, overflow="ellipsis")
     styles = {"sent": "green", "dead": "red", "pending": "yellow", "withdrawn": "bright_black"}
     for one in found:
-        why = one.registry_id if one.standing_in_words == "sent" else one.reason
+        why = one.registry_id if one.status == "sent" else one.reason
         table.add_row(
             Text(short_id(one.trace_id)),
-            Text(one.standing_in_words, style=styles[one.state]),
+            Text(one.status, style=styles[one.state]),
             _age((now - one.queued_at).total_seconds()),
             str(one.attempts),
             Text(visible(why or "")),

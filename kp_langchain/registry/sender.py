@@ -26,7 +26,7 @@ from kp_langchain.registry import pace
 from kp_langchain.registry.answers import Answer
 from kp_langchain.registry.client import ANONYMOUS, Registry
 from kp_langchain.store import Contribution, Standing, TraceStore
-from kp_langchain.store.outbox import fresh_text
+from kp_langchain.store.contribution import with_new_idempotency_key
 
 log = logging.getLogger("kp_langchain")
 
@@ -68,8 +68,8 @@ class Sender:
         clock: Callable[[], datetime] = _now,
         steady: Callable[[], float] | None = None,
     ) -> None:
+        self._store = store  # because a shared store stays open only while it is referenced
         self._outbox = store.outbox
-        self._location = store.location
         self._registry = registry
         self._clock = clock
         if steady is None:
@@ -162,7 +162,7 @@ class Sender:
             warn_once(
                 f"sender:{type(error).__name__}",
                 "sending from %s is held up (%s); what is pending stays so",
-                self._location,
+                self._store.location,
                 describe_error(error),
             )
             return _STORE_TROUBLE_S
@@ -242,7 +242,9 @@ class Sender:
                 if standing is not stored:
                     self._outbox.save(standing)
                     self._note(standing, now)
-                if due_in_s > 0.0 and self._outbox.set_right(self._registry.url, now):
+                if due_in_s > 0.0 and self._outbox.make_due_after_clock_change(
+                    self._registry.url, now
+                ):
                     return 0.0
                 return wait_s
         self._attempt(unit, standing, read)
@@ -326,7 +328,7 @@ class Sender:
         with suppress(Exception):  # a handler or filter of the host's
             log.info(
                 "kp.contribution %s %s (attempt %d)%s",
-                unit.standing_in_words,
+                unit.status,
                 unit.trace_id,
                 unit.attempts,
                 f": {unit.reason}" if unit.reason else "",
@@ -413,7 +415,7 @@ def _sent(unit: Contribution, answer: Answer) -> Contribution:
 
 
 def _fresh(unit: Contribution) -> str | None:
-    return unit.body and fresh_text(unit.body, unit.attempts)
+    return unit.body and with_new_idempotency_key(unit.body, unit.attempts)
 
 
 def _after(now: datetime, seconds: float) -> datetime:

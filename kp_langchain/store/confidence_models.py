@@ -1,4 +1,4 @@
-"""`ConfidenceModels`: the confidence models of a store, and the verdicts they are learned from."""
+"""`ConfidenceModels`: the confidence models of a store, and the runs to fit them on."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.errors import StoreError
+from kp_langchain.store import sql
+from kp_langchain.store.database import Database
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.labelled_run import LabelledRun
-    from kp_langchain.store.trace_store import TraceStore
 
-_AS_SCORED = ("complexity", "novelty", "tool_diversity")
+_SCORED_DIMENSIONS = ("complexity", "novelty", "tool_diversity")
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
     """A confidence model as the store has it.
 
-    Args:
+    Attributes:
         domain: The domain whose runs it is for.
-        version: Counted from 1 in each domain.
-        active: Whether it is the one in force.
+        version: Its number, counted from 1 in each domain.
+        active: Whether it is the model in force for its domain.
         installed_at: When it was installed, in UTC.
         model: The model itself.
     """
@@ -40,104 +41,103 @@ class ConfidenceModels:
     """The confidence models of one store. Got from `TraceStore.models`.
 
     Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
     """
 
-    def __init__(self, store: TraceStore) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def __repr__(self) -> str:
-        return f"ConfidenceModels({self._store.location!r})"
+        return f"ConfidenceModels({str(self._database.location)!r})"
 
     def labelled(self, domain: str) -> list[LabelledRun]:
-        """Return the runs of a domain whose success somebody told, the oldest first.
+        """Return the runs of a domain whose success a verdict states, the oldest first.
 
-        Left out are those that an earlier version of this package recorded, if it computed other
-        features.
+        Runs whose features an earlier version of this package computed differently are left out.
+
+        Raises:
+            StoreError: The figures of a run cannot be read; the message names it.
         """
-        from kp_langchain.store import verdict_queries
-
-        with self._store._reading() as connection:  # noqa: SLF001 - one room
-            rows = verdict_queries.labelled(connection, domain)
-        runs = [_labelled(row) for row in rows]
+        with self._database.reading() as connection:
+            rows = sql.verdict_queries.labelled_runs(connection, domain)
+        runs = [_labelled_run(row) for row in rows]
         return [run for run in runs if run.is_current]
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
-        """Return, by domain, how many runs were said to have succeeded, and to have failed."""
-        from kp_langchain.store import verdict_queries
-
-        with self._store._reading() as connection:  # noqa: SLF001
-            return verdict_queries.counts(connection)
+        """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
+        with self._database.reading() as connection:
+            return sql.verdict_queries.label_counts(connection)
 
     def install(self, model: ConfidenceModel) -> int:
-        """Put a model in force for its domain, in place of the one that was.
+        """Put a model in force for its domain, in place of the present one.
 
         Returns:
-            Its version.
+            The version of the model.
         """
-        from kp_langchain.store import verdict_queries
-
         now = datetime.now(UTC)
-        with self._store._writing() as connection:  # noqa: SLF001
-            return verdict_queries.install_model(connection, model.domain, model.to_dict(), now)
+        with self._database.writing() as connection:
+            return sql.verdict_queries.install_model(connection, model.domain, model.to_dict(), now)
 
     def remove(self, domain: str) -> bool:
-        """Take the model of a domain out of force; it stays in the list.
+        """Take the model of a domain out of force; `entries` still lists it.
 
         Returns:
-            Whether there was one.
+            Whether a model was in force.
         """
-        from kp_langchain.store import verdict_queries
-
-        with self._store._writing() as connection:  # noqa: SLF001
-            return verdict_queries.remove_model(connection, domain)
+        with self._database.writing() as connection:
+            return sql.verdict_queries.remove_model(connection, domain)
 
     def entries(
         self, domain: str | None = None, *, only_active: bool = False
     ) -> list[InstalledModel]:
-        """Return the models that were ever installed, oldest first.
+        """Return the models that were ever installed, the oldest first.
 
         Args:
-            domain: Only this domain's.
-            only_active: Only those in force, one a domain at most.
+            domain: Only models of this domain.
+            only_active: Only models in force, at most one for each domain.
 
         Raises:
-            StoreError: A model is not what was installed; the message names it.
+            StoreError: A model cannot be read; the message names it.
         """
-        from kp_langchain.store import verdict_queries
-
-        with self._store._reading() as connection:  # noqa: SLF001
-            rows = verdict_queries.select_models(connection, domain, only_active=only_active)
-        return [_installed(row) for row in rows]
+        with self._database.reading() as connection:
+            rows = sql.verdict_queries.select_models(connection, domain, only_active=only_active)
+        return [_installed_model(row) for row in rows]
 
     def in_force(self, domain: str) -> ConfidenceModel | None:
-        """Return the model in force for a domain, if there is one."""
-        found = self.entries(domain, only_active=True)
-        return found[0].model if found else None
+        """Return the model in force for a domain, if there is one.
+
+        Raises:
+            StoreError: The model cannot be read.
+        """
+        models = self.entries(domain, only_active=True)
+        return models[0].model if models else None
 
 
-def _installed(row: dict[str, Any]) -> InstalledModel:
+def _installed_model(row: dict[str, Any]) -> InstalledModel:
     try:
         return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
     except (TypeError, ValueError) as error:
         reason = " ".join(str(error).split()[:30])
         raise StoreError(
             f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
-            "something else than this package changed it; take it out of force, and fit another: "
+            "it was changed outside kp-langchain; take it out of force, and fit another: "
             f"kp-langchain calibrate remove ({reason})"
         ) from error
 
 
-def _labelled(row: dict[str, Any]) -> LabelledRun:
+def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
     from kp_langchain.calibration.labelled_run import LabelledRun
 
     try:
-        values = {name: row["breakdown"][name]["value"] for name in _AS_SCORED}
+        values = {name: row["breakdown"][name]["value"] for name in _SCORED_DIMENSIONS}
         features = {name: value for name, value in row["features"].items() if math.isfinite(value)}
     except (AttributeError, KeyError, TypeError) as error:
         raise StoreError(
-            f"the figures of run {row['trace_id']} cannot be read, so something else than this "
-            "package changed them; restore the store, or delete that run"
+            f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
+            "kp-langchain; restore the store from a copy, or delete that run"
         ) from error
     return LabelledRun(
         task=row["task"] or " ".join(row["objective"].casefold().split()),

@@ -1,4 +1,4 @@
-"""What went wrong with a database, in words: cause and remedy from the drivers' errors."""
+"""Turns the drivers' errors into `StoreError` with a cause and a remedy. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kp_langchain.store.location import Location
 _SERVER = "check that the server runs and that the URL's host and port are right"
 _FILE = "give a path in a folder you may write to"
 
-# What PostgreSQL says of a table, and of the schema it would be in.
+# PostgreSQL's codes for a missing table and a missing schema.
 _MISSING_SQLSTATES = ("42P01", "3F000")
-# Part of a driver's message (lower case), the cause, what to do; the first that fits.
-_KNOWN: tuple[tuple[str, str, str], ...] = (
+# Part of a driver's message in lower case, the cause, and the remedy; the first match counts.
+_EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
     ("database or disk is full", "the disk is full", "make room and try again"),
     ("no space left", "the disk is full", "make room and try again"),
     ("disk i/o error", "the disk refused to read or write", "check its free space and health"),
@@ -36,7 +36,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         "statement timeout",
         "the server has worked on one statement for 30 s, as long as it may",
-        "see what keeps it busy, or allow more in the URL: ?options=-c%20statement_timeout%3D5min",
+        "see what keeps it busy, or raise the limit in the URL: "
+        "?options=-c%20statement_timeout%3D5min",
     ),
     (
         "idle-in-transaction timeout",
@@ -46,7 +47,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         "no answer for",
         "the server does not answer any more",
-        "see whether it is stopped; try again",
+        "check that it runs; try again",
     ),
     (
         "not a database",
@@ -62,7 +63,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("unable to open database file", "the file cannot be opened", _FILE),
     ("password authentication failed", "user or password is wrong", "check both in the URL"),
     ("no password supplied", "the server wants a password", "put it in the URL"),
-    ("no pg_hba.conf entry", "the server does not let this user or host in", "ask who runs it"),
+    (
+        "no pg_hba.conf entry",
+        "the server does not let this user or host in",
+        "ask its administrator",
+    ),
     (
         "permission denied",
         "the user lacks a permission there",
@@ -79,23 +84,37 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 
 
 @contextmanager
-def as_store_errors(location: Location, doing: str) -> Iterator[None]:
-    """Raise what the drivers raise inside as `StoreError`; `doing` is `open`, `read` or `write`."""
+def as_store_errors(location: Location, purpose: str) -> Iterator[None]:
+    """Raise errors of the drivers as `StoreError`.
+
+    Args:
+        location: The database, for messages.
+        purpose: What the block does with it: `open`, `read` or `write`.
+
+    Raises:
+        StoreError: A driver, or the file system, raised an error inside the block.
+    """
     try:
         yield
     except KPError:
         raise
     except (SQLAlchemyError, sqlite3.Error, OSError, ValueError) as error:
-        raise explain(error, location, doing) from error
+        raise explain(error, location, purpose) from error
 
 
-def explain(error: Exception, location: Location, doing: str) -> StoreError:
-    """Return the `StoreError` that says what `error` means for whoever uses the store."""
+def explain(error: Exception, location: Location, purpose: str) -> StoreError:
+    """Return the `StoreError` that says what `error` means for the user of the store.
+
+    Args:
+        error: What a driver, or the file system, raised.
+        location: The database.
+        purpose: What was done with it: `open`, `read` or `write`.
+    """
     original = getattr(error, "orig", None) or error
     text = mask_password(str(original)).strip() or type(original).__name__
     lower = text.lower()
     cause, remedy = next(
-        ((cause, remedy) for part, cause, remedy in _KNOWN if part in lower),
+        ((cause, remedy) for part, cause, remedy in _EXPLANATIONS if part in lower),
         (text.splitlines()[0], "see the cause below"),
     )
     if isinstance(error, OSError) and location.path:
@@ -107,11 +126,11 @@ def explain(error: Exception, location: Location, doing: str) -> StoreError:
         remedy = "try again, which creates it if all are, or restore the database from a copy"
     elif "does not exist" in lower and 'database "' in lower:
         cause, remedy = "the server has no such database", "create it, or correct its name"
-    return StoreError(f"cannot {doing} the trace store at {location}: {cause}; {remedy}")
+    return StoreError(f"cannot {purpose} the trace store at {location}: {cause}; {remedy}")
 
 
 def is_missing_table(error: Exception) -> bool:
-    """Tell whether `error` says that a table is not there."""
+    """Return whether `error` says that a table is missing."""
     original = getattr(error, "orig", None)
     return (
         "no such table" in str(original)

@@ -1,7 +1,7 @@
-"""The files of a SQLite store: made readable by their owner alone, and watched while in use.
+"""The files of a SQLite store: created for their owner alone, and watched while in use.
 
-SQLite does not notice when its file is deleted, moved or replaced: it goes on writing to the one
-it opened, and says nothing.
+SQLite does not notice when its file is deleted, moved or replaced: it silently keeps writing to the
+file that it opened.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ if os.name == "posix":
     import fcntl
 
 _LOCK_PATIENCE_S = 2.0
-_LOOK_AGAIN_S = 0.01
+_POLL_INTERVAL_S = 0.01
 
 Identity = tuple[int, int]
+"""Device and inode."""
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file at `path` with mode 0600, and the folders to it with 0700.
+    """Create an empty file at `path` with mode 0600, and its parent folders with 0700.
 
-    What is there already keeps its contents and its mode.
+    An existing file or folder keeps its contents and its mode.
 
     Raises:
-        OSError: It cannot be made, or is no file that may be read and written.
+        OSError: The file cannot be created, or is not a file that may be read and written.
     """
     _make_folders(path)
     with suppress(FileExistsError):
-        # Made here, because whoever writes it would go by the umask. One that is there is not
-        # opened: closing it again would take from SQLite every lock that this process holds on it,
-        # and another process would delete the log that is in use.
+        # Created here, because SQLite would create it with the umask. An existing file is not
+        # opened: closing it would release every lock that this process's SQLite holds on it, and
+        # another process would then delete the log that is in use.
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         return
     if path.is_dir():
@@ -44,29 +45,29 @@ def make_private(path: Path) -> None:
 
 
 def make_database_file(path: Path) -> None:
-    """Do as `make_private` for a SQLite database, and delete what a deleted one left behind.
+    """Create a file as `make_private` does, without the log and index of a deleted database.
 
     Raises:
-        OSError: As `make_private`.
+        OSError: The file cannot be created, or is not a file that may be read and written.
     """
     _make_folders(path)
     if path.exists():
         make_private(path)
         return
-    with _alone_in(path.resolve().parent):  # where log and index lie, as in `remove_orphans`
+    with _folder_lock(path.resolve().parent):  # the folder of log and index
         if not path.exists():
-            # SQLite would take the log and index of the deleted database for the new one's.
+            # SQLite would apply the log of the deleted database to the new one.
             for orphan in _log_and_index(path):
                 orphan.unlink(missing_ok=True)
         make_private(path)
 
 
 def identity(path: Path, *, follow: bool = True) -> Identity | None:
-    """Return what tells the file at `path` from every other one; None if there is none.
+    """Return the identity of the file at `path`, which no other file has; None if there is none.
 
     Args:
-        path: Where it lies.
-        follow: Whether a link stands for the file it leads to.
+        path: The path of the file.
+        follow: Whether to follow a symbolic link.
     """
     try:
         status = path.stat(follow_symlinks=follow)
@@ -76,42 +77,45 @@ def identity(path: Path, *, follow: bool = True) -> Identity | None:
 
 
 class OpenFiles:
-    """The files of an open SQLite database, as they are when this is made.
+    """The files of an open SQLite database, compared with what they were when it was opened.
 
-    No other file gets the identity of one that is still open.
+    Their identities are reliable, because no other file gets the identity of one that is open.
 
     Args:
-        path: The database's path; its log and index lie beside it.
+        path: The path of the database; its log and index lie beside it.
+
+    Attributes:
+        database: The identity of the database file.
     """
 
-    __slots__ = ("_log_and_index", "_may_be_new", "_path", "_real", "database")
+    __slots__ = ("_expects_new_log", "_log_and_index", "_path", "_real", "database")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.database = identity(path)
         self._real = path.resolve()
         self._log_and_index = {beside: identity(beside) for beside in _log_and_index(path)}
-        self._may_be_new = False
+        self._expects_new_log = False
 
     def expect_new_log(self) -> None:
-        """Take the next log and index for granted: SQLite deletes them with its last connection."""
-        self._may_be_new = True
+        """Accept the next log and index: SQLite deletes them when its last connection closes."""
+        self._expects_new_log = True
 
-    def what_is_gone(self) -> str | None:
-        """Return what happened to the files, as part of a sentence; None if all are the same."""
-        gone = self._what_befell_database()
-        if gone is not None:
-            return gone
-        if self._may_be_new:
-            self._may_be_new = False
-            self._log_and_index = {beside: identity(beside) for beside in self._log_and_index}
+    def describe_loss(self) -> str | None:
+        """Return what happened to the files, as a predicate ("was deleted"); None for nothing."""
+        loss = self._describe_database_loss()
+        if loss is not None:
+            return loss
+        if self._expects_new_log:
+            self._expects_new_log = False
+            self._log_and_index = {path: identity(path) for path in self._log_and_index}
             return None
-        for beside, before in self._log_and_index.items():
-            if identity(beside) != before:
-                return f"lost its file {beside.name}, which was deleted or replaced"
+        for path, before in self._log_and_index.items():
+            if identity(path) != before:
+                return f"lost its file {path.name}, which was deleted or replaced"
         return None
 
-    def _what_befell_database(self) -> str | None:
+    def _describe_database_loss(self) -> str | None:
         try:
             status = self._path.stat()
         except OSError:
@@ -126,49 +130,49 @@ class OpenFiles:
 
     @property
     def _at_real_path(self) -> Identity | None:
-        # Log and index are named after this path, wherever a link in its place may lead.
+        # Log and index are named after this path, also if a link has replaced the file there.
         return identity(self._real, follow=False)
 
     @property
     def _is_behind_a_link(self) -> bool:
         return identity(self._path) == self.database != self._at_real_path
 
-    def take_log_along(self) -> None:
-        """Put log and index beside the database if it was moved and a link leads to it.
+    def move_log_to_database(self) -> None:
+        """Move log and index beside the database if it was moved and replaced by a link to it.
 
-        Whoever opens it by the link looks for them there, and whoever has them open stays with
-        them. Two logs of one database would damage it.
+        A process that opens it by the link looks for them there, and one that has them open keeps
+        using them. Two logs of one database would damage it.
         """
         if not self._is_behind_a_link:
             return
         moves = zip(self._log_and_index, _log_and_index(self._path), strict=True)
-        for before, now in reversed(list(moves)):
-            with suppress(OSError):  # another process did that, or has begun another log
-                os.link(before, now)
-                before.unlink()
+        for source, target in reversed(list(moves)):
+            with suppress(OSError):  # another process moved it, or has begun another log
+                os.link(source, target)
+                source.unlink()
 
     @property
-    def log_is_lost_otherwise(self) -> bool:
-        """Whether what the open log holds is to be copied from it, because nobody else will."""
+    def has_only_copy_of_log(self) -> bool:
+        """Whether no other process can read the open log, so that this one has to save it."""
         if self._is_behind_a_link:
-            # Where somebody has begun another log for the database, ours is out of date.
+            # If another process has begun a new log for the database, the open one is outdated.
             return not _log_and_index(self._path)[0].exists()
         log = next(iter(self._log_and_index))
-        return self._what_befell_database() is not None or not log.exists()
+        return self._describe_database_loss() is not None or not log.exists()
 
     def remove_orphans(self) -> None:
-        """Delete log and index if something else lies beside them now, which they would damage."""
-        with _alone_in(self._real.parent):
+        """Delete log and index if another file is in the database's place; they would damage it."""
+        with _folder_lock(self._real.parent):
             if self._at_real_path in (None, self.database):
                 return
-            for beside, before in self._log_and_index.items():
-                if before is not None and identity(beside) == before:
+            for path, before in self._log_and_index.items():
+                if before is not None and identity(path) == before:
                     with suppress(OSError):
-                        beside.unlink()
+                        path.unlink()
 
 
 def _log_and_index(path: Path) -> list[Path]:
-    real = path.resolve()  # as SQLite does, which names them after what a link leads to
+    real = path.resolve()  # SQLite names them after the target of a link
     return [real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm")]
 
 
@@ -178,29 +182,30 @@ def _make_folders(path: Path) -> None:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """A block that one process at a time is in; after two seconds in spite of another one."""
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the same block; after two seconds, continue regardless."""
     if os.name != "posix" or not folder.is_dir():
-        yield  # elsewhere nobody can delete or replace a file that is open
+        yield  # other systems do not let a file that is open be deleted or replaced
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _lock(descriptor)
         yield
     finally:
-        with suppress(OSError):  # a child forked meanwhile has the descriptor, too
+        with suppress(OSError):
+            # Closing does not unlock if a child that was forked meanwhile has the descriptor, too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:
-    until = time.monotonic() + _LOCK_PATIENCE_S
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() < until:
-                time.sleep(_LOOK_AGAIN_S)
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_INTERVAL_S)
                 continue
         except OSError:  # a file system without such locks
             pass

@@ -1,4 +1,4 @@
-"""Where a store lies: a SQLite file or a PostgreSQL URL, read from what the user wrote."""
+"""`Location`: the SQLite file or PostgreSQL URL of a database, parsed from the user's text."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _EXAMPLES = "give a file's path, sqlite:///path, or postgresql://user:password@h
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A database: exactly one of the two is set.
+    """The location of a database; exactly one of the two is set.
 
-    Args:
-        path: Absolute path of a SQLite file.
-        url: PostgreSQL URL, password included.
+    Attributes:
+        path: The absolute path of a SQLite file.
+        url: A PostgreSQL URL, password included.
     """
 
     path: Path | None = None
     url: str | None = None
 
     def __str__(self) -> str:
-        """Return what may be shown: the password is masked."""
+        """Return the path or URL with the password masked, for messages."""
         return mask_password(self.url) if self.url else str(self.path)
 
     def __repr__(self) -> str:
@@ -34,11 +34,14 @@ class Location:
 
 
 def locate(url: object) -> Location:
-    """Read a database URL or path; None means the one in the settings, or else the default file.
+    """Return the location that a database URL or path names.
+
+    Args:
+        url: A URL or path; None for `Settings.database_url`, or else a file in the data folder.
 
     Raises:
-        ConfigError: It is neither a path nor a URL of a supported kind.
-        MissingExtraError: It is a PostgreSQL URL and the driver is not installed.
+        ConfigError: `url` is neither a path nor a URL of a supported kind.
+        MissingExtraError: `url` names a PostgreSQL database and the driver is not installed.
     """
     if url is None:
         url = Settings.current().database_url or data_dir() / _FILE_NAME

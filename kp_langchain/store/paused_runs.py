@@ -1,7 +1,8 @@
-"""`PausedRuns`: what runs recorded before they paused for a human, for whoever resumes one.
+"""`PausedRuns`: what runs recorded before they paused for a human, until they are resumed.
 
-One row a place: a thread, as seen by handlers of one domain and agent. A new pause there takes the
-place of an earlier one. Rows go when they are claimed, forgotten, too old, or too many.
+There is one row for each place: a thread, as seen by handlers of one domain and agent. A new pause
+there replaces an earlier one. Rows are deleted when they are claimed, forgotten, expired, or more
+than the store keeps.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kp_langchain.store import sql
+from kp_langchain.store.database import Database
 from kp_langchain.store.rows import clean_name, json_text
-
-if TYPE_CHECKING:
-    from kp_langchain.store.trace_store import TraceStore
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
     """The redacted first half of a run that waits for a human.
 
-    Args:
+    Attributes:
         place: Where it waits; see `place_of`.
-        half_id: Its own id.
+        half_id: An id of this half, new with each pause.
         checkpoint_id: LangGraph's id of the checkpoint that it is resumed from, if known.
-        paused_at: When it paused.
+        paused_at: When the run paused, in UTC.
         body: What was recorded, as JSON-like values.
     """
 
@@ -39,12 +39,12 @@ class Half:
 
 
 def place_of(thread: str, domain: str, agent_id: str | None) -> str:
-    """Return what a run that is resumed in a thread is looked for by; nothing to be read.
+    """Return the key under which a paused run waits: a hash, which reveals nothing of the thread.
 
     Args:
-        thread: The thread in the form in which it may be kept; see `run_keys.stored_form`.
+        thread: The thread in the form in which it may be stored; see `run_keys.stored_form`.
         domain: The handler's domain.
-        agent_id: The handler's agent.
+        agent_id: The handler's agent id, if it has one.
     """
     text = json.dumps([thread, domain, agent_id])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -54,34 +54,33 @@ class PausedRuns:
     """The paused runs of one store. Got from `TraceStore.paused`.
 
     Every method raises `StoreError` when the database cannot be opened, read or written.
+
+    Args:
+        database: The database of the store.
     """
 
-    def __init__(self, store: TraceStore) -> None:
-        self._store = store
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def __repr__(self) -> str:
-        return f"PausedRuns({self._store.location!r})"
+        return f"PausedRuns({str(self._database.location)!r})"
 
     def count(self) -> int:
-        """Return how many there are."""
-        from kp_langchain.store import paused_queries
-
-        with self._store._reading() as connection:  # noqa: SLF001 - one room
-            return paused_queries.count(connection)
+        """Return the number of paused runs."""
+        with self._database.reading() as connection:
+            return sql.paused_queries.count(connection)
 
     def put(self, halves: Iterable[Half], *, days: float, most: int) -> int:
-        """Write halves, each in place of what waits there, and delete what is to go.
+        """Write halves, each in place of an earlier one there, and delete what may not stay.
 
         Args:
             halves: The halves.
-            days: For how long they are kept.
-            most: How many the store keeps at most; the longest waiting go.
+            days: The number of days after which they expire.
+            most: How many the store keeps at most; those that paused first are deleted.
 
         Returns:
-            How many others were deleted because they are too old or too many.
+            The number of halves deleted because they expired or were too many.
         """
-        from kp_langchain.store import paused_queries
-
         now = datetime.now(UTC)
         rows = [
             {
@@ -94,45 +93,41 @@ class PausedRuns:
             }
             for half in halves
         ]
-        with self._store._writing() as connection:  # noqa: SLF001
-            paused_queries.put(connection, rows)
-            return paused_queries.drop_expired(connection, now) + paused_queries.drop_oldest(
-                connection, most
-            )
+        with self._database.writing() as connection:
+            sql.paused_queries.write(connection, rows)
+            n_expired = sql.paused_queries.drop_expired(connection, now)
+            return n_expired + sql.paused_queries.drop_oldest(connection, most)
 
     def claim(self, place: str) -> Half | None:
-        """Take out the half that waits in a place; of several who ask at once, one gets it."""
-        from kp_langchain.store import paused_queries
-
-        if not self._any([place]):
+        """Delete the half that waits in a place and return it; of several claims one succeeds."""
+        if not self._has_any([place]):
             return None
-        with self._store._writing() as connection:  # noqa: SLF001
-            row = paused_queries.claim(connection, place, datetime.now(UTC))
+        with self._database.writing() as connection:
+            row = sql.paused_queries.claim(connection, place, datetime.now(UTC))
         return None if row is None else Half(**row)
 
     def forget(self, places: Mapping[str, datetime]) -> None:
-        """Delete what waits in these places and paused no later than the time of each."""
-        from kp_langchain.store import paused_queries
+        """Delete the halves in these places that paused no later than the time given for each.
 
-        if self._any(list(places)):
-            with self._store._writing() as connection:  # noqa: SLF001
+        Args:
+            places: The latest time of a pause, in UTC, by place.
+        """
+        if self._has_any(list(places)):
+            with self._database.writing() as connection:
                 for place, until in sorted(places.items()):
-                    paused_queries.forget(connection, place, until)
+                    sql.paused_queries.forget(connection, place, until)
 
     def drop_expired(self) -> int:
-        """Delete what is too old, and return how many that were."""
-        from kp_langchain.store import paused_queries
-
+        """Delete expired halves, and return their number."""
         now = datetime.now(UTC)
-        with self._store._reading() as connection:  # noqa: SLF001
-            if not paused_queries.any_expired(connection, now):
+        with self._database.reading() as connection:
+            if not sql.paused_queries.has_expired(connection, now):
                 return 0
-        with self._store._writing() as connection:  # noqa: SLF001
-            return paused_queries.drop_expired(connection, now)
+        with self._database.writing() as connection:
+            return sql.paused_queries.drop_expired(connection, now)
 
-    def _any(self, places: list[str]) -> bool:
-        # Asked with every question in a thread, and hardly ever so: nobody is to wait for the file.
-        from kp_langchain.store import paused_queries
-
-        with self._store._reading() as connection:  # noqa: SLF001
-            return paused_queries.any_in(connection, places)
+    def _has_any(self, places: list[str]) -> bool:
+        # Every new question in a thread asks this, and the answer is nearly always no; a read does
+        # not wait for other writers of the file.
+        with self._database.reading() as connection:
+            return sql.paused_queries.has_any(connection, places)

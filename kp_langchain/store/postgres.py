@@ -1,7 +1,8 @@
-"""PostgreSQL connections on which nothing takes for ever. Loads SQLAlchemy and psycopg.
+"""PostgreSQL connections with limits on every wait. Loads SQLAlchemy and psycopg.
 
-The server ends what waits for a lock or takes too long. A server that is frozen, or a network that
-swallows everything, ends nothing, and TCP says so after hours; so the client has limits, too.
+The server ends statements that wait for a lock, or run, for too long. A frozen server, or a network
+that drops every packet, ends nothing, and TCP reports that after hours; so the client has limits of
+its own.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from kp_langchain.store.rows import dumps
 _CONNECT_TIMEOUT_S = 10
 _LOCK_TIMEOUT_S = 10.0
 _STATEMENT_TIMEOUT_S = 30.0
-# Frees the rows of a process that is stopped in the middle of a transaction.
+# Releases the rows of a process that was suspended in the middle of a transaction.
 _IDLE_TIMEOUT_S = 60.0
 _MIGRATION_TIMEOUT_S = 600.0
-# Silence of the server. Of a statement it ends itself it tells, so this is longer.
+_MIGRATION_LOCK = 0x6B705F6C63  # any number, the same in every version of this package
+# Longer than the server's own limit, because the server reports a statement that it ends.
 _STATEMENT_SILENCE_S = 35.0
 _GREETING_SILENCE_S = 10.0
-# Half of what the driver waits for before it looks around.
+# Half of the driver's polling interval.
 _SURELY_READY_S = 0.05
-# How long a fork waits for an answer.
+# How long a fork waits for an answer of the server.
 _FORK_PATIENCE_S = 0.5
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -46,17 +48,17 @@ _OWN_LIMIT = re.compile(
 
 
 class _Connection(psycopg.Connection[Any]):
-    """Is closed when the server keeps silent for too long.
+    """A connection that closes itself when the server is silent for too long.
 
     Attributes:
-        silence_s: Longest silence in a transaction, in seconds.
+        silence_s: The longest silence in a transaction, in seconds.
     """
 
     silence_s = _STATEMENT_SILENCE_S
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
-        idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        limit_s = min(_GREETING_SILENCE_S, self.silence_s) if idle else self.silence_s
+        is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
+        limit_s = min(_GREETING_SILENCE_S, self.silence_s) if is_idle else self.silence_s
         return super().wait(self._until_silent(gen, limit_s), *args, **options)
 
     def _until_silent(
@@ -65,29 +67,29 @@ class _Connection(psycopg.Connection[Any]):
         # The driver resumes `gen` when the socket is ready, and after a tenth of a second anyway.
         try:
             state = next(gen)
-            heard_at = time.monotonic()
-            is_outside = False
+            last_answer_at = time.monotonic()
+            lets_forks_pass = False
             with ExitStack() as outside:
                 while True:
-                    asked_at = time.monotonic()
+                    wait_began_at = time.monotonic()
                     ready = yield state
                     now = time.monotonic()
-                    if now - asked_at < _SURELY_READY_S or self._is_ready(state):
-                        heard_at = now
+                    if now - wait_began_at < _SURELY_READY_S or self._is_ready(state):
+                        last_answer_at = now
                         outside.close()
-                        is_outside = False
-                    elif now >= heard_at + limit_s:
+                        lets_forks_pass = False
+                    elif now >= last_answer_at + limit_s:
                         self.close()
                         raise psycopg.OperationalError(f"no answer for {limit_s:g} s")
-                    elif now >= heard_at + _FORK_PATIENCE_S and not is_outside:
+                    elif now >= last_answer_at + _FORK_PATIENCE_S and not lets_forks_pass:
                         outside.enter_context(only_waiting())
-                        is_outside = True
+                        lets_forks_pass = True
                     state = gen.send(ready)
         except StopIteration as end:
             return end.value
 
     def _is_ready(self, state: int) -> bool:
-        # Not every version of the driver tells truly why it resumes.
+        # In some versions of the driver, the value that it resumes with is not reliable.
         with selectors.DefaultSelector() as selector:
             selector.register(self.pgconn.socket, state)
             return bool(selector.select(0))
@@ -96,7 +98,7 @@ class _Connection(psycopg.Connection[Any]):
 def new_engine(location: Location) -> sa.Engine:
     """Return an engine on a PostgreSQL database; nothing is connected yet.
 
-    Limits in the URL's `options`, or in the variable PGOPTIONS, go before ours.
+    Timeouts in the URL's `options`, or in the environment variable PGOPTIONS, override ours.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -104,20 +106,20 @@ def new_engine(location: Location) -> sa.Engine:
     try:
         url = make_url(location.url or "").set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
-        # Without the cause, which may quote the password.
+        # Not chained, because the cause may quote the password.
         url = None
     if url is None:
         raise ConfigError(
-            f"{location} is not a URL that can be read; write postgresql://user:password@host/"
-            "database, with special characters in the password percent-encoded"
+            f"{location} cannot be read as a URL; write postgresql://user:password@host/database,"
+            " with special characters in the password percent-encoded"
         )
     options = url.query.get("options", os.environ.get("PGOPTIONS", ""))
-    own_s = _limits_in(options if isinstance(options, str) else " ".join(options))
-    waits = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
+    own_limits_s = _limits_in(options if isinstance(options, str) else " ".join(options))
+    limits = {} if "connect_timeout" in url.query else {"connect_timeout": _CONNECT_TIMEOUT_S}
     engine = sa.create_engine(
         url,
-        # The driver begins no transactions, because ours begin with their limits.
-        connect_args=waits | {"autocommit": True},
+        # The driver begins no transactions itself, because ours begin with their limits.
+        connect_args=limits | {"autocommit": True},
         json_serializer=dumps,
         hide_parameters=True,
         pool_pre_ping=True,
@@ -127,10 +129,10 @@ def new_engine(location: Location) -> sa.Engine:
     def on_connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _Connection:
         with only_waiting():
             connection = _Connection.connect(*args, **options)
-        connection.silence_s = _silence_s(own_s)
+        connection.silence_s = _silence_s(own_limits_s)
         return connection
 
-    begin = _begin(own_s)
+    begin = _begin_statement(own_limits_s)
 
     @sa.event.listens_for(engine, "begin")
     def on_begin(connection: sa.Connection) -> None:
@@ -140,10 +142,17 @@ def new_engine(location: Location) -> sa.Engine:
 
 
 @contextmanager
-def time_for_migration(connection: sa.Connection) -> Iterator[None]:
-    """A block, inside a transaction, in which a statement may take ten minutes."""
-    limit = f"SET LOCAL statement_timeout = {_ms(_MIGRATION_TIMEOUT_S)}"
-    connection.exec_driver_sql(limit)
+def migration_lock(connection: sa.Connection) -> Iterator[None]:
+    """Let one process at a time migrate, with ten minutes for each statement.
+
+    Args:
+        connection: The transaction that migrates; the lock is held until it ends.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: Another process held the lock for too long.
+    """
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_ms(_MIGRATION_TIMEOUT_S)}")
     driver: Any = connection.connection.driver_connection
     before, driver.silence_s = driver.silence_s, _MIGRATION_TIMEOUT_S
     try:
@@ -153,32 +162,35 @@ def time_for_migration(connection: sa.Connection) -> Iterator[None]:
 
 
 def _limits_in(options: str) -> dict[str, float]:
-    """Return the timeouts that a connection's options set, in seconds."""
+    """Return the timeouts that a connection's options set: seconds by name."""
     return {
         name.lower().replace("-", "_"): int(number) * _UNITS_S[unit.lower()]
         for name, number, unit in _OWN_LIMIT.findall(options)
     }
 
 
-def _begin(own_s: dict[str, float]) -> str:
+def _begin_statement(own_limits_s: dict[str, float]) -> str:
+    """Return the statement that begins a transaction with the limits that the user did not set."""
     ours = {
         "lock_timeout": _LOCK_TIMEOUT_S,
         "statement_timeout": _STATEMENT_TIMEOUT_S,
         "idle_in_transaction_session_timeout": _IDLE_TIMEOUT_S,
     }
-    # For the transaction alone: a pooler may hand the session to somebody else after it. In one
-    # message with its beginning, so that it costs no time.
+    # LOCAL, because a pooler may hand the session to another client after the transaction; and in
+    # one message with BEGIN, so that they cost no round trip.
     limits = [
-        f"SET LOCAL {name} = {_ms(limit_s)}" for name, limit_s in ours.items() if name not in own_s
+        f"SET LOCAL {name} = {_ms(limit_s)}"
+        for name, limit_s in ours.items()
+        if name not in own_limits_s
     ]
     return "; ".join(["BEGIN", *limits])
 
 
-def _silence_s(own_s: dict[str, float]) -> float:
-    if "statement_timeout" not in own_s:
+def _silence_s(own_limits_s: dict[str, float]) -> float:
+    if "statement_timeout" not in own_limits_s:
         return _STATEMENT_SILENCE_S
-    own = own_s["statement_timeout"]  # 0 means that there is none
-    return own + _STATEMENT_SILENCE_S - _STATEMENT_TIMEOUT_S if own else float("inf")
+    own_s = own_limits_s["statement_timeout"]  # 0 means no limit
+    return own_s + _STATEMENT_SILENCE_S - _STATEMENT_TIMEOUT_S if own_s else float("inf")
 
 
 def _ms(limit_s: float) -> int:

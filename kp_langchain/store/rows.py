@@ -1,11 +1,10 @@
-"""What the store writes of a scored run, made fit for a database."""
+"""Turns scored runs into rows, without the values that a database refuses."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -19,20 +18,20 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.schema import ReasoningTrace
 
-# PostgreSQL takes no NUL in text, and no engine takes half of a surrogate pair.
+# PostgreSQL takes no NUL in text, and no engine takes a lone surrogate.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-# SQLite takes a thousand million bytes in a row, and PostgreSQL about as many in a value; a
-# character has up to four of them.
+# SQLite takes 10^9 bytes in a row, and PostgreSQL about as many in a value; a character has up to
+# four.
 _LONGEST_BODY_CHARS = 200_000_000
 _LONGEST_TEXT_CHARS = 1_000_000
-# What the text of a larger body is cut to, text by text.
+# The length to which each text in a larger body is cut.
 _LONGEST_TEXT_IN_LARGE_BODY_CHARS = 10_000
 _LONGEST_NAME_CHARS = 500  # PostgreSQL's indexes take 2,704 bytes
-_LONGEST_ID_CHARS = 150  # beside a name in one index
-_BEGINNING_OF_LONGER_ID_CHARS = 85  # 64 more are its hash
+_LONGEST_ID_CHARS = 150  # because an index holds it beside a name
+_BEGINNING_OF_LONGER_ID_CHARS = 85  # followed by 64 of its hash
 _DEEPEST = 200
 _MOST_BITS = 14_000  # about 4,300 digits, which Python refuses to read back
 
@@ -43,15 +42,15 @@ def clean_text(text: str) -> str:
 
 
 def clean_name(text: str) -> str:
-    """Return what an indexed column takes: `clean_text` of at most 500 characters."""
+    """Return `text` as an indexed column takes it: `clean_text`, cut to 500 characters."""
     return clean_text(text[:_LONGEST_NAME_CHARS])
 
 
 def trace_key(trace_id: str) -> str:
-    """Return what the columns `trace_id` hold for a trace: its id.
+    """Return the value of the columns `trace_id` for a trace.
 
-    One that is longer than 150 characters, or that no database takes, is cut or cleaned and ends in
-    its hash, so that no two become one.
+    That is the trace's id. One that is longer than 150 characters, or that no database takes, is
+    cut and cleaned and ends in its hash, so that different ids stay different.
     """
     key = clean_text(trace_id[:_LONGEST_ID_CHARS])
     if key == trace_id:
@@ -63,12 +62,12 @@ def trace_key(trace_id: str) -> str:
 def clean_json(value: Any, *, longest_text: int | None = None) -> Any:
     """Return `value` as JSON that every engine takes; NaN and infinity become null.
 
-    What JSON cannot hold is left out, and a short note stands in its place: what holds itself, is
-    nested deeper than 200, is a number of thousands of digits, or cannot be read.
+    A short note replaces what JSON cannot hold: a container that contains itself, nesting deeper
+    than 200, a number of thousands of digits, and a container that cannot be read.
 
     Args:
-        value: Anything.
-        longest_text: Texts of more characters are left out, too.
+        value: Any value.
+        longest_text: A note also replaces texts of more characters.
     """
     return _clean(value, longest_text, ())
 
@@ -110,27 +109,27 @@ def _is_writable(number: int) -> bool:
         return False
     try:
         str(number)
-    except ValueError:  # of fewer digits, where Python is told to be strict
+    except ValueError:  # Python's own limit on digits may be set lower
         return False
     return True
 
 
 class JsonText(str):
-    """A value written as JSON already, which no column writes once more."""
+    """Already serialised JSON, which a column stores verbatim."""
 
     __slots__ = ()
 
 
 def dumps(value: Any) -> str:
-    """Return cleaned JSON as compact text."""
+    """Return cleaned JSON as compact text; `JsonText` is returned as it is."""
     return value if isinstance(value, JsonText) else _encode(value)
 
 
 def json_text(value: Any) -> JsonText:
-    """Return `value` as the compact JSON of `clean_json`, which only few values need."""
+    """Return `value` as compact JSON, cleaned by `clean_json` if it has to be."""
     try:
         text = _encode(value)
-        text.encode()  # no half of a surrogate pair
+        text.encode()  # fails on a lone surrogate
         if "\\u0000" not in text:
             return JsonText(text)
     except (ValueError, TypeError, RecursionError):
@@ -141,15 +140,28 @@ def json_text(value: Any) -> JsonText:
 def row_of(scored: ScoredTrace) -> dict[str, Any]:
     """Return the row of the table `runs` for `scored`.
 
-    Values that no database takes are left out of the trace. One that is too large even then is not
-    kept, and its figures are.
+    Values that no database takes are left out of the trace. If it is too large even then, only its
+    figures are stored.
     """
+    # Only a trace that was built without validation has no steps; it is no knowledge unit.
+    body = _body(scored.trace) if scored.keep_body and scored.trace.steps else None
+    columns = {name: _column(value) for name, value in _plain_columns(scored).items()}
+    tags = scored.keys.tags if scored.keys else ()
+    return columns | {
+        "breakdown": json_text(scored.breakdown.to_dict()),
+        "body": body,
+        "body_expires_at": None if body is None else _expiry(scored),
+        "keep_days": scored.keep_days,
+        "features": None if scored.features is None else json_text(dict(scored.features)),
+        "tags": json_text([clean_name(tag) for tag in tags]) if tags else None,
+    }
+
+
+def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
+    """Return the columns of text, numbers and times."""
     trace, breakdown = scored.trace, scored.breakdown
-    metadata = trace.metadata
-    figures = json_text(breakdown.to_dict())
-    # A trace without steps is no knowledge unit, and only what bypassed the model can be one.
-    body = _body(trace) if scored.keep_body and trace.steps else None
-    row = {
+    metadata, keys = trace.metadata, scored.keys or RunKeys()
+    return {
         "trace_id": trace_key(trace.id),
         "run_id": clean_name(str(scored.run_id).lower()),
         "created_at": metadata.created_at,
@@ -169,35 +181,28 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
         "privacy_level": metadata.privacy_level,
         "withheld": scored.withheld,
         "task": scored.task,
-    }
-    keys = scored.keys or RunKeys()
-    row |= {
         "session": keys.session,
         "thread": keys.thread,
         "user_hash": keys.user,
         "run_name": keys.name,
     }
-    row = {name: _column(value) for name, value in row.items()}
-    expires_at = None
-    if body is not None and scored.decision != "contributed" and scored.keep_days is not None:
-        with suppress(OverflowError):  # beyond the calendar's end is for good
-            expires_at = datetime.now(UTC) + timedelta(days=scored.keep_days)
-    features = scored.features
-    return row | {
-        "breakdown": figures,
-        "body": body,
-        "body_expires_at": expires_at,
-        "keep_days": scored.keep_days,
-        "features": None if features is None else json_text(dict(features)),
-        "tags": json_text([clean_name(tag) for tag in keys.tags]) if keys.tags else None,
-    }
+
+
+def _expiry(scored: ScoredTrace) -> datetime | None:
+    """Return when the body of a run that did not pass expires; None for never."""
+    if scored.decision == "contributed" or scored.keep_days is None:
+        return None
+    try:
+        return datetime.now(UTC) + timedelta(days=scored.keep_days)
+    except OverflowError:  # after the last day of the calendar
+        return None
 
 
 def _column(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value[:_LONGEST_TEXT_CHARS])
     if isinstance(value, float) and not math.isfinite(value):
-        return 0.0  # SQLite takes it for null
+        return 0.0  # SQLite would store it as null
     return value
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the table `runs`. Loads SQLAlchemy."""
+"""Queries on the tables `runs` and `run_tags`. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from kp_langchain.store.tables import run_tags, runs
 
 _MATCHES_SHOWN = 10
 _LAST_CHARACTER = "\U0010ffff"
-_FIRST_SURROGATE, _BEHIND_SURROGATES = 0xD800, 0xE000  # no text of a database holds them
+_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a database contains
 _c, _t = runs.c, run_tags.c
-_TAG = sa.insert(run_tags)
-_UNTAG = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("untagged"))
-# What only verdicts and what learns from them need is not listed.
-_unlisted = {"body", "body_expires_at", "keep_days", "task", "features"}
-_listed = [column for column in runs.columns if column.name not in _unlisted]
+_INSERT_TAGS = sa.insert(run_tags)
+_DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
+# The columns that only verdicts and calibration need are no part of `StoredRun`.
+_HIDDEN_COLUMNS = {"body", "body_expires_at", "keep_days", "task", "features"}
+_stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
-_PAGE = 20
-# More would keep the run waiting that is written in the same transaction.
-_EXPIRED_AT_ONCE = 1000
+_PAGE_SIZE = 20
+# More would delay the run that is written in the same transaction.
+_MOST_EXPIRED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which runs are meant; a part that is None lets all pass.
+    """Conditions on runs; one that is None matches every run.
 
-    Args:
-        domain: Exact name.
+    Attributes:
+        domain: The exact name of the domain.
         decision: `contributed` or `below_threshold`.
-        min_score: Lowest score, 0 to 1.
-        keys: By the name of a key, the forms of which a run has one; see `run_keys.forms_of`.
+        min_score: The lowest score, 0 to 1.
+        keys: For each run key (`session`, `thread`, `user`, `tag`, `name`), the forms that match;
+            see `run_keys.forms_of`.
     """
 
     domain: str | None = None
@@ -47,8 +48,8 @@ class Filter:
     min_score: float | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def applied(self, select: sa.Select[Any]) -> sa.Select[Any]:
-        """Return `select` with this filter's conditions."""
+    def apply(self, select: sa.Select[Any]) -> sa.Select[Any]:
+        """Return `select` with these conditions added."""
         if self.domain is not None:
             select = select.where(_c.domain == clean_name(self.domain))
         if self.decision is not None:
@@ -72,20 +73,20 @@ def _has_key(key: str, forms: list[str]) -> sa.ColumnElement[bool]:
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert `rows`; a row whose trace id is there already is replaced."""
-    # One order in every process, so that two writers of the same ids cannot wait for each other.
+    """Insert `rows`; each replaces an earlier row with its trace id."""
+    # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
     by_id = {row["trace_id"]: row for row in rows}
-    ordered = [by_id[trace_id] for trace_id in sorted(by_id)]
-    connection.execute(_insert(connection.dialect.name), ordered)
-    connection.execute(_UNTAG, [{"untagged": row["trace_id"]} for row in ordered])
+    in_order = [by_id[trace_id] for trace_id in sorted(by_id)]
+    connection.execute(_insert(connection.dialect.name), in_order)
+    connection.execute(_DELETE_TAGS, [{"tags_of": row["trace_id"]} for row in in_order])
     tags = [
         {"tag": tag, "trace_id": row["trace_id"]}
-        for row in ordered
+        for row in in_order
         if row["tags"]
         for tag in json.loads(row["tags"])
     ]
     if tags:
-        connection.execute(_TAG, tags)
+        connection.execute(_INSERT_TAGS, tags)
 
 
 def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
@@ -95,7 +96,7 @@ def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any])
 
 @cache
 def _insert(dialect: str) -> Any:
-    """The statement of `write`, which takes longer to build than to execute."""
+    """Return the statement of `write`, which takes longer to build than to execute."""
     insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(runs)
     return insert.on_conflict_do_update(
         index_elements=[_c.trace_id],
@@ -105,37 +106,38 @@ def _insert(dialect: str) -> Any:
 
 def select_runs(
     connection: sa.Connection,
-    which: Filter,
+    run_filter: Filter,
     *,
     limit: int | None,
     offset: int,
     newest_first: bool,
 ) -> list[dict[str, Any]]:
-    """Return the columns of the runs without their bodies, and `kept`."""
-    select = which.applied(_select_listed()).order_by(*_order(newest_first))
+    """Return the fields of `StoredRun` of the matching runs, in the order of their beginning."""
+    select = run_filter.apply(_select_stored_runs()).order_by(*_order(newest_first))
     rows = connection.execute(select.limit(limit).offset(offset))
-    return [dict(row._mapping) for row in rows]  # noqa: SLF001  (SQLAlchemy's documented name)
+    return [dict(row) for row in rows.mappings()]
 
 
-def count(connection: sa.Connection, which: Filter) -> int:
-    """Return how many runs the filter lets pass."""
-    return connection.scalar(which.applied(sa.select(sa.func.count()).select_from(runs))) or 0
+def count(connection: sa.Connection, run_filter: Filter) -> int:
+    """Return the number of matching runs."""
+    return connection.scalar(run_filter.apply(sa.select(sa.func.count()).select_from(runs))) or 0
 
 
-def _select_listed() -> sa.Select[Any]:
-    kept = _is_kept()
-    until = sa.case((kept, _c.body_expires_at)).label("kept_until")
-    return sa.select(*_listed, kept.label("kept"), until)
+def _select_stored_runs() -> sa.Select[Any]:
+    is_kept = _is_kept()
+    kept_until = sa.case((is_kept, _c.body_expires_at)).label("kept_until")
+    return sa.select(*_stored_run_columns, is_kept.label("kept"), kept_until)
 
 
 def _is_kept() -> sa.ColumnElement[bool]:
-    """Whether the body is there; one that has expired counts as gone before it is removed."""
-    for_good = _c.body_expires_at.is_(None)
-    return sa.and_(_c.body.is_not(None), sa.or_(for_good, _c.body_expires_at > datetime.now(UTC)))
+    """Return whether a run has a body; an expired one does not count, even if still there."""
+    is_permanent = _c.body_expires_at.is_(None)
+    is_current = sa.or_(is_permanent, _c.body_expires_at > datetime.now(UTC))
+    return sa.and_(_c.body.is_not(None), is_current)
 
 
 def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the kept body of one run."""
+    """Return the body of one run; None if it is not kept."""
     value: dict[str, Any] | None = connection.scalar(
         sa.select(_c.body).where(_c.trace_id == trace_id, _is_kept())
     )
@@ -143,55 +145,55 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 
 
 def drop_expired_bodies(connection: sa.Connection) -> bool:
-    """Remove the bodies of up to a thousand runs whose time is over; tell if there may be more."""
-    expired = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
-    some = sa.update(runs).where(_c.trace_id.in_(expired.limit(_EXPIRED_AT_ONCE)))
-    result = connection.execute(some.values(body=None, body_expires_at=None))
-    return result.rowcount >= _EXPIRED_AT_ONCE
+    """Delete the expired bodies of up to a thousand runs; return whether there may be more."""
+    select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
+    update = sa.update(runs).where(_c.trace_id.in_(select.limit(_MOST_EXPIRED_AT_ONCE)))
+    result = connection.execute(update.values(body=None, body_expires_at=None))
+    return result.rowcount >= _MOST_EXPIRED_AT_ONCE
 
 
-def find_to_judge(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
-    """Return the whole rows that `wanted` may mean, held until the transaction ends.
-
-    They are those of the trace or of the run with that id, else up to ten that begin so.
-    """
-    meant = [run["trace_id"] for run in find(connection, wanted)]
-    rows = connection.execute(
-        sa.select(runs).where(_c.trace_id.in_(meant)).order_by(_c.trace_id).with_for_update()
-    )
+def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
+    """Return the whole rows of the runs that `find` returns, locked for this transaction."""
+    trace_ids = [run["trace_id"] for run in find(connection, id_prefix)]
+    select = sa.select(runs).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
+    rows = [dict(row) for row in connection.execute(select.with_for_update()).mappings()]
     now = datetime.now(UTC)
-    found = []
     for row in rows:
-        run = dict(row._mapping)  # noqa: SLF001
-        if run["body_expires_at"] is not None and run["body_expires_at"] <= now:
-            run |= {"body": None, "body_expires_at": None}
-        found.append(run)
-    return found
+        if row["body_expires_at"] is not None and row["body_expires_at"] <= now:
+            row |= {"body": None, "body_expires_at": None}
+    return rows
 
 
-def find(connection: sa.Connection, wanted: str) -> list[dict[str, Any]]:
-    """Return up to ten runs that `wanted` may mean: exact ids first, else ids that begin so."""
-    select = _select_listed().order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
-    ids = possible_ids(wanted)
+def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
+    """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
+    select = _select_stored_runs().order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
+    ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
-    exactly = [sa.or_(_c.trace_id == trace_key(one), of_run[0]) for one in ids]
-    beginning = [sa.or_(begins(_c.trace_id, clean_text(one)), of_run[1]) for one in ids]
-    for condition in (*exactly, *beginning):
-        found = connection.execute(select.where(condition)).all()
-        if found:
-            return [dict(row._mapping) for row in found]  # noqa: SLF001
+    exact = [sa.or_(_c.trace_id == trace_key(id_), of_run[0]) for id_ in ids]
+    by_prefix = [sa.or_(begins(_c.trace_id, clean_text(id_)), of_run[1]) for id_ in ids]
+    for condition in (*exact, *by_prefix):
+        matches = connection.execute(select.where(condition)).mappings().all()
+        if matches:
+            return [dict(row) for row in matches]
     return []
 
 
 def page_of_bodies(
     connection: sa.Connection,
-    which: Filter,
+    run_filter: Filter,
     *,
     after: tuple[datetime, str] | None,
     newest_first: bool,
 ) -> list[tuple[datetime, str, dict[str, Any]]]:
-    """Return the next kept bodies behind the key `after`, with their own keys."""
+    """Return the next bodies that are kept for good, each with `created_at` and `trace_id`.
+
+    Args:
+        connection: A connection to read with.
+        run_filter: Only bodies of matching runs.
+        after: `created_at` and `trace_id` of the last body before this page; None for the first.
+        newest_first: Whether the runs that began last come first.
+    """
     key = sa.tuple_(_c.created_at, _c.trace_id)
     select = sa.select(_c.created_at, _c.trace_id, _c.body).where(
         _c.body.is_not(None), _c.body_expires_at.is_(None)
@@ -201,7 +203,7 @@ def page_of_bodies(
             sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
         )
         select = select.where(key < last if newest_first else key > last)
-    select = which.applied(select).order_by(*_order(newest_first)).limit(_PAGE)
+    select = run_filter.apply(select).order_by(*_order(newest_first)).limit(_PAGE_SIZE)
     return [(row[0], row[1], row[2]) for row in connection.execute(select)]
 
 
@@ -210,26 +212,26 @@ def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
     return [column.desc() for column in columns] if newest_first else columns
 
 
-def possible_ids(wanted: str) -> list[str]:
-    """Return the trace ids that `wanted` may be, or begin, the likeliest first.
+def possible_ids(id_prefix: str) -> list[str]:
+    """Return the trace ids that `id_prefix` may be, or be a prefix of, the likeliest first.
 
-    They are `wanted` as it stands, without blanks around it, and in small letters, as UUIDs are.
+    They are the text as it is, without surrounding blanks, and in lower case, as UUIDs are.
     """
-    stripped = wanted.strip()
-    texts = dict.fromkeys((wanted, stripped, stripped.lower()))
+    trimmed = id_prefix.strip()
+    texts = dict.fromkeys((id_prefix, trimmed, trimmed.lower()))
     ids = [
         text if text.startswith(TRACE_ID_PREFIX) else f"{TRACE_ID_PREFIX}{text}" for text in texts
     ]
-    return [one for one in ids if one != TRACE_ID_PREFIX]
+    return [id_ for id_ in ids if id_ != TRACE_ID_PREFIX]
 
 
 def begins(column: sa.Column[str], prefix: str) -> sa.ColumnElement[bool]:
     """Return the condition that `column` begins with `prefix`."""
-    # As a range, which an index answers; LIKE would read the whole table.
+    # As a range, because an index can answer that; LIKE would read the whole table.
     at_least = column >= prefix
     stem = prefix.rstrip(_LAST_CHARACTER)
     if not stem:
         return at_least
     last = ord(stem[-1]) + 1
-    after = chr(_BEHIND_SURROGATES if last == _FIRST_SURROGATE else last)
+    after = chr(_AFTER_SURROGATES if last == _FIRST_SURROGATE else last)
     return sa.and_(at_least, column < stem[:-1] + after)

@@ -1,7 +1,8 @@
-"""The lock that makes one sender of all processes on a store: an open transaction.
+"""The lock that lets one process at a time send from a store: an open transaction.
 
-The system frees it when the process dies, however it dies; it has no expiry that a clock or a
-pause could get wrong; and a forked child does not inherit it.
+The system releases it when the process dies, however it dies. It does not expire, so neither a
+changed clock nor a suspended process breaks it, and a forked child does not inherit it. Loads
+SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -13,94 +14,99 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
 
 from kp_langchain.store.files import Identity, identity, make_private
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
 _POSTGRES_LOCK = 0x6B705F736E  # any number, the same in every version of this package
-_LOOK_AGAIN_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
-_held: set[sqlite3.Connection] = set()
+# Connections of this process that hold, or wait for, the lock of a file.
+_connections: set[sqlite3.Connection] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
     """The file whose lock this process holds.
 
-    Args:
+    Attributes:
         path: Where it is.
-        identity: Which file it is.
+        identity: Device and inode of the file that is locked; None if it could not be read.
     """
 
     path: Path
     identity: Identity | None
 
-    def is_gone(self) -> bool:
+    def is_lost(self) -> bool:
         """Return whether it was deleted, so that another process may hold the lock of a new one."""
         return identity(self.path) != self.identity
 
 
 @contextmanager
-def sole_sender_of_file(path: Path, timeout_s: float) -> Iterator[LockFile | None]:
-    """Hold the lock of the SQLite store at `path`; yields None if it could not be had.
+def file_lock(path: Path, timeout_s: float) -> Iterator[LockFile | None]:
+    """Hold the sender's lock of the SQLite store at `path`; yield None if another sender has it.
 
-    It is a transaction on an empty database beside it, because one on the store itself would keep
+    It is a transaction on an empty database beside the store. One on the store itself would keep
     the recorder from writing for as long as a registry takes to answer.
 
+    Args:
+        path: The store's file.
+        timeout_s: Seconds to wait for another sender to finish.
+
     Raises:
-        OSError, sqlite3.Error: The lock's file cannot be made or used.
+        OSError, sqlite3.Error: The lock file cannot be created or used.
     """
-    beside = path.with_name(path.name + "-sender")
-    make_private(beside)
-    lock = LockFile(beside, identity(beside))
+    lock_path = path.with_name(path.name + "-sender")
+    make_private(lock_path)
+    lock = LockFile(lock_path, identity(lock_path))
     connection = sqlite3.connect(
-        beside, isolation_level=None, timeout=timeout_s, check_same_thread=False
+        lock_path, isolation_level=None, timeout=timeout_s, check_same_thread=False
     )
-    _held.add(connection)
+    _connections.add(connection)
     try:
-        held = True
+        is_held = True
         try:
             connection.execute("PRAGMA journal_mode=OFF")  # nothing is ever written there
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
-            held = False
-        yield lock if held and not lock.is_gone() else None
+            is_held = False
+        yield lock if is_held and not lock.is_lost() else None
     finally:
-        if connection in _held:  # in a forked child it no longer is
-            _held.discard(connection)
+        if connection in _connections:  # in a forked child it no longer is
+            _connections.discard(connection)
             connection.close()
 
 
 @contextmanager
-def sole_sender_of_server(engine: sa.Engine, timeout_s: float) -> Iterator[bool]:
-    """Hold the lock of the PostgreSQL store behind `engine`; yields whether it could be had.
+def server_lock(engine: sa.Engine, timeout_s: float) -> Iterator[bool]:
+    """Hold the sender's lock of the PostgreSQL store behind `engine`; yield whether it is held.
+
+    Args:
+        engine: The store's engine.
+        timeout_s: Seconds to wait for another sender to finish.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: The server cannot be reached.
     """
-    import sqlalchemy as sa
-
-    ask = sa.select(sa.func.pg_try_advisory_xact_lock(_POSTGRES_LOCK))
-    until = time.monotonic() + timeout_s
+    try_lock = sa.select(sa.func.pg_try_advisory_xact_lock(_POSTGRES_LOCK))
+    deadline = time.monotonic() + timeout_s
     with engine.connect() as connection, connection.begin():
-        # It idles for as long as a registry takes to answer.
+        # The transaction idles for as long as a registry takes to answer.
         connection.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-        while not (held := bool(connection.scalar(ask))) and time.monotonic() < until:
-            time.sleep(_LOOK_AGAIN_S)
-        yield held
+        while not (is_held := bool(connection.scalar(try_lock))) and time.monotonic() < deadline:
+            time.sleep(_POLL_INTERVAL_S)
+        yield is_held
 
 
 def _leave_to_parent() -> None:
-    # The lock is the parent's, but SQLite's own notes on it came along, and would keep the child
-    # out for ever. Closing such a connection in a child is otherwise forbidden, because of what it
-    # might write; here nothing is ever written.
-    while _held:
-        _held.pop().close()
+    # The lock is the parent's, but SQLite's own record of it was copied by the fork, and would keep
+    # the child out for ever. Closing such a connection in a child is otherwise forbidden, because
+    # of what it might write; nothing is ever written here.
+    while _connections:
+        _connections.pop().close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,12 +12,19 @@ from pydantic import ValidationError
 from kp_langchain.errors import StoreError
 from kp_langchain.schema import ReasoningTrace
 
+ReadBody = Callable[[str], dict[str, Any] | None]
+"""Returns the body of a trace id from the store; None if it is not kept."""
+
 
 def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
-    """Return the trace that a kept body holds.
+    """Return the trace that a stored body holds.
+
+    Args:
+        body: The body as JSON-like values.
+        trace_id: The trace's id, for messages.
 
     Raises:
-        StoreError: It holds none.
+        StoreError: The body holds no trace.
     """
     try:
         return ReasoningTrace.model_validate(body)
@@ -28,16 +35,19 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
         ) from error
 
 
-_ReadBody = Callable[[str], dict[str, Any] | None]
+class _BodyReader:
+    # Not declared in the dataclass, so that it is no field, which `asdict` and `==` would include.
+    _read_body: ReadBody
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(_BodyReader):
     """One scored run as the store has it.
 
-    Args:
-        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. What no database takes of
-            another's is replaced, and one of more than 150 characters cut; it then ends in a hash.
+    Attributes:
+        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. Of an id from elsewhere,
+            characters that no database takes are replaced, and more than 150 are cut; it then ends
+            in a hash.
         run_id: LangChain's id of the root run.
         created_at: When the run began, in UTC.
         domain: The run's domain.
@@ -45,24 +55,24 @@ class StoredRun:
         agent_id: `kp:agent:<id>`, if known.
         objective: The task in words.
         success: Whether the run reached its goal.
-        confidence: The outcome's confidence, 0 to 1.
+        confidence: The confidence of the outcome, 0 to 1.
         confidence_source: Where success and confidence came from, if known.
-        n_steps: Number of steps.
+        n_steps: The number of steps.
         score: The score, 0 to 1.
-        threshold: What it was held against, 0 to 1.
+        threshold: The threshold of the score, 0 to 1.
         decision: `contributed` or `below_threshold`.
-        profile: Name of the weight profile.
+        profile: The name of the weight profile.
         visibility: `private`, `org` or `network`.
         privacy_level: `aggregated`, `federated` or `private`.
-        breakdown: How the score came about, as `ScoreBreakdown.to_dict` gives it.
-        kept: Whether the trace itself is in the store.
-        kept_until: When it goes, in UTC; None if it stays, or is not there.
-        withheld: Why the trace must never be contributed, if so.
-        session: The session it belongs to, as it was or hashed; see `RunKeys`.
-        thread: The LangGraph thread it ran in, the same.
-        user_hash: Whom it ran for, hashed.
-        run_name: Its name, as it was or hashed.
-        tags: Its tags, the same.
+        breakdown: The parts of the score, as `ScoreBreakdown.to_dict` returns them.
+        kept: Whether the store has the trace itself.
+        kept_until: When the trace itself expires, in UTC; None if it never does or is not kept.
+        withheld: Why the trace must never be contributed; None if it may be.
+        session: The session it belongs to, in plain text or hashed; see `RunKeys`.
+        thread: The LangGraph thread it ran in, in plain text or hashed.
+        user_hash: The user it ran for, hashed.
+        run_name: Its name, in plain text or hashed.
+        tags: Its tags, each in plain text or hashed.
     """
 
     trace_id: str
@@ -91,19 +101,17 @@ class StoredRun:
     user_hash: str | None
     run_name: str | None
     tags: list[str]
-    read_body: InitVar[_ReadBody]
+    read_body: InitVar[ReadBody]
 
-    def __post_init__(self, read_body: _ReadBody) -> None:
-        # Not a field: it is no part of what the run is, nor of its dict.
-        vars(self)["_read_body"] = read_body
+    def __post_init__(self, read_body: ReadBody) -> None:
+        object.__setattr__(self, "_read_body", read_body)  # because the dataclass is frozen
 
     @property
     def trace(self) -> ReasoningTrace | None:
-        """The trace itself, read from the store now; None unless it was kept.
+        """The trace itself, read from the store on each access; None if it is not kept.
 
         Raises:
-            StoreError: The store cannot be read, or what it holds is no trace.
+            StoreError: The store cannot be read, or the body holds no trace.
         """
-        read_body: _ReadBody = vars(self)["_read_body"]
-        body = read_body(self.trace_id) if self.kept else None
+        body = self._read_body(self.trace_id) if self.kept else None
         return None if body is None else trace_of(body, self.trace_id)

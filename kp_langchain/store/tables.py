@@ -1,4 +1,4 @@
-"""The tables, as the newest migration leaves them. Loads SQLAlchemy."""
+"""The tables as the newest migration leaves them. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 SCHEMA_VERSION = "0005"
-"""Revision of the newest migration in `migrations/versions`; grows as text."""
+"""Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
-"""Not Alembic's usual name, so that a host application's own migrations can live beside it."""
+"""Not Alembic's default name, which the host application's own migrations may use."""
 
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
-    """An aware datetime in UTC, in and out, also where the database has no time zones (SQLite)."""
+    """An aware datetime in UTC, also on SQLite, which has no time zones."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        """Return UTC as the database takes it."""
+        """Return the time in UTC, in the form that the database takes."""
         if value is None:
             return None
         value = value.astimezone(UTC)
@@ -34,7 +34,7 @@ class UtcTime(sa.types.TypeDecorator[datetime]):
 
 
 def key_text() -> sa.types.TypeEngine[str]:
-    """Text compared byte by byte on both engines, so that a prefix is a range of an index."""
+    """Return a text type that both engines compare by bytes, so that a prefix is an index range."""
     return sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
@@ -62,13 +62,13 @@ runs = sa.Table(
     sa.Column("privacy_level", sa.String(), nullable=False),
     sa.Column("breakdown", sa.JSON(), nullable=False),
     sa.Column("body", sa.JSON(none_as_null=True)),
-    # When the body of a run that did not pass is to go, and how many days that is; null for never.
+    # When the body of a run that did not pass expires, and after how many days; null for never.
     sa.Column("body_expires_at", UtcTime()),
     sa.Column("keep_days", sa.Double()),
     sa.Column("task", sa.String()),
     sa.Column("features", sa.JSON(none_as_null=True)),
     sa.Column("withheld", sa.String()),
-    # What a run is found by: as it was, or hashed.
+    # The keys of the run, in plain text or hashed.
     sa.Column("session", key_text()),
     sa.Column("thread", key_text()),
     sa.Column("user_hash", key_text()),
@@ -85,7 +85,7 @@ runs = sa.Table(
     sa.Index("ix_runs_run_name", "run_name", "created_at", "trace_id"),
 )
 
-# The tags of `runs`, one a row, for an index to find them.
+# The tags of `runs`, one for each row, so that an index finds them.
 run_tags = sa.Table(
     "run_tags",
     metadata,
@@ -117,7 +117,7 @@ models = sa.Table(
     sa.Column("body", sa.JSON(), nullable=False),
 )
 
-# Finished runs that wait for their score, and the process that scores them.
+# Finished runs that wait for their score, each with the process that will score it.
 unscored = sa.Table(
     "unscored",
     metadata,
@@ -128,7 +128,7 @@ unscored = sa.Table(
     sa.Column("body", sa.JSON(), nullable=False),
 )
 
-# What runs recorded before they paused for a human, redacted, until they are resumed or too old.
+# What runs recorded before they paused for a human, redacted, until they are resumed or expire.
 paused_runs = sa.Table(
     "paused_runs",
     metadata,
@@ -148,7 +148,7 @@ outbox = sa.Table(
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Column("registry", sa.String(), nullable=False),
     sa.Column("state", sa.String(), nullable=False),
-    # The exact text to send: the idempotency key is its hash. Let go once it has been sent.
+    # The exact text to send, because the idempotency key is its hash. Deleted once it was sent.
     sa.Column("body", sa.Text()),
     sa.Column("queued_at", UtcTime(), nullable=False),
     sa.Column("changed_at", UtcTime(), nullable=False),
@@ -158,7 +158,7 @@ outbox = sa.Table(
     sa.Column("registry_id", sa.String()),
     sa.Column("reason", sa.String()),
     sa.Column("issues", sa.JSON(none_as_null=True)),
-    # A verdict asks or takes it back; the sender, which never writes this column, does it.
+    # Verdicts set and clear it. The sender withdraws, and never writes this column.
     sa.Column("withdraw_asked", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
     sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),

@@ -1,4 +1,4 @@
-"""What is asked of the table `unscored`. Loads SQLAlchemy."""
+"""Queries on the table `unscored`. Loads SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from kp_langchain.store.tables import unscored
 
 _c = unscored.c
-# Building it anew would take longer than executing it.
-_REMOVE = sa.delete(unscored).where(_c.trace_id == sa.bindparam("gone"))
+# Built once, because building it takes longer than executing it.
+_DELETE = sa.delete(unscored).where(_c.trace_id == sa.bindparam("trace_id_to_delete"))
 
 
 def count(connection: sa.Connection) -> int:
@@ -23,41 +23,54 @@ def count(connection: sa.Connection) -> int:
 
 
 def add(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows; one whose trace is there already stays as it is."""
-    ordered = sorted(rows, key=lambda row: str(row["trace_id"]))
-    connection.execute(_insert(connection.dialect.name), ordered)
+    """Insert rows; one whose trace has a row already is ignored."""
+    in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
+    connection.execute(_insert(connection.dialect.name), in_order)
 
 
 @cache
 def _insert(dialect: str) -> Any:
-    """The statement of `add`, which takes longer to build than to execute."""
+    """Return the statement of `add`, which takes longer to build than to execute."""
     insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(unscored)
     return insert.on_conflict_do_nothing(index_elements=[_c.trace_id])
 
 
 def owners(connection: sa.Connection) -> list[str]:
-    """Return the processes that have any."""
+    """Return the processes that own any rows."""
     return list(connection.scalars(sa.select(_c.owner).distinct()))
 
 
 def claim(
     connection: sa.Connection,
-    gone: Sequence[str],
+    dead_owners: Sequence[str],
     older_than: datetime,
     owner: str,
     now: datetime,
     most: int,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Give `owner` the rows of processes that are `gone`, and those `older_than` a time."""
-    free = sa.or_(_c.owner.in_(gone), sa.and_(_c.queued_at < older_than, _c.owner != owner))
-    select = sa.select(_c.trace_id, _c.body).where(free).order_by(_c.queued_at, _c.trace_id)
+    """Transfer rows of dead owners, and rows older than a time, to `owner`.
+
+    Args:
+        connection: A write transaction.
+        dead_owners: Processes that have ended.
+        older_than: Rows of any owner that were queued before this time are transferred, too.
+        owner: The process that takes them over.
+        now: The present time, in UTC.
+        most: The most rows to transfer.
+
+    Returns:
+        Trace ids and bodies, the oldest first.
+    """
+    is_free = sa.or_(
+        _c.owner.in_(dead_owners), sa.and_(_c.queued_at < older_than, _c.owner != owner)
+    )
+    select = sa.select(_c.trace_id, _c.body).where(is_free).order_by(_c.queued_at, _c.trace_id)
     rows = connection.execute(select.limit(most).with_for_update(skip_locked=True)).all()
-    ids = [row[0] for row in rows]
-    this = sa.update(unscored).where(_c.trace_id.in_(ids))
-    connection.execute(this.values(owner=owner, queued_at=now))
+    update = sa.update(unscored).where(_c.trace_id.in_([row[0] for row in rows]))
+    connection.execute(update.values(owner=owner, queued_at=now))
     return [(row[0], row[1]) for row in rows]
 
 
 def remove(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
     """Delete the rows of these traces."""
-    connection.execute(_REMOVE, [{"gone": trace_id} for trace_id in trace_ids])
+    connection.execute(_DELETE, [{"trace_id_to_delete": trace_id} for trace_id in trace_ids])

@@ -15,6 +15,7 @@ from kp_langchain.gate import ScoredTrace, may_leave, rejudge
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.store import sql
 from kp_langchain.store.rows import clean_text, contribution_of, json_text
 from kp_langchain.store.stored_run import trace_of
 
@@ -44,16 +45,14 @@ def write_verdict(
     Raises:
         StoreError: The stored trace cannot be read.
     """
-    from kp_langchain.store import run_queries, verdict_queries
-
-    newest = verdict_queries.newest(connection, row["trace_id"])
-    verdict_queries.add(connection, [(row["trace_id"], verdict)])
+    newest = sql.verdict_queries.newest(connection, row["trace_id"])
+    sql.verdict_queries.add(connection, [(row["trace_id"], verdict)])
     run = load_run(row)
     if newest is not None and verdict.at is not None and verdict.at < newest["at"]:
         return run
     run = rejudge(run, verdict)
     changes = _changes(row, run)
-    run_queries.update(connection, row["trace_id"], changes)
+    sql.run_queries.update(connection, row["trace_id"], changes)
     if run.decision != row["decision"] or run.keep_body:
         _update_outbox(connection, row, row | changes, registry)
     return run
@@ -140,20 +139,18 @@ def _update_outbox(
     connection: sa.Connection, before: dict[str, Any], after: dict[str, Any], registry: str | None
 ) -> None:
     """Update the outbox to the new decision."""
-    from kp_langchain.store import outbox_queries
-
     trace_id = after["trace_id"]
     if after["decision"] == "below_threshold":
-        outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
+        sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
     elif may_leave(after["visibility"], after["privacy_level"]):
         if before["decision"] == "below_threshold":
-            outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
+            sql.outbox_queries.take_back_withdrawal(connection, trace_id, after["body"])
             if registry is not None:
                 now = datetime.now(UTC)
-                outbox_queries.enter(connection, [contribution_of(after, registry, now)])
+                sql.outbox_queries.enter(connection, [contribution_of(after, registry, now)])
         elif json.loads(after["body"]) != before["body"]:
             # What the registry has of it no longer holds, also where the run still passes.
-            outbox_queries.renew(connection, trace_id, after["body"])
+            sql.outbox_queries.renew(connection, trace_id, after["body"])
 
 
 def unknown_run(id_: str, location: str) -> UnknownRunError:

@@ -15,7 +15,7 @@ from langchain.agents import create_agent
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, ScoredTrace, TraceStore
 from kp_langchain.recording import store_writer
 from kp_langchain.registry import pace, sender
-from kp_langchain.store import database
+from kp_langchain.store import sqlite
 from tests.agents import ASK, ScriptedChatModel, call, handler, say, search
 from tests.loopback_registry import LoopbackRegistry
 
@@ -75,7 +75,7 @@ def shortened_clock() -> Iterator[None]:
         (sender, "_STORE_TROUBLE_S"): 0.05,
         (store_writer, "_FIRST_PAUSE_S"): 0.01,
         (store_writer, "_LONGEST_PAUSE_S"): 0.05,
-        (database, "_BUSY_TIMEOUT_S"): 0.05,
+        (sqlite, "_BUSY_TIMEOUT_S"): 0.05,
     }
     before = {(module, name): getattr(module, name) for module, name in short}
     for (module, name), value in short.items():

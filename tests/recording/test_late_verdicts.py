@@ -354,7 +354,7 @@ def test_repeats_of_a_task_are_told_by_what_the_metadata_call_it(store: TraceSto
 def test_send_waits_for_a_store_that_another_process_holds(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kp_langchain.store.database._BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("kp_langchain.store.sqlite._BUSY_TIMEOUT_S", 0.01)
     policy = DomainPolicy(threshold=0.0, visibility="network")
     path = folder / "traces.db"
     TraceStore(path).count()

@@ -172,7 +172,7 @@ def test_the_wait_is_no_part_of_it_and_the_run_began_when_it_began() -> None:
 
 
 def change_half(**values: Any) -> None:
-    with TraceStore("runs.db") as store, store._writing() as connection:
+    with TraceStore("runs.db") as store, store.database.writing() as connection:
         body = connection.scalar(sa.select(paused_runs.c.body))
         changed = json.dumps({**body, **values})
         connection.execute(sa.text("UPDATE paused_runs SET body = :body"), {"body": changed})
@@ -331,7 +331,7 @@ def test_resumed_where_it_paused_it_waits_no_more() -> None:
 @pytest.mark.parametrize(("age_days", "continued"), [(6.9, 1), (7.1, 0)])
 def test_it_waits_for_a_bounded_time(age_days: float, continued: int) -> None:
     process("approving", "ask")
-    with TraceStore("runs.db") as store, store._writing() as connection:
+    with TraceStore("runs.db") as store, store.database.writing() as connection:
         (until,) = connection.scalars(sa.select(paused_runs.c.expires_at)).all()
         left = until - timedelta(days=age_days)
         connection.execute(sa.update(paused_runs).values(expires_at=left))

@@ -79,7 +79,7 @@ def test_a_run_is_found_by_what_its_config_names(url: str) -> None:
 def test_each_key_has_an_index(url: str) -> None:
     with TraceStore(url) as store:
         store.count()
-        engine = store._open()
+        engine = store.database.open().engine
         indexed = {index["column_names"][0] for index in sa.inspect(engine).get_indexes("runs")}
         assert {"session", "thread", "user_hash", "run_name"} <= indexed
         assert sa.inspect(engine).get_pk_constraint("run_tags")["constrained_columns"][0] == "tag"

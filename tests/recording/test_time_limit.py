@@ -12,6 +12,8 @@ import pytest
 
 from kp_langchain import ScoredTrace, Scorer, TraceStore
 from kp_langchain.recording.time_limit import MOST_HANGING
+from kp_langchain.store.database import Database
+from kp_langchain.store.location import Location
 from tests.agents import ASK, handler, searching
 
 
@@ -145,37 +147,38 @@ def test_what_hangs_stops_no_other_handler(what: str, end: threading.Event) -> N
         assert watching.stats()["scored"] == 3
 
 
-class FrozenStore(TraceStore):
+class FrozenDatabase(Database):
     """Answers nothing until it is told to."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, location: Location) -> None:
+        super().__init__(location)
         self.go = threading.Event()
         self.asked = threading.Event()
 
     @contextmanager
-    def _writing(self) -> Iterator[Any]:
+    def writing(self) -> Iterator[Any]:
         self.asked.set()
         self.go.wait()
-        with super()._writing() as connection:
+        with super().writing() as connection:
             yield connection
 
 
 def test_a_store_that_does_not_answer_stops_no_other_handler() -> None:
-    frozen = FrozenStore("frozen.db")
+    frozen = TraceStore("frozen.db")
+    database = frozen._database = FrozenDatabase(frozen.database.location)
     with TraceStore("runs.db") as store:
         watching = handler(store=frozen)
         others = [handler(store=store), handler()]
         try:
             for _ in range(3):
                 searching().invoke(ASK, {"callbacks": [watching, *others]})
-            assert frozen.asked.wait(300)
+            assert database.asked.wait(300)
             for other in others:
                 assert other.flush(300)
                 assert other.stats()["scored"] == 3
             assert not watching.flush(0.01)
         finally:
-            frozen.go.set()
+            database.go.set()
         assert watching.flush(300)
         assert frozen.count() == 3
         frozen.close()

@@ -110,7 +110,7 @@ def test_who_lives_is_told_by_number_and_beginning() -> None:
 def test_a_run_of_another_machine_is_taken_over_after_a_while(age: timedelta, claimed: int) -> None:
     with TraceStore("runs.db") as store:
         store.unscored.add([("kp:trace:1", "r", {})])
-        with store._writing() as connection:
+        with store.database.writing() as connection:
             owned = {"owner": "elsewhere|1|1", "queued_at": datetime.now(UTC) - age}
             connection.execute(sa.update(unscored).values(owned))
         assert len(store.unscored.claim()) == claimed
@@ -146,7 +146,7 @@ def test_a_draft_holds_all_that_its_score_takes(tmp_path: Path) -> None:
     )
     with TraceStore(tmp_path / "runs.db") as store:
         store.unscored.add([(draft.trace.id, str(draft.run_id), draft.to_dict())])
-        with store._writing() as connection:
+        with store.database.writing() as connection:
             connection.execute(sa.update(unscored).values(owner="|0|gone"))
             connection.execute(
                 sa.update(unscored).values(queued_at=datetime(2020, 1, 1, tzinfo=UTC))
@@ -161,7 +161,7 @@ def test_a_draft_holds_all_that_its_score_takes(tmp_path: Path) -> None:
 def test_a_draft_that_cannot_be_read_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
     with TraceStore("runs.db") as store:
         store.unscored.add([("kp:trace:1", "r", {"trace": 7})])
-        with store._writing() as connection:
+        with store.database.writing() as connection:
             connection.execute(sa.update(unscored).values(owner=f"{this_process()}, before"))
         watching = handler(store=store)
         assert watching.flush(60)
@@ -223,7 +223,7 @@ def test_what_is_too_much_at_once_is_taken_over_in_portions(
     monkeypatch.setattr("kp_langchain.recording.store_writer.MOST_CLAIMED", 2)
     with TraceStore("runs.db") as store:
         store.unscored.add((f"kp:trace:{at}", "r", {"trace": 7}) for at in range(5))
-        with store._writing() as connection:
+        with store.database.writing() as connection:
             connection.execute(sa.update(unscored).values(owner=f"{this_process()}, before"))
         watching = handler(store=store)
         for left in (3, 1, 0):

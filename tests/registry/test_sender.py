@@ -440,7 +440,7 @@ def test_a_verdict_taken_back_while_the_registry_deletes_is_sent_again(store):
         assert sender.drain(60.0)
         assert list(server.units) == [one]
         assert json.loads(server.received[-1])["metadata"]["validated_by"] == ["reported"]
-        assert store.outbox.get(one).standing_in_words == "sent"
+        assert store.outbox.get(one).status == "sent"
         assert [method for method, *_ in server.requests] == ["POST", "DELETE", "POST"]
 
 
@@ -454,7 +454,7 @@ def test_a_verdict_while_a_trace_is_on_its_way_takes_it_back(store):
         (one,) = fill(store, registry, 1)
         assert Sender(store, registry).drain(60.0)
         assert server.units == {}
-        assert store.outbox.get(one).standing_in_words == "withdrawn"
+        assert store.outbox.get(one).status == "withdrawn"
 
 
 def test_what_the_registry_never_took_is_not_to_be_withdrawn(store):
@@ -466,7 +466,7 @@ def test_what_the_registry_never_took_is_not_to_be_withdrawn(store):
         registry = to(server)
         (one,) = fill(store, registry, 1)
         assert Sender(store, registry).drain(60.0)
-        assert store.outbox.get(one).standing_in_words == "dead"
+        assert store.outbox.get(one).status == "dead"
 
 
 @pytest.mark.parametrize("status", ["403", "405", "400"])
@@ -483,7 +483,7 @@ def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status):
         judged(store, one, success=False)
         clock.skip(sender, 1.0)
         sender._send_due()
-        assert store.outbox.get(one).standing_in_words == "to withdraw"
+        assert store.outbox.get(one).status == "to withdraw"
         assert not store.outbox.standing(registry.url, registry.key_id).stopped
         (third,) = fill(store, registry, 1)
         clock.skip(sender, 10.0)
@@ -515,7 +515,7 @@ def test_one_that_may_have_been_deleted_is_sent_again(store, fault, meanwhile):
         clock.skip(sender, 3600.0)
         drive(sender, clock)
         assert list(server.units) == [one]
-        assert store.outbox.get(one).standing_in_words == "sent"
+        assert store.outbox.get(one).status == "sent"
         assert server.units[one]["metadata"]["validated_by"] == ["reported"]
         assert [method for method, *_ in server.requests] == ["POST", "DELETE", "POST"]
         assert server.doubled == []

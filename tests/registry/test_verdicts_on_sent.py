@@ -50,11 +50,11 @@ def test_what_changed_is_sent_again(store):
         fail(store, one)
         waiting = store.outbox.get(one)
         assert (waiting.state, waiting.registry_id) == ("pending", one)
-        assert waiting.standing_in_words == "to replace"
+        assert waiting.status == "to replace"
         assert sender.drain(60.0)
         assert agrees(store, server, one)
         assert server.units[one]["metadata"]["validated_by"] == ["reported"]
-        assert store.outbox.get(one).standing_in_words == "sent"
+        assert store.outbox.get(one).status == "sent"
         assert [method for method, *_ in server.requests] == ["POST", "POST"]
         assert len(set(server.keys_seen.values())) == 2
         assert server.doubled == []
@@ -89,9 +89,8 @@ def test_it_comes_through_whatever_happens_to_the_first_attempts(store, fault, r
         one = fill(store, registry)
         drive(Sender(store, registry, clock=clock), clock)
         fail(store, one)
-        with TraceStore(store.location if "://" not in store.location else store._location.url) as (
-            next_process
-        ):
+        location = store.database.location
+        with TraceStore(location.url or location.path) as next_process:
             drive(Sender(next_process, registry, clock=clock), clock)
         assert agrees(store, server, one)
         assert store.outbox.get(one).state == "sent"
@@ -113,7 +112,7 @@ def test_a_verdict_while_it_is_on_its_way_is_not_lost(store, fault):
         one = fill(store, registry)
         drive(Sender(store, registry, clock=clock), clock)
         assert agrees(store, server, one)
-        assert store.outbox.get(one).standing_in_words == "sent"
+        assert store.outbox.get(one).status == "sent"
 
 
 def test_one_that_is_refused_is_dead_and_what_was_sent_can_be_withdrawn(store, caplog):
@@ -154,7 +153,7 @@ def test_what_the_registry_has_of_a_refused_one_is_withdrawn(store):
         drive(sender, clock)
         assert store.outbox.get(one).state == "dead"
         store.report_outcome(one, success=False)
-        assert store.outbox.get(one).standing_in_words == "to withdraw"
+        assert store.outbox.get(one).status == "to withdraw"
         drive(sender, clock)
         assert server.units == {}
         assert store.outbox.get(one).state == "withdrawn"
@@ -168,7 +167,7 @@ def test_it_waits_for_a_key_as_anything_else_does(store):
         server.keys.clear()
         fail(store, one)
         assert not Sender(store, registry).drain(5.0)
-        assert store.outbox.get(one).standing_in_words == "to replace"
+        assert store.outbox.get(one).status == "to replace"
         server.keys.add("kp_new")
         assert Sender(store, Registry(server.url, api_key="kp_new")).drain(60.0)
         assert agrees(store, server, one)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kp_langchain.errors import MissingExtraError, StoreError
-from kp_langchain.store import TraceStore, database
+from kp_langchain.store import TraceStore, sqlite
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,7 +116,7 @@ class TestSqlite:
                 store.add(scored())
 
     def test_a_lock_that_is_never_released(self, filled, scored, monkeypatch):
-        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.01)
         with TraceStore(filled) as store, closing(sqlite3.connect(filled)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(StoreError, match="another process has been writing to it"):
@@ -170,7 +170,8 @@ class TestSqlite:
         program = """
             import os
             from kp_langchain.errors import StoreError
-            from kp_langchain.store import TraceStore, database, driver_errors, run_queries
+            from kp_langchain.store import TraceStore, sql
+            sql.load()
 
             if os.geteuid() == 0:  # whom permissions do not stop
                 os.setgid(65534)
@@ -264,7 +265,7 @@ class TestPostgres:
         monkeypatch.setattr(postgres, "_LOCK_TIMEOUT_S", 0.01)
         url = new_postgres_url()
         with psycopg.connect(url) as other:
-            other.execute(f"SELECT pg_advisory_xact_lock({database._MIGRATION_LOCK})")
+            other.execute(f"SELECT pg_advisory_xact_lock({postgres._MIGRATION_LOCK})")
             assert "another process has held a lock on it" in refusal(url)
         with TraceStore(url) as store:
             assert store.count() == 0

@@ -22,7 +22,7 @@ import pytest
 
 from kp_langchain import KPCallbackHandler
 from kp_langchain.errors import StoreError
-from kp_langchain.store import TraceStore, database, default_store, trace_store
+from kp_langchain.store import TraceStore, default_store, sqlite, trace_store
 from tests import agents
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +215,7 @@ class TestWhileAHandlerWrites:
     def test_it_is_moved_while_another_connection_reads_it(
         self, path, said, monkeypatch, behind_a_link
     ):
-        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.1)
         elsewhere = path.parent.parent / "moved.db"
         with TraceStore(path) as store, ExitStack() as stack:
             handler = agents.handler(store=store)
@@ -341,7 +341,7 @@ class TestOtherUses:
     def test_a_write_into_a_file_that_goes_meanwhile_is_an_error(self, store, path, scored):
         store.count()
         gone = pytest.raises(StoreError, match=r"it was deleted or moved; write it again")
-        with gone, store._writing():
+        with gone, store.database.writing():
             path.unlink()
         store.add(scored())
         assert committed(path) == 1
@@ -529,16 +529,16 @@ class TestSharedStores:
         monkeypatch.setattr(trace_store, "_recent", type(trace_store._recent)())
 
     def opened(self, monkeypatch) -> list[object]:
-        from kp_langchain.store import database
+        from kp_langchain.store import engine
 
         opened: list[object] = []
-        open_database = database.open_database
+        open_database = engine.open_database
 
         def counting(location: object) -> object:
             opened.append(location)
             return open_database(location)
 
-        monkeypatch.setattr(database, "open_database", counting)
+        monkeypatch.setattr(engine, "open_database", counting)
         return opened
 
     def test_handlers_made_one_after_another_open_it_once(self, path, monkeypatch):

@@ -27,7 +27,7 @@ from alembic.script import ScriptDirectory
 from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError, StoreError
-from kp_langchain.store import TraceStore, database, tables
+from kp_langchain.store import TraceStore, schema_version, tables
 from kp_langchain.store.rows import JsonText, row_of
 from kp_langchain.store.tables import SCHEMA_VERSION
 
@@ -206,7 +206,9 @@ def test_a_newer_database_is_left_alone(url, scored):
 def make_older(url: str, version: str, row: dict[str, object] | None = None) -> None:
     """Leave a database as the migrations up to `version` made it, perhaps with one run in it."""
     config = Config()
-    config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
+    config.set_main_option(
+        "script_location", str(Path(schema_version.__file__).parent / "migrations")
+    )
     engine = engine_of(url)
     with engine.begin() as connection:
         config.attributes["connection"] = connection
@@ -308,7 +310,8 @@ def test_a_stranger_s_table_is_not_touched(url, tmp_path, name):
 def test_processes_may_create_the_database_at_the_same_moment(url):
     program = """
         import sqlalchemy, alembic.command
-        from kp_langchain.store import database, driver_errors, run_queries
+        from kp_langchain.store import sql
+        sql.load()
         print("ready", flush=True)
         sys.stdin.readline()
         with TraceStore(sys.argv[1]) as store:
@@ -339,7 +342,7 @@ def test_a_forked_child_has_connections_of_its_own(url):
         paused, release = threading.Event(), threading.Event()
 
         def hold():
-            with store._lock:
+            with store.database._lock:
                 paused.set()
                 release.wait()
 
@@ -374,7 +377,7 @@ def test_a_child_that_ends_leaves_the_parent_s_session_open(new_postgres_url):
         store.add(scored())
 
         def session():
-            with store._open().connect() as connection:
+            with store.database.open().engine.connect() as connection:
                 return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
 
         before = session()
@@ -479,8 +482,8 @@ class TestSqlite:
             def batch():
                 for n in range(1000):
                     yield scored()
-            from kp_langchain.store import database, run_queries, rows
-            with database.writing(store._open()) as connection:
+            from kp_langchain.store import engine, run_queries, rows
+            with engine.write_transaction(store.database.open().engine) as connection:
                 run_queries.write(connection, [rows.row_of(one) for one in batch()])
                 os.kill(os.getpid(), 9)
         """

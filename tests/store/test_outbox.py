@@ -241,7 +241,7 @@ with TraceStore(sys.argv[1]) as store:
 def test_a_second_store_on_the_file_leaves_the_first_ones_locks(tmp_path, scored):
     """Closing any descriptor of a file drops the locks that this process has on it."""
     path = tmp_path / "traces.db"
-    with TraceStore(path) as first, first._reading():
+    with TraceStore(path) as first, first.database.reading():
         first.add(scored(1))
         with TraceStore(path) as second:
             second.add(scored(2))

@@ -107,14 +107,14 @@ def test_a_subclass_stays_what_it_is(tmp_path, scored, method):
 def test_a_password_travels_and_is_not_shown():
     store = TraceStore("postgresql://me:s3cr%40et@127.0.0.1:1/db")
     other = pickle.loads(pickle.dumps(store))  # noqa: S301
-    assert other._location.url == "postgresql://me:s3cr%40et@127.0.0.1:1/db"
+    assert other.database.location.url == "postgresql://me:s3cr%40et@127.0.0.1:1/db"
     assert "s3cr" not in repr(other) + other.location
 
 
 def test_a_store_that_is_in_use_can_be_pickled(url, scored):
     with TraceStore(url) as store:
         store.add(scored())
-        with store._writing():
+        with store.database.writing():
             taken: list[bytes] = []
             other_thread = threading.Thread(target=lambda: taken.append(pickle.dumps(store)))
             other_thread.start()

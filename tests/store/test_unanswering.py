@@ -18,7 +18,7 @@ import pytest
 
 from kp_langchain import _forksafe
 from kp_langchain.errors import StoreError
-from kp_langchain.store import TraceStore, database
+from kp_langchain.store import TraceStore, schema_version, sqlite
 from tests import agents
 from tests.store.test_opening import make_older
 
@@ -53,7 +53,7 @@ def frozen(*pids: int) -> Iterator[pytest.MonkeyPatch]:
 
 def session_of(store: TraceStore) -> int:
     """The server's process that the store's only idle connection talks to."""
-    with store._open().connect() as connection:
+    with store.database.open().engine.connect() as connection:
         return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
 
@@ -62,7 +62,7 @@ def postmaster_of(postgres) -> int:
 
 
 def setting(store: TraceStore, name: str) -> str:
-    with store._open().connect() as connection:
+    with store.database.open().engine.connect() as connection:
         return str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
 
 
@@ -84,7 +84,7 @@ class TestLimits:
     def test_they_do_not_outlast_it(self, url):
         # Behind a pooler the session is somebody else's then.
         with TraceStore(url) as store:
-            raw = store._open().raw_connection()
+            raw = store.database.open().engine.raw_connection()
             try:
                 assert raw.cursor().execute("SHOW lock_timeout").fetchone() == ("0",)
             finally:
@@ -101,7 +101,7 @@ class TestLimits:
             assert setting(store, "statement_timeout") == "5min"
             assert setting(store, "lock_timeout") == "1500ms"
             assert setting(store, "idle_in_transaction_session_timeout") == "1min"
-            with store._open().connect() as connection:
+            with store.database.open().engine.connect() as connection:
                 assert connection.connection.driver_connection.silence_s == 305
 
     @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class TestLimits:
 
     def test_who_allows_statements_any_time_waits_any_time(self, url):
         url += ("&" if "?" in url else "?") + "options=" + quote("-c statement_timeout=0")
-        with TraceStore(url) as store, store._open().connect() as connection:
+        with TraceStore(url) as store, store.database.open().engine.connect() as connection:
             assert connection.connection.driver_connection.silence_s == float("inf")
 
     def test_many_transactions_on_one_connection(self, url, scored):
@@ -131,7 +131,7 @@ class TestLimits:
             for number in range(20):
                 store.add(scored(number))
             assert store.count() == 20
-            assert store._open().pool.checkedin() == 1
+            assert store.database.open().engine.pool.checkedin() == 1
 
 
 class TestLocked:
@@ -148,7 +148,7 @@ class TestLocked:
 
     def test_a_statement_that_takes_too_long(self, url):
         def slow() -> None:
-            with store._reading() as connection:
+            with store.database.reading() as connection:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 100")
                 connection.exec_driver_sql("SELECT pg_sleep(1000)")
 
@@ -162,7 +162,7 @@ class TestLocked:
             stopped, go_on = threading.Event(), threading.Event()
 
             def stop() -> None:
-                with store._writing() as connection:
+                with store.database.writing() as connection:
                     connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
                     connection.exec_driver_sql(
                         "SET LOCAL idle_in_transaction_session_timeout = 100"
@@ -203,7 +203,7 @@ class TestFrozen:
             pid = session_of(store)
 
             def work() -> None:
-                with store._writing() as connection:
+                with store.database.writing() as connection:
                     connection.exec_driver_sql("SELECT 1")
                     connection.connection.driver_connection.silence_s = 1.0
                     until_told.enter_context(frozen(pid))
@@ -259,7 +259,7 @@ class TestFrozen:
             except StopIteration as end:
                 return end.value
 
-        with TraceStore(url) as store, store._reading() as connection:
+        with TraceStore(url) as store, store.database.reading() as connection:
             monkeypatch.setattr(
                 psycopg.Connection,
                 "wait",
@@ -308,7 +308,7 @@ class TestForks:
             handler.close()
 
     def test_one_does_not_wait_for_a_file_that_another_writes(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 300)
+        monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 300)
         with TraceStore(tmp_path / "x.db") as store:
             handler = agents.handler(store=store)
             agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
@@ -326,17 +326,17 @@ class TestForks:
 def test_a_migration_may_take_longer(url, monkeypatch):
     make_older(url, "0001")
     limits = []
-    upgrade = database._upgrade
+    upgrade = schema_version._upgrade
 
     def watched(connection, location):
         limits.append(connection.exec_driver_sql("SHOW statement_timeout").scalar_one())
         limits.append(connection.connection.driver_connection.silence_s)
         upgrade(connection, location)
 
-    monkeypatch.setattr(database, "_upgrade", watched)
+    monkeypatch.setattr(schema_version, "_upgrade", watched)
     with TraceStore(url) as store:
         assert store.count() == 0
         assert setting(store, "statement_timeout") == "30s"
-        with store._open().connect() as connection:
+        with store.database.open().engine.connect() as connection:
             limits.append(connection.connection.driver_connection.silence_s)
     assert limits == ["10min", 600.0, 35.0]

@@ -220,7 +220,7 @@ def test_a_body_whose_time_is_over_is_gone(store, url):
     assert (change.kept, states(store)) == (False, {})
     with TraceStore(url) as again:  # a process that begins looks for what is over
         again.add(run())
-        with again._reading() as connection:
+        with again.database.reading() as connection:
             bodies = connection.execute(sa.text("SELECT trace_id, body FROM runs")).all()
     assert {trace_id for trace_id, body in bodies if body is None} == {one.trace.id}
 
@@ -449,5 +449,5 @@ def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
         drive(sender, clock)
         passing = {id_ for id_ in ids if store.get(id_).decision == "contributed"}
         assert set(server.units) == passing
-        assert {store.outbox.get(id_).standing_in_words for id_ in passing} <= {"sent"}
+        assert {store.outbox.get(id_).status for id_ in passing} <= {"sent"}
         assert all(store.get(id_).success == store.verdicts(id_)[-1].success for id_ in ids)

@@ -1,0 +1,54 @@
+"""The modules that load SQLAlchemy, imported together on first use.
+
+This is the room's only door to them: `from kp_langchain.store import sql`, then `sql.run_queries`.
+So neither `import kp_langchain` nor making a store costs the 0.2 s that SQLAlchemy takes to import.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "driver_errors",
+    "engine",
+    "outbox_queries",
+    "paused_queries",
+    "run_queries",
+    "sole_sender",
+    "unscored_queries",
+    "verdict_queries",
+]
+
+if TYPE_CHECKING:
+    from kp_langchain.store import (
+        driver_errors,
+        engine,
+        outbox_queries,
+        paused_queries,
+        run_queries,
+        sole_sender,
+        unscored_queries,
+        verdict_queries,
+    )
+else:  # hidden from type checkers, for which a misspelt module would otherwise exist
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        load()
+        return globals()[name]
+
+
+def load(*, with_postgres: bool = False) -> None:
+    """Import the modules. Call it ahead of time to keep the cost out of the first transaction.
+
+    Args:
+        with_postgres: Whether to import the PostgreSQL driver, too, if it is installed.
+    """
+    for name in __all__:
+        globals()[name] = import_module(f"kp_langchain.store.{name}")
+    if with_postgres:
+        with suppress(ImportError):  # the error for users comes when the database is opened
+            import_module("kp_langchain.store.postgres")
