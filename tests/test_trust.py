@@ -121,8 +121,8 @@ def test_no_other_spelling_of_a_key_counts(folder, text):
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        ('names = ["!!"]', "redaction.names.0 = '!!': '!!' holds no word"),
-        ('patterns = { ticket = "(" }', "redaction.patterns.ticket = '(': '(' is no regular"),
+        ('names = ["!!"]', "redaction.names.0 = '!!': '!!' contains no word"),
+        ('patterns = { ticket = "(" }', "redaction.patterns.ticket = '(': '(' is not a regular"),
         ("names = 3", "redaction.names = 3"),
     ],
 )
