@@ -249,12 +249,12 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
     if left_alone_s > 0.0:
         return Finding("registry", f"{line}; to be left alone for {left_alone_s:.0f} s")
     answer = registry.check()
-    if answer.verdict == "done":
+    if answer.kind == "done":
         allowed = None if answer.allowance is None else answer.allowance.limit
         known = "which it knows" if allowed else "and does not say whether it knows it"
         return Finding("registry", f"{line}, {known}")
     hint = "\nSee to the key (kp-langchain register, KP_API_KEY) or to registry_url"
-    stopped = answer.verdict == "stopped"
+    stopped = answer.kind == "stopped"
     what = answer.reason + hint if stopped else f"it cannot be asked now: {answer.reason}"
     return Finding("registry", f"{line}\n{what}", broken=stopped)
 

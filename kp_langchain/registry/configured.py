@@ -1,4 +1,4 @@
-"""The registry that settings and stored keys make up."""
+"""The registry of the settings with its stored key, and the agent id of traces."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
 from kp_langchain.agent_id import normalised, shown, usable
-from kp_langchain.registry.client import Registry, base_url
-from kp_langchain.registry.credentials import stored
+from kp_langchain.registry.client import Registry
+from kp_langchain.registry.credentials import stored_key
+from kp_langchain.registry.urls import base_url
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
 
 
 def configured_registry(settings: Settings, url: str | None = None) -> Registry | None:
-    """Return the registry at `url`, or else the one of the settings; None if there is none.
+    """Return the registry at `url`, or the registry of the settings; None if there is none.
 
-    Its key is the one of the settings if that belongs to it: to the registry that came with the key
-    from the same source, or else the one of the settings. Otherwise it is the one that
-    `kp-langchain register` stored for it.
+    Its key is the key of the settings if that belongs to this registry: the key belongs to the
+    registry set by the same source, or else to the registry of the settings. Otherwise its key is
+    the one that `kp-langchain register` stored.
+
+    Args:
+        settings: The settings.
+        url: The URL of a registry; None for the one of the settings.
 
     Raises:
-        ConfigError: The URL or the key cannot be used, or the file of keys cannot be read.
+        ConfigError: The URL or the key is invalid, or the key file cannot be read.
     """
     url = url or settings.registry_url
     if url is None:
@@ -31,54 +36,60 @@ def configured_registry(settings: Settings, url: str | None = None) -> Registry 
     if key is not None and owner is not None and base_url(owner) != url:
         warn_once(
             f"key of {owner} for {url}",
-            "the api_key of the settings belongs to %s and is not shown to %s; get one for that: "
+            "the api_key of the settings belongs to %s and is not sent to %s; get a key for it: "
             "kp-langchain register --registry %s",
             base_url(owner),
             url,
             url,
         )
         key = None
-    known = stored(url)
-    if known is not None and (key is None or key == known.api_key):
-        key, agent_id = known
+    stored = stored_key(url)
+    if stored is not None and (key is None or key == stored.api_key):
+        key, agent_id = stored
     return Registry(url, api_key=key, agent_id=agent_id)
 
 
-def agent_of(given: str | None, settings: Settings, registry: Registry | None) -> str | None:
-    """Return the id that traces carry: the one given, of the settings, or of the registry's key.
+def agent_of(agent_id: str | None, settings: Settings, registry: Registry | None) -> str | None:
+    """Return the agent id of traces: the argument, or that of the settings, or of the key.
 
     Args:
-        given: The argument `agent_id`.
+        agent_id: The argument `agent_id`.
         settings: The settings.
-        registry: Where traces go, if anywhere.
+        registry: The registry that traces are sent to, if any.
 
     Returns:
-        `kp:agent:<id>`; where the registry knows the agent by another spelling of that, its own,
-        without which it would delete nothing. None if there is none.
+        `kp:agent:<id>`; None if there is none. If the registry spells the id of the same agent
+        differently, its spelling, because it deletes only units with that one.
 
     Raises:
-        ConfigError: The id cannot be written into traces as it is.
+        ConfigError: The id is invalid or would be redacted, or the key file cannot be read.
     """
-    chosen = given or settings.agent_id
-    of_key = None if registry is None else key_agent(registry)
-    if chosen is None:
-        # An earlier version registered any text. One that would be redacted no trace carries.
-        same = of_key is not None and shown(of_key, settings.redaction) == of_key
-        return of_key if same else None
-    chosen = usable(chosen, settings.redaction)
-    return of_key if of_key is not None and normalised(of_key) == chosen else chosen
+    trace_agent = agent_id or settings.agent_id
+    agent_of_key = None if registry is None else key_agent(registry)
+    if trace_agent is None:
+        # Earlier versions registered any text; an id that would be redacted is not used.
+        is_same = (
+            agent_of_key is not None and shown(agent_of_key, settings.redaction) == agent_of_key
+        )
+        return agent_of_key if is_same else None
+    trace_agent = usable(trace_agent, settings.redaction)
+    return (
+        agent_of_key
+        if agent_of_key is not None and normalised(agent_of_key) == trace_agent
+        else trace_agent
+    )
 
 
 def key_agent(registry: Registry) -> str | None:
-    """Return the agent whose key a registry is used with; None if that is not known here.
+    """Return the agent that the key of `registry` belongs to; None if unknown.
 
     Raises:
-        ConfigError: The file of keys cannot be read.
+        ConfigError: The key file cannot be read.
     """
     if registry.agent_id is not None:
         return registry.agent_id
-    known = stored(registry.url)
-    if known is None:
+    stored = stored_key(registry.url)
+    if stored is None:
         return None
-    same = Registry(registry.url, api_key=known.api_key).key_id == registry.key_id
-    return known.agent_id if same else None
+    is_same = Registry(registry.url, api_key=stored.api_key).key_id == registry.key_id
+    return stored.agent_id if is_same else None
