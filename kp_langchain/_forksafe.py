@@ -43,7 +43,7 @@ class ForkSafeLock:
             self._lock = threading.RLock()
 
 
-class Undisturbed:
+class NoForkSection:
     """A `with` block that a fork of this process waits for; a re-entrant mutex.
 
     A fork in the middle of a database operation, an import or a model's work copies locked locks,
@@ -81,7 +81,7 @@ class Undisturbed:
 
 
 @contextmanager
-def only_waiting() -> Iterator[None]:
+def allow_forks() -> Iterator[None]:
     """Let forks proceed inside the block, even if the calling thread is in a section.
 
     Use it to wait for another thread or process.
@@ -113,12 +113,12 @@ class _Sections:
     """The sections that each thread is in; forks wait for them."""
 
     def __init__(self) -> None:
-        self._inside: dict[int, list[Undisturbed]] = {}
+        self._inside: dict[int, list[NoForkSection]] = {}
         self._forking_threads: set[int] = set()
         self._awaited_threads: set[int] = set()  # inside when a fork started to wait
         self._condition = threading.Condition()
 
-    def enter(self, section: Undisturbed) -> None:
+    def enter(self, section: NoForkSection) -> None:
         me = threading.get_ident()
         with self._condition:
             while self._forking_threads - {me} and me not in self._inside:
@@ -127,7 +127,7 @@ class _Sections:
                 self._condition.wait()
             self._inside.setdefault(me, []).append(section)
 
-    def leave(self, section: Undisturbed) -> None:
+    def leave(self, section: NoForkSection) -> None:
         me = threading.get_ident()
         with self._condition:
             sections = self._inside[me]
@@ -137,7 +137,7 @@ class _Sections:
                 self._awaited_threads.discard(me)
                 self._condition.notify_all()
 
-    def sections_of_this_thread(self) -> list[Undisturbed]:
+    def sections_of_this_thread(self) -> list[NoForkSection]:
         return list(self._inside.get(threading.get_ident(), ()))
 
     def wait_until_outside(self, threads: set[int | None], timeout_s: float) -> bool:

@@ -23,7 +23,7 @@ _VARARGS = 0x04  # inspect.CO_VARARGS
 _MOST_ARGUMENTS = 8
 
 
-def came_from_outside(error: BaseException) -> bool:
+def raised_by_host(error: BaseException) -> bool:
     """Return whether the host raised `error`, rather than the code that was called.
 
     True for every `KeyboardInterrupt`, for an exception of a signal handler or a debugger, and for

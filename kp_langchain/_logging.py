@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import KPError
 from kp_langchain.printable import one_line, printable_fields
 
@@ -103,7 +103,7 @@ def warn_once(kind: str, message: str, *args: object) -> None:
         try:
             _LOGGER.warning(message, *args)
         except Exception as error:
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
 
 

@@ -15,7 +15,7 @@ from kp_langchain.cli.policy_file import write_policy
 from kp_langchain.config_files import own_file
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
-from kp_langchain.registry.configured import configured_registry
+from kp_langchain.registry.from_settings import configured_registry
 from tests.agents import searching
 from tests.cli.test_cli import cli
 from tests.trusting import write_trusted

@@ -252,7 +252,7 @@ def _delete(store: TraceStore, one: Contribution) -> None:
     from kp_langchain.config import Settings
     from kp_langchain.registry import pace
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     settings = Settings()
     # The address comes from the database, which need not be the user's own.
@@ -352,7 +352,7 @@ def _origin(name: str) -> str:
 def configured(url: str | None = None) -> Registry | None:
     """Return the registry at `url`, or else the one of the settings; None if there is none."""
     from kp_langchain.config import Settings
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     return configured_registry(Settings(), url)
 

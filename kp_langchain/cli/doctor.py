@@ -220,7 +220,7 @@ def _store(database: str | None) -> Finding:
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     try:
         registry = configured_registry(settings)
@@ -279,7 +279,7 @@ def _left_alone_s(registry: Registry, database: str | None) -> float:
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
     from kp_langchain.agent_id import shown
-    from kp_langchain.registry.configured import agent_of, key_agent
+    from kp_langchain.registry.from_settings import agent_of, key_agent
 
     try:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)

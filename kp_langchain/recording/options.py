@@ -12,7 +12,7 @@ from pickle import PicklingError
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import shown, usable
 from kp_langchain.config import DomainPolicy, Settings
@@ -132,7 +132,7 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
         try:
             said = objective(inputs)
         except BaseException as error:
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
             warn_once(
                 f"objective:{type(error).__name__}",
@@ -218,7 +218,7 @@ def agent_of(given: str | None, settings: Settings, registry: Registry | None) -
     if registry is None:
         chosen = given or settings.agent_id
         return None if chosen is None else usable(chosen, settings.redaction)
-    from kp_langchain.registry.configured import agent_of, key_agent
+    from kp_langchain.registry.from_settings import agent_of, key_agent
 
     agent_id, of_key = agent_of(given, settings, registry), key_agent(registry)
     if agent_id is None or (of_key is not None and agent_id != of_key):
@@ -242,7 +242,7 @@ def registry_of(
         return None
     # Here, because it takes 25 ms to import, and most handlers send nothing.
     from kp_langchain.registry import Registry
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     if given is not None and not isinstance(given, (Registry, str)):
         raise ConfigError(

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import KPError
 from kp_langchain.recording.messages import clean, clip, contained
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
@@ -156,7 +156,7 @@ def read_report(report: object) -> Report:
     except ReportError:
         raise
     except BaseException as error:  # somebody else's mapping, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         raise ReportError(f"it cannot be read ({type(error).__name__})") from error
 

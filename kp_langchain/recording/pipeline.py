@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock, only_waiting
+from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain._logging import describe_error, log_event, warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import KPError
@@ -327,7 +327,7 @@ class Pipeline:
         if self.on_scored is None:
             return
         if self.writer is not None:
-            with only_waiting():
+            with allow_forks():
                 self.writer.settle()  # it may read the store, or take its time
         try:
             self._call(partial(self.on_scored, scored))
@@ -446,7 +446,7 @@ class Pipeline:
     def _calibrated(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
         if self.writer is None:
             return None
-        with only_waiting():
+        with allow_forks():
             return self.writer.confidence(domain, features)
 
     def _reports(self, draft: Draft, judge_it: Judge | None) -> list[tuple[str, Report]]:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate import may_leave
 from kp_langchain.registry import pace
@@ -74,7 +74,7 @@ class Sender:
         if steady is None:
             steady = _steady if clock is _now else lambda: clock().timestamp()
         self._steady = steady
-        self._no_fork = Undisturbed()
+        self._no_fork = NoForkSection()
         self._reset()
         _senders.add(self)
 

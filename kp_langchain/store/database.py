@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain._forksafe import ForkSafeLock, only_waiting
+from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store.files import OpenFiles, identity, make_database_file
@@ -173,7 +173,7 @@ def _begin_writing(driver: Any) -> None:
                 left_s = until - time.monotonic()
                 if "locked" not in str(error) or left_s <= 0:
                     raise
-                with only_waiting():
+                with allow_forks():
                     time.sleep(min(_LOOK_AGAIN_S, left_s))
             else:
                 return
@@ -191,7 +191,7 @@ def _copy_from_log(driver: Any) -> bool:
             return True
         if time.monotonic() >= until:
             return False
-        with only_waiting():
+        with allow_forks():
             time.sleep(_LOOK_AGAIN_S)
 
 

@@ -648,7 +648,7 @@ atexit.register(lambda: print(here.find("x").reason))
 
 LOADED = """
 import sys
-import kp_langchain.registry.configured, kp_langchain.registry.sender
+import kp_langchain.registry.from_settings, kp_langchain.registry.sender
 from kp_langchain.registry import Registry
 repr(Registry("https://registry.example"))
 print(sorted({"httpx", "httpcore", "requests"} & set(sys.modules)))
