@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy, Settings
     from kp_langchain.errors import (
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.weights import ScoringWeights
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "kp_langchain.recording.from_messages": ("trace_from_messages",),

@@ -12,14 +12,15 @@ from operator import attrgetter
 
 
 class ForkSafeLock:
-    """A re-entrant lock for `with` that a forked child can still take.
+    """A re-entrant lock for `with` that a forked child can acquire.
 
-    A child inherits locks as they were at the fork. One that another thread held stays held for
-    ever, because that thread does not exist in the child; such a lock is replaced there. One that
-    the forking thread itself held stays its own, so leaving the `with` block works on both sides.
-    It is re-entrant because the garbage collector may call back into code that takes it again.
-    `with` calls the methods of the lock itself: in an `__enter__` of our own, a signal handler's
-    exception could come between taking the lock and the block, and nobody would release it.
+    A child inherits locks in their state at the fork. A lock held by another thread would stay
+    locked for ever, because that thread does not exist in the child; such a lock is replaced there.
+    A lock held by the forking thread stays held, so that the `with` block can be left on both
+    sides. The lock is re-entrant because the garbage collector may call code that acquires it
+    again. `with` calls the methods of the inner lock directly: in an `__enter__` written in Python,
+    a signal handler could raise after the lock is acquired and before the block is entered, and the
+    lock would never be released.
     """
 
     __slots__ = ("__weakref__", "_lock")
@@ -32,7 +33,7 @@ class ForkSafeLock:
 
     @property
     def is_held_here(self) -> bool:
-        """Whether the calling thread holds it."""
+        """Whether the calling thread holds the lock."""
         return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as threading.Condition asks
 
     def _renew_if_orphaned(self) -> None:
@@ -42,19 +43,19 @@ class ForkSafeLock:
             self._lock = threading.RLock()
 
 
-class Undisturbed:
-    """A `with` block that a fork of this process waits for. One thread at a time, re-entrant.
+class NoForkSection:
+    """A `with` block that a fork of this process waits for; a re-entrant mutex.
 
-    A fork in the middle of a database operation, an import or a model's work copies their locks
-    as they are, and nobody would ever open them in the child. While a fork waits, no thread enters
-    its first section, unless it holds a `ForkSafeLock` and somebody who was inside when the fork
-    began to wait still is, who may be waiting for that lock. A thread that is inside one may enter
-    further ones, because the fork waits for it anyway.
+    A fork in the middle of a database operation, an import or a model's work copies locked locks,
+    which the child could never acquire. While a fork waits, no thread enters its first section,
+    with one exception: a thread that holds a `ForkSafeLock` may enter while a thread that was
+    inside at the start of the fork still is, because that thread may be waiting for the lock. A
+    thread inside a section may enter others, because the fork waits for it anyway.
 
     Args:
-        patience_s: Seconds that a fork waits at most for a thread inside; by default 10. A short
-            one suits work that others may hold up, such as a database's; a long one suits what
-            must not be copied half done, such as a model that is loading.
+        patience_s: The longest that a fork waits for a thread inside, in seconds; by default 10.
+            Use a short time for work that others may delay, such as a database operation, and a
+            long time for work that must not be copied unfinished, such as the loading of a model.
     """
 
     def __init__(self, *, patience_s: float | None = None) -> None:
@@ -62,29 +63,30 @@ class Undisturbed:
         self._lock = ForkSafeLock()
 
     def __enter__(self) -> None:
-        _GATE.enter(self)
+        _SECTIONS.enter(self)
         try:
             self._lock.__enter__()
-        except BaseException:  # a signal's handler raised in the middle of waiting
-            _GATE.leave(self)
+        except BaseException:  # a signal handler raised while this thread waited
+            _SECTIONS.leave(self)
             raise
 
     def __exit__(self, *_: object) -> None:
         self._lock.__exit__()
-        _GATE.leave(self)
+        _SECTIONS.leave(self)
 
     @property
     def patience_s(self) -> float:
+        """The longest that a fork waits for a thread inside, in seconds."""
         return _FORK_PATIENCE_S if self._patience_s is None else self._patience_s
 
 
 @contextmanager
-def only_waiting() -> Iterator[None]:
-    """A block for which no fork waits, whatever sections the calling thread is in.
+def allow_forks() -> Iterator[None]:
+    """Let forks proceed inside the block, even if the calling thread is in a section.
 
-    For waiting for others: another thread, another process.
+    Use it to wait for another thread or process.
     """
-    sections = _GATE.sections_of_this_thread()
+    sections = _SECTIONS.sections_of_this_thread()
     for section in reversed(sections):
         section.__exit__()
     try:
@@ -95,98 +97,101 @@ def only_waiting() -> Iterator[None]:
 
 
 def wait_until_outside(threads: Collection[threading.Thread], timeout_s: float) -> bool:
-    """Wait until none of `threads` is in a section; return False if that took too long.
+    """Wait until none of `threads` is in a section.
 
     Args:
         threads: Threads that have been started.
-        timeout_s: Longest wait in seconds.
+        timeout_s: The longest wait in seconds.
+
+    Returns:
+        False if a thread is still in a section after that time.
     """
-    return _GATE.wait_until_outside({thread.ident for thread in threads}, timeout_s)
+    return _SECTIONS.wait_until_outside({thread.ident for thread in threads}, timeout_s)
 
 
-class _Gate:
-    """Knows which threads are in which sections, and lets forks wait for them."""
+class _Sections:
+    """The sections that each thread is in; forks wait for them."""
 
     def __init__(self) -> None:
-        self._inside: dict[int, list[Undisturbed]] = {}
-        self._forking: set[int] = set()
-        self._awaited: set[int] = set()  # those inside when a fork began to wait
-        self._changed = threading.Condition()
+        self._inside: dict[int, list[NoForkSection]] = {}
+        self._forking_threads: set[int] = set()
+        self._awaited_threads: set[int] = set()  # inside when a fork started to wait
+        self._condition = threading.Condition()
 
-    def enter(self, section: Undisturbed) -> None:
+    def enter(self, section: NoForkSection) -> None:
         me = threading.get_ident()
-        with self._changed:
-            while self._forking - {me} and me not in self._inside:
-                if self._awaited and _holds_a_lock():
-                    break  # somebody inside may wait for it; what comes after that does not
-                self._changed.wait()
+        with self._condition:
+            while self._forking_threads - {me} and me not in self._inside:
+                if self._awaited_threads and _holds_a_lock():
+                    break  # a thread inside may wait for that lock; one that enters later does not
+                self._condition.wait()
             self._inside.setdefault(me, []).append(section)
 
-    def leave(self, section: Undisturbed) -> None:
+    def leave(self, section: NoForkSection) -> None:
         me = threading.get_ident()
-        with self._changed:
+        with self._condition:
             sections = self._inside[me]
             sections.remove(section)
             if not sections:
                 del self._inside[me]
-                self._awaited.discard(me)
-                self._changed.notify_all()
+                self._awaited_threads.discard(me)
+                self._condition.notify_all()
 
-    def sections_of_this_thread(self) -> list[Undisturbed]:
+    def sections_of_this_thread(self) -> list[NoForkSection]:
         return list(self._inside.get(threading.get_ident(), ()))
 
     def wait_until_outside(self, threads: set[int | None], timeout_s: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: threads.isdisjoint(self._inside), timeout_s)
+        with self._condition:
+            return self._condition.wait_for(lambda: threads.isdisjoint(self._inside), timeout_s)
 
     def before_fork(self) -> None:
         me = threading.get_ident()
         began = time.monotonic()
-        with self._changed:
-            self._forking.add(me)
-            self._awaited.update(self._inside.keys() - self._forking)
-            self._changed.notify_all()
+        with self._condition:
+            self._forking_threads.add(me)
+            self._awaited_threads.update(self._inside.keys() - self._forking_threads)
+            self._condition.notify_all()
             while (left_s := began + self._patience_s(me) - time.monotonic()) > 0:
-                self._changed.wait(left_s)
-            self._awaited.clear()
+                self._condition.wait(left_s)
+            self._awaited_threads.clear()
 
     def _patience_s(self, me: int) -> float:
-        """Return how long a fork by `me` waits for who is inside now; 0 if nobody is."""
+        """Return how long a fork by `me` waits for the threads inside, in seconds; 0 if none is."""
         return max(
             (
                 section.patience_s
                 for thread, sections in self._inside.items()
-                # Two threads that fork at the same time do not wait for each other.
-                if thread not in self._forking and thread != me
+                # Threads that fork at the same time do not wait for each other.
+                if thread not in self._forking_threads and thread != me
                 for section in sections
             ),
             default=0.0,
         )
 
     def after_fork_in_parent(self) -> None:
-        with self._changed:
-            self._forking.discard(threading.get_ident())
-            self._changed.notify_all()
+        with self._condition:
+            self._forking_threads.discard(threading.get_ident())
+            self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
         me = threading.get_ident()
-        self._changed = threading.Condition()
-        self._forking = set()
-        self._awaited = set()
+        self._condition = threading.Condition()
+        self._forking_threads = set()
+        self._awaited_threads = set()
         self._inside = {me: self._inside[me]} if me in self._inside else {}
 
 
 _FORK_PATIENCE_S = 10.0
-_MOST_LOOKS = 10
+_MOST_ATTEMPTS = 10
 _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
-_GATE = _Gate()
+_SECTIONS = _Sections()
 
 
 def _holds_a_lock() -> bool:
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MOST_ATTEMPTS):
         try:
             return any(lock.is_held_here for lock in list(_LOCKS))
-        except RuntimeError:  # another thread made one meanwhile
+        except RuntimeError:  # another thread added a lock during the iteration
             pass
     return True
 
@@ -194,12 +199,12 @@ def _holds_a_lock() -> bool:
 def _after_fork_in_child() -> None:
     for lock in list(_LOCKS):
         lock._renew_if_orphaned()  # noqa: SLF001 - same module
-    _GATE.after_fork_in_child()
+    _SECTIONS.after_fork_in_child()
 
 
-if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # missing on Windows, which has no fork
     os.register_at_fork(
-        before=_GATE.before_fork,
-        after_in_parent=_GATE.after_fork_in_parent,
+        before=_SECTIONS.before_fork,
+        after_in_parent=_SECTIONS.after_fork_in_parent,
         after_in_child=_after_fork_in_child,
     )

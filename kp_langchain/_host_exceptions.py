@@ -1,9 +1,9 @@
-"""Whether an exception came from outside: from a signal handler, not from the code around it.
+"""Recognise exceptions of the host that surface in this package's code.
 
-Python runs a signal handler in the middle of whatever the main thread executes, and what the
-handler raises surfaces there: a server's `sys.exit`, a task queue's time limit. So does what a
-debugger raises, or another thread by `PyThreadState_SetAsyncExc`. Code that keeps its own failures
-from its host has to let those pass.
+Python runs a signal handler in the middle of whatever the main thread executes, and an exception of
+the handler surfaces there: a server's `sys.exit`, a task queue's time limit. The same holds for an
+exception of a debugger, or one set by another thread with `PyThreadState_SetAsyncExc`. Code that
+suppresses its own failures must let these exceptions pass.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
-# Where no code of a user's stands: an exit that surfaces there was not asked for by what it reads.
-_KNOWN = sys.stdlib_module_names | {"kp_langchain", "langchain_core", "langgraph", "pydantic"}
+# Modules that contain no user code and raise no exits: an exit that surfaces there is the host's.
+_LIBRARIES = sys.stdlib_module_names | {"kp_langchain", "langchain_core", "langgraph", "pydantic"}
 _VARARGS = 0x04  # inspect.CO_VARARGS
 _MOST_ARGUMENTS = 8
 
 
-def came_from_outside(error: BaseException) -> bool:
-    """Return whether the exception being handled was raised by none of the code that was called.
+def raised_by_host(error: BaseException) -> bool:
+    """Return whether the host raised `error`, rather than the code that was called.
 
-    True for every `KeyboardInterrupt`; for what a signal handler or a debugger raised; and for an
-    exit or cancellation that surfaced in code which raises none.
+    True for every `KeyboardInterrupt`, for an exception of a signal handler or a debugger, and for
+    an exit or cancellation that surfaces in code that raises none.
 
     Args:
         error: The exception, in the `except` block that caught it.
@@ -41,7 +41,7 @@ def came_from_outside(error: BaseException) -> bool:
     return (
         not isinstance(error, Exception)
         and type(error).__module__ != "pyo3_runtime"  # a Rust library's panic: its own failure
-        and all(_module(frame) in _KNOWN for frame in frames)
+        and all(_module(frame) in _LIBRARIES for frame in frames)
     )
 
 
@@ -57,24 +57,24 @@ def _module(frame: FrameType) -> str:
 
 
 def _interrupts_its_caller(frame: FrameType) -> bool:
-    """Whether it was called as only the interpreter calls: with the frame that it interrupts."""
+    """Return whether the frame is a call by the interpreter: an argument is its caller's frame."""
     code, caller = frame.f_code, frame.f_back
     if caller is None or (code.co_argcount < 2 and not code.co_flags & _VARARGS):
         return False
     values = frame.f_locals
-    given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    arguments = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & _VARARGS:
         rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
-        given += rest[:_MOST_ARGUMENTS] if isinstance(rest, tuple) else ()
+        arguments += rest[:_MOST_ARGUMENTS] if isinstance(rest, tuple) else ()
     return any(
         (second is caller and isinstance(first, int))  # handler(signum, frame)
         or (first is caller and isinstance(second, str))  # trace(frame, event, arg)
-        for first, second in pairwise(given)
+        for first, second in pairwise(arguments)
     )
 
 
 def _signal_handlers() -> set[CodeType]:
-    """The code of the handlers that are set: one may have let go of the frame it was given."""
+    """Return the code of the installed handlers; one may no longer hold its frame argument."""
     handlers = filter(callable, map(getsignal, range(1, signal.NSIG)))
     return {code for code in map(_code, handlers) if code is not None}
 
@@ -83,7 +83,7 @@ def _code(handler: Callable[..., Any]) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)
-    if not hasattr(function, "__code__"):  # an object to be called
+    if not hasattr(function, "__code__"):  # a callable object
         function = getattr(type(handler), "__call__", None)  # noqa: B004 - its code is wanted
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None

@@ -1,7 +1,6 @@
-"""What this package says to the logger `kp_langchain`: one line of printable text a record.
+"""One-time warnings and structured events on the logger `kp_langchain`, one line each.
 
-The host's logging handlers, filters and record factories are the host's: when one raises, the line
-is lost, and nothing else.
+If a logging handler, filter or record factory of the host raises, only the log line is lost.
 """
 
 from __future__ import annotations
@@ -13,39 +12,40 @@ from functools import cache
 from typing import Any
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import KPError
 from kp_langchain.printable import one_line, printable_fields
 
 _LOGGER = logging.getLogger("kp_langchain")
 _LONGEST_ARGUMENT_CHARS = 1000
 _KINDS_MAX = 100
-_seen: set[str] = set()
+_logged_kinds: set[str] = set()
 _lock = ForkSafeLock()
 
 
-def _in_one_line(record: logging.LogRecord) -> bool:
-    """Replace what would end the line or drive a terminal; whatever the record, it is logged."""
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Replace line breaks and terminal control characters in the record; a filter."""
     with suppress(Exception):
         if isinstance(record.args, tuple):
-            record.args = tuple(map(_argument, record.args))
+            record.args = tuple(map(_printable, record.args))
         if not record.args:
-            record.msg = _argument(record.msg)
+            record.msg = _printable(record.msg)
     return True
 
 
-def _argument(value: object) -> object:
-    """A value that a format such as %.3f may need as it is, or else its text in one line."""
+def _printable(value: object) -> object:
+    """Return numbers unchanged, for formats such as %.3f, and any other value as one line."""
     if value is None or isinstance(value, bool | int | float):
         return value
     return one_line(value, _LONGEST_ARGUMENT_CHARS)
 
 
-class _Named:
-    """A log record that has the attribute `event`, and no field of that name.
+class _EventRecord:
+    """A log record with the attribute `event`, but without a field of that name.
 
-    structlog takes every field of a record for its own dictionary, in which `event` is the message.
-    So the name lies in the field `kp_event`. A record's own `event`, set by the host, comes first.
+    structlog copies all fields of a record into its own dictionary, where `event` is the message.
+    So the name of the event is in the field `kp_event`, and `event` reads that field. An `event`
+    that the host sets on the record takes precedence.
     """
 
     class _Event:
@@ -58,60 +58,63 @@ class _Named:
     event = _Event()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is made at run time, so pickle would not find it.
-        return _new_named, (type(self).__bases__[1],), vars(self)
+        # The class is created at run time, so pickle cannot import it.
+        return _new_event_record, (type(self).__bases__[1],), vars(self)
 
 
 @cache
-def _named(kind: type) -> type:
-    return type(kind.__name__, (_Named, kind), {"__module__": __name__})
+def _event_class(kind: type) -> type:
+    return type(kind.__name__, (_EventRecord, kind), {"__module__": __name__})
 
 
-def _new_named(kind: type) -> Any:
-    made: Any = _named(kind)
-    return made.__new__(made)
+def _new_event_record(kind: type) -> Any:
+    event_class: Any = _event_class(kind)
+    return event_class.__new__(event_class)
 
 
-def _with_event(record: logging.LogRecord) -> bool:
+def _add_event(record: logging.LogRecord) -> bool:
+    """Give a record with an event name the attribute `event`; a filter."""
     with suppress(Exception):  # the host's records may be of any class
         if "kp_event" in vars(record):
             kind: Any = type(record)
-            record.__class__ = _named(kind)
+            # In place: only since Python 3.12 may a filter return another record.
+            record.__class__ = _event_class(kind)
     return True
 
 
-# Before the filters of the host's, which may read what these make.
-_LOGGER.filters[:0] = [_with_event, _in_one_line]
+# Before the host's filters, which may read the attributes that these set.
+_LOGGER.filters[:0] = [_add_event, _make_printable]
 
 
 def warn_once(kind: str, message: str, *args: object) -> None:
-    """Log a warning on the logger `kp_langchain`, unless this process has logged this kind.
+    """Log a warning on the logger `kp_langchain`, once per process and kind.
 
     Args:
-        kind: What the line is about. After 100 kinds no new one is logged: kinds may be named
-            after foreign error types, of which there is no end.
-        message: Format string.
+        kind: Identifies the warning. At most 100 kinds are logged, because a kind may contain the
+            name of an error type, and there may be any number of those.
+        message: A format string.
         args: Its arguments.
     """
     with _lock:
-        is_new = kind not in _seen and len(_seen) < _KINDS_MAX
+        is_new = kind not in _logged_kinds and len(_logged_kinds) < _KINDS_MAX
         if is_new:
-            _seen.add(kind)
+            _logged_kinds.add(kind)
     if is_new:
         try:
             _LOGGER.warning(message, *args)
         except Exception as error:
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
 
 
 def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None:
-    """Log an INFO record on the logger `kp_langchain`: a line to read, and figures as fields.
+    """Log an INFO record on the logger `kp_langchain`: a readable line, and values as fields.
 
     Args:
-        message: Format string.
+        message: A format string.
         args: Its arguments.
-        fields: What becomes attributes of the record; see `_Named` for `event`.
+        fields: The attributes of the record. `event` becomes the field `kp_event`, which is read as
+            `record.event`.
     """
     with suppress(Exception):
         fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
@@ -119,14 +122,14 @@ def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None
             fields["kp_event"] = fields.pop("event")
         try:
             _LOGGER.info(message, *args, extra=fields)
-        except KeyError:  # a record factory of the host's owns one of these names
+        except KeyError:  # the host's records already have one of these attributes
             _LOGGER.info(message, *args, extra={"kp": fields})
 
 
 def describe_error(error: BaseException) -> str:
-    """What a log line may say of an error: its type, and its text only if it is our own.
+    """Return the type of an error, and its text if this package wrote that.
 
-    A foreign error's text may quote the run.
+    The text of any other error may quote the run.
     """
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, KPError) else name

@@ -1,4 +1,4 @@
-"""Blocks of which libraries beneath this package write nothing into the host's log."""
+"""Keep records of the libraries that this package calls out of the host's log."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_is_ours: ContextVar[bool] = ContextVar("_is_ours", default=False)
+_is_quiet: ContextVar[bool] = ContextVar("_is_ours", default=False)
 
 
-def _is_of_others(record: logging.LogRecord) -> bool:  # noqa: ARG001 - logging's signature
-    return not _is_ours.get()
+def _pass_unless_quiet(record: logging.LogRecord) -> bool:  # noqa: ARG001 - logging's signature
+    return not _is_quiet.get()
 
 
 @contextmanager
 def quiet_loggers(*loggers: str) -> Iterator[None]:
-    """Drop what these loggers would log meanwhile, in this thread alone.
+    """Drop the records of these loggers inside the block, in this thread alone.
 
-    The filters stay, because another thread may be going through them; outside of such blocks they
-    let everything pass. Levels and handlers are the host's, and stay as they are.
+    The filters are never removed, because another thread may be iterating over them; outside such
+    blocks they drop nothing. The levels and handlers, which are the host's, do not change.
 
     Args:
-        loggers: Names; a filter counts for its own logger alone, not for those below it.
+        loggers: The names of the loggers. Loggers below them are not affected.
     """
     for name in loggers:
-        logging.getLogger(name).addFilter(_is_of_others)  # once, however often it is called
-    before = _is_ours.set(True)
+        logging.getLogger(name).addFilter(_pass_unless_quiet)  # adds it at most once
+    token = _is_quiet.set(True)
     try:
         yield
     finally:
-        _is_ours.reset(before)
+        _is_quiet.reset(token)

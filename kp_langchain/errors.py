@@ -1,14 +1,35 @@
-"""The errors this package raises, one tree under `KPError`."""
+"""The errors of this package.
+
+Errors that a caller can meet form one tree:
+
+    KPError
+    ├── ConfigError (also a ValueError)
+    ├── WeightsError (also a ValueError)
+    ├── VectorError (also a ValueError)
+    ├── EmbedderError (also a RuntimeError)
+    ├── MissingExtraError (also an ImportError)
+    ├── StoreError (also a RuntimeError)
+    │   └── UnknownRunError (also a LookupError)
+    ├── RegistryError (also a RuntimeError)
+    ├── VerdictError (also a ValueError)
+    └── ScorerError (also a TypeError)
+
+Errors that this package raises and catches itself:
+
+    SlowPatternError     redaction: a user's pattern exceeds its time limit
+    UnstableTextError    redaction: a text changes with every pass
+    DeadlineError        registry: a request exceeds its time limit
+"""
 
 from __future__ import annotations
 
 
 class KPError(Exception):
-    """Base of every error that kp_langchain raises on its own account."""
+    """Base of every error that a caller of kp_langchain can meet."""
 
 
 class ConfigError(KPError, ValueError):
-    """A setting, argument, environment variable or configuration file cannot be used."""
+    """A setting, argument, environment variable or configuration file is invalid."""
 
 
 class WeightsError(KPError, ValueError):
@@ -16,15 +37,15 @@ class WeightsError(KPError, ValueError):
 
 
 class VectorError(KPError, ValueError):
-    """A vector has the wrong length or holds values that are not finite."""
+    """A vector has the wrong length or contains values that are not finite."""
 
 
 class EmbedderError(KPError, RuntimeError):
-    """An embedding model cannot be loaded, or what it returned cannot be used."""
+    """An embedding model cannot be loaded, or returns unusable vectors."""
 
 
 class MissingExtraError(KPError, ImportError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra to install."""
 
 
 class StoreError(KPError, RuntimeError):
@@ -32,11 +53,11 @@ class StoreError(KPError, RuntimeError):
 
 
 class UnknownRunError(StoreError, LookupError):
-    """The trace store holds no run with the given id, or more than one that it may mean."""
+    """The trace store has no run with this id, or several that the id could mean."""
 
 
 class RegistryError(KPError, RuntimeError):
-    """The registry cannot be reached, or refused what was asked."""
+    """The registry cannot be reached, or rejects the request."""
 
 
 class VerdictError(KPError, ValueError):
@@ -44,4 +65,16 @@ class VerdictError(KPError, ValueError):
 
 
 class ScorerError(KPError, TypeError):
-    """The caller's scorer returned something other than a breakdown."""
+    """The user's scorer returned something other than a breakdown."""
+
+
+class SlowPatternError(Exception):
+    """A user's pattern takes too long on a text, or did so less than a minute ago."""
+
+
+class UnstableTextError(Exception):
+    """A text still changes after the last redaction pass."""
+
+
+class DeadlineError(Exception):
+    """A request to the registry takes longer than all its steps together may."""

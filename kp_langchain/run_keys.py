@@ -16,7 +16,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
@@ -164,7 +164,7 @@ def id_text(value: object) -> str:
         if isinstance(value, UUID):
             return UUID.__str__(value)
     except BaseException as error:  # a class of somebody else's
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
     return ""
 

@@ -1,8 +1,8 @@
 """`ReasoningTrace` and its parts: the KnowledgePulse v1 wire form as pydantic models.
 
-Attributes have Python names, the JSON has the wire's (`@context`, `@type`). The plain calls do the
-right thing: `ReasoningTrace.model_validate_json(text)` reads, `trace.model_dump_json()` writes wire
-form with absent fields left out, and fields this version does not know survive the round trip.
+Attributes have Python names; the JSON has the wire names (`@context`, `@type`).
+`ReasoningTrace.model_validate_json(text)` reads a trace, and `trace.model_dump_json()` writes its
+wire form without absent fields. Unknown fields survive the round trip.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CONTEXT: Literal["https://openknowledgepulse.org/schema/v1"] = (
 )
 _OLDER_CONTEXTS = frozenset({"https://knowledgepulse.dev/schema/v1"})
 TRACE_ID_PREFIX = "kp:trace:"
-"""What every trace id begins with."""
+"""The prefix of every trace id."""
 
-# The day before the offset: calendar and clock hold what `datetime.fromisoformat` takes. The two
-# outermost days take no offset that could lead out of the years 1 to 9999.
+# The times that `datetime.fromisoformat` accepts. The first and the last day accept no offset that
+# could lead outside the years 1 to 9999.
 _DAY = (
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -46,7 +46,7 @@ _TIME = (
 )
 _IS_TIME = re.compile(_TIME)
 
-_MOST_TRIES = 1_000_000
+_MAX_ATTEMPTS = 1_000_000
 
 StepType = Literal["thought", "tool_call", "observation", "error_recovery"]
 Visibility = Literal["private", "org", "network"]
@@ -54,7 +54,7 @@ PrivacyLevel = Literal["aggregated", "federated", "private"]
 
 
 def new_trace_id() -> str:
-    """Return a fresh `kp:trace:<uuid4>` identifier."""
+    """Return a new identifier `kp:trace:<uuid4>`."""
     return f"{TRACE_ID_PREFIX}{uuid.uuid4()}"
 
 
@@ -62,7 +62,7 @@ def _read_context(value: object) -> object:
     return CONTEXT if isinstance(value, str) and value in _OLDER_CONTEXTS else value
 
 
-def _name_older_contexts(schema: dict[str, Any]) -> None:
+def _list_older_contexts(schema: dict[str, Any]) -> None:
     del schema["const"]
     schema["enum"] = [CONTEXT, *sorted(_OLDER_CONTEXTS)]
 
@@ -76,13 +76,13 @@ def _read_trace_id(value: object) -> object:
 
 
 def _write_utc(moment: datetime) -> str:
-    """ISO 8601 in UTC ending in `Z`; milliseconds unless the value holds finer ones."""
+    """Return ISO 8601 in UTC ending in `Z`, in microseconds if milliseconds do not suffice."""
     spec = "microseconds" if moment.microsecond % 1000 else "milliseconds"
     return moment.astimezone(UTC).isoformat(timespec=spec).removesuffix("+00:00") + "Z"
 
 
 def _read_utc(value: object) -> datetime:
-    """Take a datetime, or ISO 8601 text with hyphens and colons; without an offset it is UTC."""
+    """Read a datetime, or ISO 8601 text with hyphens and colons; without an offset it is UTC."""
     try:
         moment = value
         if isinstance(value, str) and _IS_TIME.match(value):
@@ -96,8 +96,8 @@ def _read_utc(value: object) -> datetime:
     )
 
 
-def _read_whole(value: object) -> object:
-    """JSON has one kind of number: 0.0 is a whole one."""
+def _read_integer(value: object) -> object:
+    """Return a whole float as an int: JSON has only one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -105,7 +105,7 @@ UtcTime = Annotated[
     datetime,
     BeforeValidator(_read_utc),
     PlainSerializer(_write_utc, return_type=str),
-    # Without "format": where that is checked, it means less than what is read.
+    # Without "format": validators that check it accept fewer times than are read here.
     WithJsonSchema({"type": "string", "pattern": _TIME}, mode="validation"),
 ]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
@@ -113,7 +113,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class _Wire(BaseModel):
-    """What all parts share: wire names on output, unknown fields kept, absent ones left out."""
+    """Base of all parts: writes wire names, keeps unknown fields, omits absent ones."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -122,8 +122,8 @@ class _Wire(BaseModel):
     )
 
     @model_serializer(mode="wrap")
-    def _leave_out_absent(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A null among the unknown fields is kept as it came: not ours to judge.
+    def _omit_absent_fields(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A null in an unknown field may have a meaning, so it is kept.
         unknown = self.model_extra or {}
         data: dict[str, Any] = serialise(self)
         return {key: value for key, value in data.items() if value is not None or key in unknown}
@@ -133,8 +133,8 @@ class Tool(_Wire):
     """The tool of a step.
 
     Attributes:
-        name: The tool's name as the agent knows it; what others write may leave it empty.
-        mcp_server: The MCP server that offers it, if any.
+        name: The name by which the agent calls the tool; may be empty in traces of other writers.
+        mcp_server: The MCP server that offers the tool, if any.
     """
 
     name: str
@@ -145,19 +145,19 @@ class TraceStep(_Wire):
     """One step of a run.
 
     Attributes:
-        step_id: Position, from 0.
+        step_id: The position of the step, from 0.
         type: `thought`, `tool_call`, `observation` or `error_recovery`.
-        content: What was thought, seen, or went wrong.
-        tool: The tool called, or whose answer this is.
-        input: The tool's input.
+        content: The thought, the observation, or the error.
+        tool: The tool that the step calls, or whose output it observes.
+        input: The input of the tool.
         output_summary: A short form of the output.
-        latency_ms: Milliseconds the call took, at least 0.
-        attempts: How often the call was tried, when more than once. Not part of protocol v1: other
-            writers may mean something else by it, so whatever stands there is kept; `tries` reads
-            it.
+        latency_ms: The duration of the call in milliseconds, at least 0.
+        attempts: The number of attempts of the call, if more than one. The field is not part of
+            protocol v1 and may have another meaning in traces of other writers, so any value is
+            kept. Use `tries` to read it.
     """
 
-    step_id: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_whole)]
+    step_id: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_read_integer)]
     type: StepType
     content: str | None = None
     tool: Tool | None = None
@@ -179,24 +179,24 @@ class TraceStep(_Wire):
 
     @property
     def tries(self) -> int:
-        """How often the call was tried: `attempts` if that is such a number, else 1."""
+        """The number of attempts of the call: `attempts` if it is a valid number, else 1."""
         count = self.attempts
-        return count if type(count) is int and 0 < count <= _MOST_TRIES else 1
+        return count if type(count) is int and 0 < count <= _MAX_ATTEMPTS else 1
 
 
 class Metadata(_Wire):
-    """Where a trace comes from and what may be done with it.
+    """The origin of a trace, and who may see it.
 
     Attributes:
         task_domain: The domain whose weights and threshold apply, such as `finance`.
         success: Whether the run reached its goal.
-        created_at: When the run began; written in UTC ending in `Z`.
-        quality_score: The score, 0 to 1; 0 until scored.
-        visibility: Who may see the trace.
-        privacy_level: How much redaction removes.
+        created_at: The start of the run, in UTC; written with a final `Z`.
+        quality_score: The score, 0 to 1; 0 until the trace is scored.
+        visibility: Who may see the trace: `private`, `org` or `network`.
+        privacy_level: How much was redacted: `aggregated`, `federated` or `private`.
         agent_id: `kp:agent:<id>`, if known.
         framework: `langchain`, `langgraph`, ...
-        validated_by: Who confirmed the outcome, if anyone.
+        validated_by: The sources that confirmed the outcome, if any.
     """
 
     created_at: UtcTime = Field(default_factory=lambda: datetime.now(UTC))
@@ -211,11 +211,11 @@ class Metadata(_Wire):
 
 
 class Task(_Wire):
-    """What the run was asked to do.
+    """The task of a run.
 
     Attributes:
         objective: The task in words.
-        input_schema: JSON Schema of the task's input, if it has one.
+        input_schema: The JSON Schema of the task's input, if there is one.
     """
 
     objective: NonEmpty
@@ -223,11 +223,11 @@ class Task(_Wire):
 
 
 class Outcome(_Wire):
-    """How the run ended.
+    """The outcome of a run.
 
     Attributes:
-        result_summary: The answer, or what went wrong.
-        confidence: 0 to 1: how sure one can be of the result.
+        result_summary: The answer, or the error.
+        confidence: The confidence in the result, 0 to 1.
     """
 
     result_summary: str
@@ -235,21 +235,36 @@ class Outcome(_Wire):
 
 
 class Entity(_Wire):
-    """Something a run learned of."""
+    """An entity of a knowledge graph.
+
+    Attributes:
+        name: Its name.
+        type: Its type.
+    """
 
     name: str
     type: str
 
 
 class Relationship(_Wire):
-    """A fact a run learned, and since when it holds."""
+    """A fact of a knowledge graph.
+
+    Attributes:
+        fact: The fact in words.
+        valid_from: The time from which it holds.
+    """
 
     fact: str
     valid_from: str
 
 
 class KnowledgeGraphDelta(_Wire):
-    """What a run adds to a knowledge graph."""
+    """The entities and facts that a run adds to a knowledge graph.
+
+    Attributes:
+        entities: The new entities.
+        relationships: The new facts.
+    """
 
     entities: list[Entity]
     relationships: list[Relationship]
@@ -259,21 +274,24 @@ class ReasoningTrace(_Wire):
     """One agent run as a KnowledgePulse knowledge unit.
 
     Attributes:
-        metadata: Where it comes from.
-        task: What was asked.
-        steps: What happened, in order; at least one.
-        outcome: How it ended.
-        id: `kp:trace:<uuid>`, a new one by default; of others', anything behind `kp:trace:`.
-        source_skill: `kp:skill:<name>:<version>`, if the run followed one.
-        knowledge_graph_delta: What it adds to a knowledge graph.
+        context: The schema version, always the URL `CONTEXT`; `@context` on the wire.
+        type: Always `ReasoningTrace`; `@type` on the wire.
+        id: `kp:trace:<uuid>`, by default a new one. In traces of other writers, any text may follow
+            `kp:trace:`.
+        source_skill: `kp:skill:<name>:<version>`, if the run followed a skill.
+        metadata: The origin of the trace, and who may see it.
+        task: The task of the run.
+        steps: The steps in order, at least one.
+        outcome: The outcome of the run.
+        knowledge_graph_delta: What the run adds to a knowledge graph, if anything.
 
     Raises:
-        pydantic.ValidationError: A field is missing or wrong; the message names it.
+        pydantic.ValidationError: A field is missing or invalid; the message names it.
     """
 
     context: Annotated[
         Literal["https://openknowledgepulse.org/schema/v1"], BeforeValidator(_read_context)
-    ] = Field(default=CONTEXT, alias="@context", json_schema_extra=_name_older_contexts)
+    ] = Field(default=CONTEXT, alias="@context", json_schema_extra=_list_older_contexts)
     type: Literal["ReasoningTrace"] = Field(default="ReasoningTrace", alias="@type")
     id: Annotated[str, BeforeValidator(_read_trace_id)] = Field(
         default_factory=new_trace_id,

@@ -113,7 +113,7 @@ def answers(data: Any) -> None:
     )
     headers = {name: data.ConsumeUnicode(30) for name in names if data.ConsumeBool()}
     answer = read_answer(status, headers, data.ConsumeBytes(3000), expects_id=True)
-    assert answer.verdict != "done" or answer.registry_id
+    assert answer.kind != "done" or answer.registry_id
     assert answer.retry_after_s is None or 0 <= answer.retry_after_s <= 86_400
     assert len(answer.reason) <= 320
 

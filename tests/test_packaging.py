@@ -28,7 +28,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
+        "_version", "errors", "schema", "_forksafe", "_logging", "_host_exceptions",
+        "_quiet_loggers",
         "near_names", "printable", "folders", "verdict",
     },
     {

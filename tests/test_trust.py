@@ -15,7 +15,7 @@ from kp_langchain.cli.policy_file import write_policy
 from kp_langchain.config_files import own_file
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
-from kp_langchain.registry.configured import configured_registry
+from kp_langchain.registry.from_settings import configured_registry
 from tests.agents import searching
 from tests.cli.test_cli import cli
 from tests.trusting import write_trusted
@@ -121,8 +121,8 @@ def test_no_other_spelling_of_a_key_counts(folder, text):
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
-        ('names = ["!!"]', "redaction.names.0 = '!!': '!!' holds no word"),
-        ('patterns = { ticket = "(" }', "redaction.patterns.ticket = '(': '(' is no regular"),
+        ('names = ["!!"]', "redaction.names.0 = '!!': '!!' contains no word"),
+        ('patterns = { ticket = "(" }', "redaction.patterns.ticket = '(': '(' is not a regular"),
         ("names = 3", "redaction.names = 3"),
     ],
 )

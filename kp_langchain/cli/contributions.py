@@ -252,7 +252,7 @@ def _delete(store: TraceStore, one: Contribution) -> None:
     from kp_langchain.config import Settings
     from kp_langchain.registry import pace
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     settings = Settings()
     # The address comes from the database, which need not be the user's own.
@@ -268,7 +268,7 @@ def _delete(store: TraceStore, one: Contribution) -> None:
             )
         raise KPError(f"there is no key for {one.registry}; {_GET_KEY}")
     now = datetime.now(UTC)
-    standing = pace.set_right(store.outbox.standing(registry.url, registry.key_id), now)
+    standing = pace.restart_quiet_period(store.outbox.standing(registry.url, registry.key_id), now)
     seconds = pace.wait_s(standing, now)
     if seconds > 0.0 and not standing.stopped:
         raise KPError(
@@ -278,7 +278,7 @@ def _delete(store: TraceStore, one: Contribution) -> None:
     answer = registry.withdraw(one.unit_id)
     now = datetime.now(UTC)
     store.outbox.save(pace.after_answer(standing, answer, now, contributes=False))
-    if answer.verdict != "done":
+    if answer.kind != "done":
         raise KPError(
             f"{one.trace_id} could not be withdrawn: {answer.reason}. kp-langchain doctor says "
             "whether the key lives, and whose it is"
@@ -301,13 +301,13 @@ def register(
     """
     from kp_langchain.agent_id import normalised, shown, usable
     from kp_langchain.config import Settings
-    from kp_langchain.registry.credentials import key_file, save_key, stored
+    from kp_langchain.registry.credentials import key_file, save_key, stored_key
 
     settings = Settings()
     agent_id = usable(agent_id, settings.redaction)
     to = _needed(registry)
     # The key is shown once, so the file had better be in order before.
-    known = stored(to.url)
+    known = stored_key(to.url)
     if known is not None and normalised(known.agent_id) != agent_id and not replace_key:
         raise KPError(
             f"{key_file()} holds a key for {to.url} already, of {shown(known.agent_id)}; with "
@@ -352,7 +352,7 @@ def _origin(name: str) -> str:
 def configured(url: str | None = None) -> Registry | None:
     """Return the registry at `url`, or else the one of the settings; None if there is none."""
     from kp_langchain.config import Settings
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     return configured_registry(Settings(), url)
 

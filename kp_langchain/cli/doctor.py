@@ -220,7 +220,7 @@ def _store(database: str | None) -> Finding:
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
     from kp_langchain.registry.client import ANONYMOUS
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     try:
         registry = configured_registry(settings)
@@ -249,12 +249,12 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
     if left_alone_s > 0.0:
         return Finding("registry", f"{line}; to be left alone for {left_alone_s:.0f} s")
     answer = registry.check()
-    if answer.verdict == "done":
+    if answer.kind == "done":
         allowed = None if answer.allowance is None else answer.allowance.limit
         known = "which it knows" if allowed else "and does not say whether it knows it"
         return Finding("registry", f"{line}, {known}")
     hint = "\nSee to the key (kp-langchain register, KP_API_KEY) or to registry_url"
-    stopped = answer.verdict == "stopped"
+    stopped = answer.kind == "stopped"
     what = answer.reason + hint if stopped else f"it cannot be asked now: {answer.reason}"
     return Finding("registry", f"{line}\n{what}", broken=stopped)
 
@@ -279,7 +279,7 @@ def _left_alone_s(registry: Registry, database: str | None) -> float:
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
     from kp_langchain.agent_id import shown
-    from kp_langchain.registry.configured import agent_of, key_agent
+    from kp_langchain.registry.from_settings import agent_of, key_agent
 
     try:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)

@@ -15,7 +15,7 @@ from concurrent.futures import (
 )
 from typing import TYPE_CHECKING, TypeAlias
 
-from kp_langchain._forksafe import Undisturbed, only_waiting, wait_until_outside
+from kp_langchain._forksafe import NoForkSection, allow_forks, wait_until_outside
 from kp_langchain.embedding.embed import Embedding, embeddings, origin
 from kp_langchain.embedding.local_models import FORK_PATIENCE_S
 from kp_langchain.scoring import breakdown as parts
@@ -39,7 +39,7 @@ class _Queue:
         self.load: Embedded | None = None
         self.overdue: Embedded | None = None
         self.thread: threading.Thread | None = None
-        self.undisturbed = Undisturbed(patience_s=FORK_PATIENCE_S)
+        self.undisturbed = NoForkSection(patience_s=FORK_PATIENCE_S)
 
 
 class Background:
@@ -53,7 +53,7 @@ class Background:
     def __init__(self) -> None:
         self._ended = False
         self._has_exit_hook = False
-        self._undisturbed = Undisturbed()
+        self._undisturbed = NoForkSection()
         self._reset()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)
@@ -107,7 +107,7 @@ class Background:
                     return True
                 load = queue.load = Future()
                 queue.waiting.appendleft((_READY, load))
-        with only_waiting():
+        with allow_forks():
             return bool(wait([load], timeout=timeout_s).done)
 
     def _queue(self, embedder: Embedder) -> _Queue | None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
 from kp_langchain.embedding.embedders import checked, prepared
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, checked_baseline
 from kp_langchain.errors import EmbedderError, MissingExtraError
@@ -103,7 +103,7 @@ class LocalModel:
             self._baseline = checked_baseline(baseline, type(self).__name__)
         self._identity = NO_IDENTITY
         self._lock = ForkSafeLock()
-        self._undisturbed = Undisturbed(patience_s=FORK_PATIENCE_S)
+        self._undisturbed = NoForkSection(patience_s=FORK_PATIENCE_S)
         self._loaded: Loaded | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
@@ -165,7 +165,7 @@ class LocalModel:
     def _model(self) -> Iterator[Loaded]:
         """A block in which the calling thread alone has the model, loaded."""
         # A fork waits for whoever has the model, and for nobody who waits for that.
-        with only_waiting(), self._lock, self._undisturbed:
+        with allow_forks(), self._lock, self._undisturbed:
             try:
                 yield self._usable or self._load()
             except EmbedderError as error:

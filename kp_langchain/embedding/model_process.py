@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain import errors
-from kp_langchain._forksafe import Undisturbed, only_waiting
+from kp_langchain._forksafe import NoForkSection, allow_forks
 from kp_langchain._logging import warn_once
 from kp_langchain.embedding.local_models import Loaded, LocalModel, ModelLoadError
 from kp_langchain.errors import EmbedderError, KPError
@@ -134,7 +134,7 @@ class _ModelProcess:
             ModelLoadError: The model cannot be found, downloaded or loaded.
             ModelProcessEndedError: The process has ended.
         """
-        with only_waiting():
+        with allow_forks():
             if os.name == "posix":
                 self._process.wait()  # it goes into the background at once: see `serve`
             answer = self._answer()
@@ -151,12 +151,12 @@ class _ModelProcess:
     def _embed(self, texts: list[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        with only_waiting():
+        with allow_forks():
             answer = self._ask(len(texts), embed=texts)
         return np.frombuffer(answer["bytes"], dtype=np.float32).reshape(answer["shape"])
 
     def _unreadable_share(self, text: str) -> float:
-        with only_waiting():
+        with allow_forks():
             share: float = self._ask(1, unreadable_share=text)["share"]
         return share
 
@@ -239,7 +239,7 @@ class _ModelProcess:
         self._close()
 
 
-_STARTING = Undisturbed()  # a child must not inherit a pipe that nobody closes there
+_STARTING = NoForkSection()  # a child must not inherit a pipe that nobody closes there
 _ALL: weakref.WeakSet[_ModelProcess] = weakref.WeakSet()
 
 

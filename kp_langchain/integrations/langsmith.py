@@ -1,4 +1,4 @@
-"""Feedback that was given in LangSmith, as verdicts. Reads, and never writes."""
+"""Read feedback from LangSmith as verdicts; never writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["RunVerdict", "feedback"]
 
 SOURCE = "langsmith"
-_BATCH = 50  # run ids travel in the address, which must not be long
+_BATCH = 50  # run ids per request; they are part of the URL, whose length is limited
 _CONNECT_MS, _READ_MS = 10_000, 30_000
 
 
@@ -29,22 +29,21 @@ def feedback(
     pass_at: float = 0.5,
     client: Client | None = None,
 ) -> Iterator[RunVerdict]:
-    """Read the feedback that LangSmith has for these runs; mere comments are passed over.
+    """Read LangSmith's feedback on these runs; skip feedback that is only a comment.
 
-    A score of 1 or 0, a boolean, or a value such as "correct" or "no" tells success or failure.
-    Any other score from 0 to 1 is taken for how sure one can be of the result: it becomes the
-    confidence, and the run succeeded if it reaches `pass_at`.
+    A score of 1 or 0, a boolean, or a value such as "correct" or "no" means success or failure. Any
+    other score from 0 to 1 is the confidence, and the run succeeded if it is at least `pass_at`.
 
     Args:
         run_ids: LangChain's ids of root runs.
-        keys: Only feedback under these keys; all keys by default.
-        pass_at: The score, 0 to 1, from which a run succeeded.
-        client: LangSmith's client; by default one made from the environment (`LANGSMITH_API_KEY`,
+        keys: The keys to read; all keys by default.
+        pass_at: The lowest score of a run that succeeded, 0 to 1.
+        client: LangSmith's client; by default configured by the environment (`LANGSMITH_API_KEY`,
             `LANGSMITH_ENDPOINT`).
 
     Raises:
-        ConfigError: `pass_at` lies outside 0 to 1.
-        KPError: LangSmith cannot be reached, refuses the key, or answers something else.
+        ConfigError: `pass_at` is outside 0 to 1.
+        KPError: LangSmith cannot be reached, refuses the key, or returns an unreadable answer.
     """
     if not 0 <= pass_at <= 1:
         raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
@@ -53,7 +52,7 @@ def feedback(
         return
     client = client or _client()
     for start in range(0, len(ids), _BATCH):
-        for one in _asked(client, ids[start : start + _BATCH], keys):
+        for one in _list_feedback(client, ids[start : start + _BATCH], keys):
             if one.run_id is not None and (one.score, one.value) != (None, None):
                 yield _read(one, pass_at)
 
@@ -66,7 +65,7 @@ def _client() -> Client:
         return Client(
             auto_batch_tracing=False,
             timeout_ms=(_CONNECT_MS, _READ_MS),
-            # LangSmith's own would wait for as long as a server says.
+            # The default policy would wait as long as the server asks.
             retry_config=Retry(
                 total=2,
                 backoff_factor=0.5,
@@ -77,40 +76,40 @@ def _client() -> Client:
         )
     except Exception as error:
         raise KPError(
-            f"LangSmith's client cannot be made ({type(error).__name__}); check LANGSMITH_API_KEY "
-            "and LANGSMITH_ENDPOINT"
+            f"LangSmith's client cannot be created ({type(error).__name__}); check "
+            "LANGSMITH_API_KEY and LANGSMITH_ENDPOINT"
         ) from error
 
 
-def _asked(client: Client, run_ids: Sequence[str], keys: Sequence[str]) -> list[Any]:
+def _list_feedback(client: Client, run_ids: Sequence[str], keys: Sequence[str]) -> list[Any]:
     from langsmith.utils import LangSmithAuthError, LangSmithConnectionError
 
-    found: dict[object, Any] = {}
-    wanted = set(run_ids)
+    feedback_by_id: dict[object, Any] = {}
+    wanted_ids = set(run_ids)
     try:
         for one in client.list_feedback(run_ids=list(run_ids), feedback_key=list(keys) or None):
-            if one.id in found:  # a server that gives the same page again and again
+            if one.id in feedback_by_id:  # the server repeats a page
                 break
-            found[one.id] = one
+            feedback_by_id[one.id] = one
     except LangSmithAuthError as error:
-        raise KPError(_refused(client)) from error
+        raise KPError(_refusal_message(client)) from error
     except LangSmithConnectionError as error:
         raise KPError(
             f"LangSmith cannot be reached at {_address(client)}; check LANGSMITH_ENDPOINT"
         ) from error
-    except Exception as error:  # whatever a foreign client makes of a foreign answer
+    except Exception as error:  # the client raises many types for an unexpected answer
         status = _status_of(error)
         if status in (401, 403):
-            raise KPError(_refused(client)) from error
+            raise KPError(_refusal_message(client)) from error
         what = type(error).__name__ if status is None else f"status {status}"
         raise KPError(
-            f"LangSmith at {_address(client)} answers without readable feedback ({what}); "
+            f"LangSmith at {_address(client)} returned no readable feedback ({what}); "
             "check LANGSMITH_ENDPOINT, or try again later"
         ) from error
-    return [one for one in found.values() if str(one.run_id) in wanted]
+    return [one for one in feedback_by_id.values() if str(one.run_id) in wanted_ids]
 
 
-def _refused(client: Client) -> str:
+def _refusal_message(client: Client) -> str:
     return (
         f"LangSmith at {_address(client)} refuses the key; set LANGSMITH_API_KEY to one that may "
         "read its feedback"
@@ -134,11 +133,11 @@ def _address(client: Client) -> str:
 def _read(one: Any, pass_at: float) -> RunVerdict:
     at = one.modified_at or one.created_at
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    told = one.value if one.score is None else one.score
+    value = one.value if one.score is None else one.score
     run_id = str(one.run_id)
     place = f"LangSmith, run {run_id}"
     try:
-        success, confidence = _told(told, pass_at)
+        success, confidence = _read_score(value, pass_at)
     except VerdictError as error:
         why = f"feedback {one.key!r}: {error}"
         return RunVerdict(run_id, why=why, place=place, key=one.key, at=at)
@@ -146,12 +145,12 @@ def _read(one: Any, pass_at: float) -> RunVerdict:
     return RunVerdict(run_id, verdict, place=place, key=one.key, at=at)
 
 
-def _told(told: object, pass_at: float) -> tuple[bool, float | None]:
-    """Success, and the confidence if there is one, that a score or value tells."""
-    if isinstance(told, bool | str) or told in (0, 1):
-        return read_success(told), None
-    if isinstance(told, int | float):
-        if not (math.isfinite(told) and 0 <= told <= 1):
-            raise VerdictError(f"its score is {told:g}; only scores from 0 to 1 can be read")
-        return told >= pass_at, float(told)
-    raise VerdictError(f"its value is a {type(told).__name__}; only scores and words can be read")
+def _read_score(value: object, pass_at: float) -> tuple[bool, float | None]:
+    """Return success and, if the score states it, confidence."""
+    if isinstance(value, bool | str) or value in (0, 1):
+        return read_success(value), None
+    if isinstance(value, int | float):
+        if not (math.isfinite(value) and 0 <= value <= 1):
+            raise VerdictError(f"its score is {value:g}; only scores from 0 to 1 can be read")
+        return value >= pass_at, float(value)
+    raise VerdictError(f"its value is a {type(value).__name__}; only scores and words can be read")

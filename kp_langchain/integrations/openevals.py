@@ -1,4 +1,4 @@
-"""Evaluators of the shape that openevals gives them, as verifiers. Imports no openevals."""
+"""Use evaluators with the interface of openevals as verifiers; does not import openevals."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ __all__ = ["verifier_of"]
 def verifier_of(
     evaluator: Callable[..., Any], *, key: str | None = None, pass_at: float = 0.5
 ) -> Verifier:
-    """Make a verifier of an evaluator, such as one that `create_llm_as_judge` made.
+    """Return a verifier that calls an evaluator, such as one from `create_llm_as_judge`.
 
-    It is given the task as `inputs`, the answer (or the error that ended the run) as `outputs`,
-    and None as `reference_outputs`, and returns a mapping with `key`, `score` and `comment`, or a
-    list of them; it may be async. A boolean score is the success. A number from 0 to 1 is taken
-    for how sure one can be of the result: it becomes the confidence, and the run succeeded if it
-    reaches `pass_at`. The comment becomes the note.
+    The evaluator is called with the task as `inputs`, the answer (or the error that ended the run)
+    as `outputs`, and None as `reference_outputs`. It returns a mapping with `key`, `score` and
+    `comment`, or a list of such mappings; it may be async. A boolean score is the success. A number
+    from 0 to 1 is the confidence, and the run succeeded if it is at least `pass_at`. The comment
+    becomes the note.
 
     Args:
         evaluator: The evaluator.
-        key: Names the verifier, and chooses among several results; not needed for a single one.
-        pass_at: The score, 0 to 1, from which a run succeeded.
+        key: The name of the verifier. It also selects one of several results.
+        pass_at: The lowest score of a run that succeeded, 0 to 1.
+
+    Returns:
+        A verifier, which raises `VerdictError` if it cannot read the evaluator's result.
 
     Raises:
-        ConfigError: An argument cannot be used.
+        ConfigError: An argument is invalid.
     """
     if not callable(evaluator):
         raise ConfigError(f"evaluator is {evaluator!r}; give a callable such as an LLM judge")
@@ -42,25 +45,29 @@ def verifier_of(
         raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
 
     def verifier(run: FinishedRun) -> Any:
-        said = evaluator(
+        result = evaluator(
             inputs=run.objective, outputs=run.answer or run.error, reference_outputs=None
         )
-        return _later(said, key, pass_at) if isawaitable(said) else _report(said, key, pass_at)
+        return (
+            _await_report(result, key, pass_at)
+            if isawaitable(result)
+            else _report(result, key, pass_at)
+        )
 
     verifier.__name__ = key or "openevals"
     return verifier
 
 
-async def _later(said: Awaitable[Any], key: str | None, pass_at: float) -> dict[str, Any]:
-    return _report(await said, key, pass_at)
+async def _await_report(result: Awaitable[Any], key: str | None, pass_at: float) -> dict[str, Any]:
+    return _report(await result, key, pass_at)
 
 
-def _report(said: Any, key: str | None, pass_at: float) -> dict[str, Any]:
-    results = said if isinstance(said, list) else [said]
-    if not all(isinstance(one, Mapping) for one in results):
+def _report(result: Any, key: str | None, pass_at: float) -> dict[str, Any]:
+    results = result if isinstance(result, list) else [result]
+    if not all(isinstance(entry, Mapping) for entry in results):
         raise VerdictError("the evaluator returned no mapping with key, score and comment")
     if key is not None and len(results) > 1:
-        results = [one for one in results if one.get("key") == key]
+        results = [entry for entry in results if entry.get("key") == key]
     if len(results) != 1:
         raise VerdictError(
             f"the evaluator returned {len(results)} results to choose from; name one by key=..."

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.run_record import Start
 
@@ -37,7 +37,7 @@ def guarded(event: Event) -> Event:
         try:
             event(self, *args, **kwargs)
         except BaseException as error:  # not even a SystemExit of our making
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
             self._callback_failed(event.__name__, error)
 
@@ -49,7 +49,7 @@ class _OnlyFromOutside:
 
     def __get__(self, handler: object, kind: type | None = None) -> bool:
         error = sys.exc_info()[1]
-        return error is not None and came_from_outside(error)
+        return error is not None and raised_by_host(error)
 
 
 class LangChainCallbacks(BaseCallbackHandler):

@@ -26,7 +26,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.recording.content_blocks import block_text as _block_text
 from kp_langchain.recording.content_blocks import is_content, reasoning_text, said_text
 from kp_langchain.recording.media import data_mark, mark_of
@@ -75,7 +75,7 @@ def contained(
             try:
                 return read(*args, **kwargs)
             except BaseException as error:
-                if came_from_outside(error):
+                if raised_by_host(error):
                     raise
                 return cast("Value", otherwise)
 
@@ -173,7 +173,7 @@ def describe(value: object, limit: int) -> str:
     try:
         return clip(str(value), limit)
     except BaseException as error:  # somebody else's __str__, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         return _kind(value)
 
@@ -228,7 +228,7 @@ def _plain(value: object, room: list[int], depth: int) -> Any:
     try:
         return _readable(value, room, depth)
     except BaseException as error:  # somebody else's value, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         return _kind(value)
 
@@ -274,7 +274,7 @@ def _plain_mapping(value: Mapping[Any, Any], room: list[int], depth: int) -> dic
             room[0] -= len(name) + _ITEM_CHARS
             out[name] = _plain(item, room, depth + 1)
     except BaseException as error:  # somebody else's mapping, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         out["..."] = _kind(value)
     return out
@@ -290,7 +290,7 @@ def _plain_sequence(value: Iterable[Any], room: list[int], depth: int) -> list[A
             room[0] -= _ITEM_CHARS
             out.append(_plain(item, room, depth + 1))
     except BaseException as error:  # somebody else's sequence, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         out.append(_kind(value))
     return out
@@ -369,7 +369,7 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
     try:
         return clip(value, limit) if isinstance(value, str) else _gist(value, limit, depth)
     except BaseException as error:  # somebody else's value, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         return _kind(value)
 
@@ -476,7 +476,7 @@ def attribute(value: object, name: str) -> Any:
     try:
         return getattr(value, name, None)
     except BaseException as error:  # somebody else's value, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         return None
 
@@ -505,7 +505,7 @@ def message_text(message: object, limit: int) -> str:
     try:
         return _text_of(message, limit)
     except BaseException as error:  # somebody else's message
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         return ""
 

@@ -13,7 +13,7 @@ from pickle import PicklingError
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import shown, usable
 from kp_langchain.config import DomainPolicy, Settings
@@ -152,7 +152,7 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
         try:
             text = objective(inputs)
         except BaseException as error:
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
             warn_once(
                 f"objective:{type(error).__name__}",
@@ -239,7 +239,7 @@ def agent_of(option: str | None, settings: Settings, registry: Registry | None) 
     if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else usable(agent_id, settings.redaction)
-    from kp_langchain.registry.configured import agent_of, key_agent
+    from kp_langchain.registry.from_settings import agent_of, key_agent
 
     agent_id, of_key = agent_of(option, settings, registry), key_agent(registry)
     if agent_id is None or (of_key is not None and agent_id != of_key):
@@ -263,7 +263,7 @@ def registry_of(
         return None
     # Here, because it takes 25 ms to import, and most handlers send nothing.
     from kp_langchain.registry import Registry
-    from kp_langchain.registry.configured import configured_registry
+    from kp_langchain.registry.from_settings import configured_registry
 
     if registry is not None and not isinstance(registry, (Registry, str)):
         raise ConfigError(

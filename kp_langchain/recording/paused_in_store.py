@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from kp_langchain._forksafe import only_waiting
+from kp_langchain._forksafe import allow_forks
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.first_half import record_of
 from kp_langchain.recording.requested_calls import name_answers, note_rejections
@@ -59,7 +59,7 @@ class Halves:
         place = self._place(thread_id)
         if place is None:
             return None
-        with only_waiting():
+        with allow_forks():
             return self.writer.claim_half(place)
 
     def forget(self, thread_id: str, until: datetime) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from kp_langchain._forksafe import ForkSafeLock, only_waiting
+from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide, threshold_of
@@ -202,7 +202,7 @@ class Pipeline:
         """Return the confidence that the domain's model gives the run, if there is one."""
         if self.writer is None:
             return None
-        with only_waiting():
+        with allow_forks():
             return self.writer.model_verdict(domain, features)
 
     def _verdicts(self, draft: Draft, judge: Judge | None) -> list[Verdict]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from kp_langchain._forksafe import only_waiting
+from kp_langchain._forksafe import allow_forks
 from kp_langchain.gate import Rescored
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.score_log import log_rescored, log_scored
@@ -120,6 +120,6 @@ class FunctionSink:
     def receive(self, scored: ScoredTrace) -> None:
         """Call the function once the run is in the store, if that does not take too long."""
         if self.writer is not None:
-            with only_waiting():
+            with allow_forks():
                 self.writer.settle()
         self.functions.call(partial(self.function, scored))

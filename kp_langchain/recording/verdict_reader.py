@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import VerdictError
 from kp_langchain.recording.messages import clean, clip
 from kp_langchain.verdict import Verdict
@@ -41,7 +41,7 @@ def read_verdict(value: object, source: str) -> Verdict | None:
     except VerdictError:
         raise
     except BaseException as error:  # somebody else's mapping, which may do anything
-        if came_from_outside(error):
+        if raised_by_host(error):
             raise
         raise VerdictError(f"it cannot be read ({type(error).__name__})") from error
 

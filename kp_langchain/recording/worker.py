@@ -23,8 +23,8 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from kp_langchain import redaction
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed, only_waiting
-from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording import process_ends
 from kp_langchain.recording.counters import total
@@ -51,7 +51,7 @@ class Worker:
     def __init__(self, name: str, first: Job = lambda: None) -> None:
         self._name = name
         self._first = first
-        self._section = Undisturbed()
+        self._section = NoForkSection()
         self._caller = Caller(name)
         self._reset()
         with _workers_lock:
@@ -105,7 +105,7 @@ class Worker:
             thread.start()
             self._thread = thread
         except RuntimeError as error:  # the interpreter is ending: `wait` runs the jobs
-            if came_from_outside(error):
+            if raised_by_host(error):
                 raise
             log.debug("no thread can be started any more")
         finally:
@@ -139,11 +139,11 @@ class Worker:
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """Call a function of somebody else's from a job of this worker; see `Caller.call`."""
-        with only_waiting():
+        with allow_forks():
             return self._caller.call(function, timeout_s)
 
 
-def _work(first: Job, jobs: queue.SimpleQueue[Job | None], section: Undisturbed) -> None:
+def _work(first: Job, jobs: queue.SimpleQueue[Job | None], section: NoForkSection) -> None:
     with own_thread():
         with section:
             _run(first)

@@ -1,4 +1,4 @@
-"""Removal of secrets and identifiers, before anything is embedded, logged or stored."""
+"""Redaction of secrets and identifiers, before anything is embedded, logged or stored."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Redaction:
     """What `redact` returns.
 
     Attributes:
-        value: The redacted value, of the same shape as what was given.
-        counts: How many finds there were per kind ("password", "email", "github_token" ...).
-            It never holds what was found. Under "failed" it counts the leaves that could not be
-            judged and were dropped.
+        value: The redacted value, of the same shape as the input.
+        counts: The number of replacements per kind ("password", "email", "github_token" ...). The
+            kind "failed" counts the parts that were dropped because they could not be examined.
     """
 
     value: Any
@@ -42,45 +41,49 @@ def redact(
 ) -> Redaction:
     """Return a copy of `value` in which secrets and identifiers are replaced.
 
-    What was found becomes `[REDACTED:kind]`. Redacting a second time changes nothing and counts
-    nothing (unless a `redactor` does). The input is never changed, and no value makes this raise.
+    Each match becomes `[REDACTED:kind]`. Redacting a second time changes nothing and counts nothing
+    (unless a `redactor` does). The input is never changed. No value makes this function raise.
 
-    Strings, bytes and bytearrays are searched at any place: as values, mapping keys, list items,
-    set members, and as JSON, headers or command lines inside a string. Dicts, lists, tuples
-    (named ones too), sets and frozensets are rebuilt; subclasses of dict, list and set come back
-    as the plain type. Other mappings, dataclasses, pydantic and attrs objects, exceptions and enum
-    members become dicts of what they hold, and a deque a list. Numbers, dates and UUIDs stay.
-    A path becomes its text, and any other object the name of its type: `<Thing>`.
+    Strings, bytes and bytearrays are searched wherever they are: values, mapping keys, list items,
+    set members, and JSON, headers or command lines in a string. Dicts, lists, tuples (also named
+    tuples), sets and frozensets are rebuilt; subclasses of dict, list and set become the plain
+    type. Other mappings, dataclasses, pydantic and attrs objects, exceptions and enum members
+    become dicts of their content, and a deque becomes a list. Numbers, dates and UUIDs are kept. A
+    path becomes its text, and any other object the name of its type: `<Thing>`.
 
-    Long base64, data URLs and bytes that are no UTF-8 become their length and hash:
-    `[BLOB:image/png 48213 bytes sha256:1a2b3c4d5e6f7081]`. A container within itself becomes
-    `[REDACTED:cycle]`, one nested deeper than 200 `[REDACTED:depth]`, and a leaf that cannot be
-    judged `[REDACTED:failed]`.
+    Long base64, data URLs and bytes that are not UTF-8 become their length and hash:
+    `[BLOB:image/png 48213 bytes sha256:1a2b3c4d5e6f7081]`. A container that contains itself becomes
+    `[REDACTED:cycle]`, a container nested deeper than 200 levels `[REDACTED:depth]`, and a part
+    that cannot be examined `[REDACTED:failed]`.
 
     Args:
-        value: Anything; JSON-like structures are what it is made for.
-        level: The privacy level. "aggregated" and "federated" remove secrets and identifiers
+        value: Any value, usually a JSON-like structure.
+        level: The privacy level. "aggregated" and "federated" redact secrets and identifiers
             (email, telephone, network addresses, card and account numbers, user names in home
-            paths); "private" removes secrets alone.
-        rules: What else goes, what stays, and whether identifiers get pseudonyms.
-        redactor: Called with each text that is left, keys included; what it returns is kept in its
-            place. Where it raises, or returns no text, the text becomes `[REDACTED:failed]`.
+            paths); "private" redacts secrets alone.
+        rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
+        redactor: A function that is called with each redacted text, also with keys; its result
+            replaces the text. If it raises or does not return a string, the text becomes
+            `[REDACTED:failed]`.
+
+    Returns:
+        The redacted copy, and the number of replacements per kind.
 
     Raises:
-        ConfigError: `level` is none of the three.
+        ConfigError: `level` is not one of the three levels.
     """
     if level not in LEVELS:
-        allowed = ", ".join(repr(known) for known in LEVELS)
-        raise ConfigError(f"unknown privacy level {level!r}; use one of {allowed}")
+        levels = ", ".join(repr(name) for name in LEVELS)
+        raise ConfigError(f"unknown privacy level {level!r}; use one of {levels}")
     walker = _walker_type()(
         identifiers=level != "private", rules=rules or _NO_RULES, redactor=redactor
     )
-    redacted = walker.walk(value)
-    return Redaction(redacted, dict(walker.counts))
+    clean_value = walker.walk(value)
+    return Redaction(clean_value, dict(walker.counts))
 
 
 def load() -> None:
-    """Load all that is looked for, which takes 60 ms; otherwise the first `redact` does."""
+    """Load and compile all finders, which takes 60 ms; otherwise the first `redact` does so."""
     _walker_type()
 
 

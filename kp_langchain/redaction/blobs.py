@@ -1,4 +1,4 @@
-"""Long base64: images, sound and documents inside messages. Its length and hash are kept of it."""
+"""Long base64 (images, sound, documents) in messages, replaced by its length and hash."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ from kp_langchain.redaction.spans import Span
 
 BLOB = "blob"
 
-_SHORTEST = 1024  # an icon may stay: it costs little, and a reader may want it
+_MIN_CHARS = 1024  # a small icon is kept
 _RUN = re.compile(
     r"(?:data:[\w.+\-]{1,40}/[\w.+\-]{1,80}(?:;[\w=.\-]{1,80}){0,4};base64,)?"
     r"(?<![A-Za-z0-9+/_\-=])[A-Za-z0-9+/_\-]{1024,}={0,2}(?![A-Za-z0-9+/_\-=])"
-    # As mail and many programs wrap it.
+    # Wrapped into lines, as mail and many programs do.
     r"|(?<![A-Za-z0-9+/_\-=])(?:[A-Za-z0-9+/]{60,76}(?:\r?\n|\\n)){13,}[A-Za-z0-9+/]{0,76}={0,2}"
 )
 _LINE_END = re.compile(r"\r?\n|\\n")
-_LONG = re.compile(r"[A-Za-z0-9+/_\-]{60}")
+_LONG_RUN = re.compile(r"[A-Za-z0-9+/_\-]{60}")
 _TYPE_BEFORE = re.compile(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
 
 
 def _find(text: str, _low: str) -> Iterator[Span]:
-    if len(text) < _SHORTEST or _LONG.search(text) is None:
+    if len(text) < _MIN_CHARS or _LONG_RUN.search(text) is None:
         return
     for match in _RUN.finditer(text):
         if _is_base64(match.group().rpartition(",")[2]):
             yield Span(*match.span(), BLOB)
 
 
-def summary(found: str) -> str:
-    """Return what stands for a blob: its type if it tells, its bytes, its hash."""
-    named = _TYPE_BEFORE.match(found)
-    _, _, content = found.rpartition(",")
-    data = _decoded(content)
+def summary(blob: str) -> str:
+    """Return what replaces a blob: its media type if stated, its length and its hash."""
+    media_type = _TYPE_BEFORE.match(blob)
+    _, _, content = blob.rpartition(",")
+    data = _decode(content)
     if data is None:
         data = content.encode("ascii", "replace")
-    return summary_of_bytes(data, f"{named[1]} " if named else "")
+    return summary_of_bytes(data, f"{media_type[1]} " if media_type else "")
 
 
 def summary_of_bytes(data: bytes, kind: str = "") -> str:
-    """Return what stands for binary data: its length and hash, after what kind it is."""
+    """Return what replaces binary data: its length and hash, after `kind`."""
     return f"[BLOB:{kind}{len(data)} bytes sha256:{hashlib.sha256(data).hexdigest()[:16]}]"
 
 
 def _is_base64(run: str) -> bool:
-    """Tell base64 from hexadecimal numbers, long names and rows of dashes: it mixes everything."""
-    head = run[: _SHORTEST // 4]
+    """Return whether a run is base64, rather than hexadecimal, a long name or a row of dashes.
+
+    Base64 mixes upper case, lower case and digits.
+    """
+    head = run[: _MIN_CHARS // 4]
     upper, lower = sum(map(str.isupper, head)), sum(map(str.islower, head))
     digits = sum(map(str.isdigit, head))
-    return min(upper, lower, 4 * digits) >= len(head) // 8 and _decoded(run) is not None
+    return min(upper, lower, 4 * digits) >= len(head) // 8 and _decode(run) is not None
 
 
-def _decoded(run: str) -> bytes | None:
+def _decode(run: str) -> bytes | None:
     body = _LINE_END.sub("", run).rstrip("=").translate(str.maketrans("-_", "+/"))
     try:
         return base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
@@ -65,4 +68,4 @@ def _decoded(run: str) -> bytes | None:
 
 
 FINDERS = (Finder(_find, (ANY_DIGIT,)),)
-"""For base64 that is at least 1,024 characters long."""
+"""Find base64 of at least 1,024 characters."""

@@ -1,4 +1,4 @@
-"""Secrets on command lines: the flags and places where each command takes its password."""
+"""Secrets on command lines: the flag or argument that takes each command's password."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kp_langchain.redaction.finders import Find, Finder
-from kp_langchain.redaction.spans import Span, compiled
-from kp_langchain.redaction.values import fills_the_place
+from kp_langchain.redaction.spans import Span, cached_pattern
+from kp_langchain.redaction.values import is_placeholder
 
 _ARGUMENT = r"(\\*[\"'])?(?P<secret>(?(1)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
 _WORD = r"(?:\\*[\"'])?(?P<secret>[^\s\"'\\]{1,256})"
 _ARGS = r"(?:[^\n|;]{0,200}?[ \t])?"  # the other arguments
 
-# The literal to look for, the command as an expression, its flag for a password, and whether the
-# value may be glued to the flag.
+# A literal that the text must contain, the command as an expression, its flag for a password, and
+# whether the value may follow the flag without a space.
 _FLAGS: Final = (
     ("redis-cli", "redis-cli", "-a", False),
     ("sshpass", "sshpass", "-p", True),
@@ -46,7 +46,7 @@ _FLAGS: Final = (
     ("vncviewer", "vncviewer", "-passwd", False),
 )
 
-# The signs that stand in each, the literal to look for, the expression with its group "secret".
+# The symbols and the literal that the text must contain, and the expression with its group "secret".
 _PLACES: Final = (
     (
         "-",
@@ -83,38 +83,44 @@ _BY_FLAG = tuple(
         literal,
         (
             rf"(?<![\w\-.])(?:[\w.\-]{{0,40}}/){{0,6}}{command}(?:\.exe)?[ \t]{_ARGS}{flag}"
-            + (r"[ \t]{0,8}(?!-)" if glued else r"[ \t]{1,8}(?!-)")
+            + (r"[ \t]{0,8}(?!-)" if may_be_attached else r"[ \t]{1,8}(?!-)")
             + _ARGUMENT
         ),
     )
-    for literal, command, flag, glued in _FLAGS
+    for literal, command, flag, may_be_attached in _FLAGS
 )
-# One of these stands in every command of the first table.
-_FLAGGED = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
+# Every command of the first table contains one of these.
+_ANY_FLAG = re.compile(" -(?:-?h?p|a|w|k|x|c|n)")
 
 
 def _find_by_flag(text: str, low: str) -> Iterator[Span]:
-    if _FLAGGED.search(low):
-        yield from _found(text, low, _BY_FLAG, 0)
+    if _ANY_FLAG.search(low):
+        yield from _find_in_table(text, low, _BY_FLAG, 0)
 
 
-def _find_by_place(signs: str) -> Find:
-    table = [(literal, expression) for its, literal, expression in _PLACES if its == signs]
-    return lambda text, low: _found(text, low, table, re.IGNORECASE)
+def _find_by_place(symbols: str) -> Find:
+    table = [
+        (literal, expression)
+        for row_symbols, literal, expression in _PLACES
+        if row_symbols == symbols
+    ]
+    return lambda text, low: _find_in_table(text, low, table, re.IGNORECASE)
 
 
-def _found(text: str, low: str, table: Iterable[tuple[str, str]], flags: int) -> Iterator[Span]:
+def _find_in_table(
+    text: str, low: str, table: Iterable[tuple[str, str]], flags: int
+) -> Iterator[Span]:
     for literal, expression in table:
         if literal in low:
-            for match in compiled(expression, flags).finditer(text):
-                if not fills_the_place(match["secret"]):
+            for match in cached_pattern(expression, flags).finditer(text):
+                if not is_placeholder(match["secret"]):
                     yield Span(*match.span("secret"), "password")
 
 
 FINDERS = (
     Finder(_find_by_flag, ("-",)),
     *(
-        Finder(_find_by_place(signs), (signs,))
-        for signs in dict.fromkeys(signs for signs, _, _ in _PLACES)
+        Finder(_find_by_place(symbols), (symbols,))
+        for symbols in dict.fromkeys(symbols for symbols, _, _ in _PLACES)
     ),
 )

@@ -1,6 +1,6 @@
-"""Finders, each with the signs and words without which it finds nothing.
+"""Finders, each with the symbols and words that a text must contain for it to match.
 
-Most texts hold few signs, and those say at once which finders need not look.
+Most texts contain few symbols, so that most finders can be skipped without searching the text.
 """
 
 from __future__ import annotations
@@ -13,48 +13,54 @@ from typing import NamedTuple
 from kp_langchain.redaction.spans import DIGITS, Span
 
 Find = Callable[[str, str], Iterable[Span]]
-Signs = frozenset[int]
+Symbols = frozenset[int]
 
 ANY_DIGIT = "0"
-BEYOND_ASCII = "\x80"
+NON_ASCII = "\x80"
 
 
 class Finder(NamedTuple):
-    """Looks for one kind of thing.
+    """A search for one kind of sensitive text.
 
     Attributes:
-        find: Yields what it finds in a text. It is given the text and the same in lower case, of
-            the same length; its work grows linearly with that.
-        signs: Alternatives, each some characters: in a text that lacks one of each there is nothing
-            of the kind. They are of `string.punctuation`, or `ANY_DIGIT`, or `BEYOND_ASCII` for any
-            character that is not ASCII.
-        words: Likewise, parts of a text in lower case, of which one must stand in it; none if
-            there are no such.
+        find: Yields the matches in a text. Its arguments are the text and the lower-case text, of
+            the same length. It takes time linear in that length.
+        symbols: Alternative sets of characters. A text can match only if it contains all characters
+            of at least one set. The characters are those of `string.punctuation`, `ANY_DIGIT` for
+            any digit, and `NON_ASCII` for any character outside ASCII.
+        words: Lower-case substrings. A text can match only if its lower-case form contains at least
+            one of them; empty if no word is required.
     """
 
     find: Find
-    signs: tuple[str, ...] = ("",)
+    symbols: tuple[str, ...] = ("",)
     words: tuple[str, ...] = ()
 
-    def may_find(self, signs: Signs) -> bool:
-        """Tell whether a text with these signs may hold something of the kind."""
-        return any(signs.issuperset(map(ord, alternative)) for alternative in self.signs)
+    def may_match(self, symbols: Symbols) -> bool:
+        """Return whether a text with these symbols can match."""
+        return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
 
 
 class Finders:
-    """Several finders, of which a text is shown to those that may find something, in their order."""
+    """Several finders in order; a text is searched only with those that can match it."""
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
-        self._for_signs = lru_cache(maxsize=1024)(self._choose)
+        self._for_symbols = lru_cache(maxsize=1024)(self._choose)
 
     def __iter__(self) -> Iterator[Finder]:
         return iter(self._finders)
 
-    def find(self, text: str, low: str, signs: Signs) -> list[Span]:
-        """Return what they find in a text with these signs."""
+    def find(self, text: str, low: str, symbols: Symbols) -> list[Span]:
+        """Return the matches of all finders.
+
+        Args:
+            text: Any text.
+            low: The text in lower case, of the same length.
+            symbols: The symbols of the text, from `symbols_in`.
+        """
         spans: list[Span] = []
-        for find, words in self._for_signs(signs):
+        for find, words in self._for_symbols(symbols):
             for word in words:
                 if word in low:
                     break
@@ -64,17 +70,19 @@ class Finders:
             spans.extend(find(text, low))
         return spans
 
-    def _choose(self, signs: Signs) -> list[tuple[Find, tuple[str, ...]]]:
-        return [(finder.find, finder.words) for finder in self._finders if finder.may_find(signs)]
+    def _choose(self, symbols: Symbols) -> list[tuple[Find, tuple[str, ...]]]:
+        return [
+            (finder.find, finder.words) for finder in self._finders if finder.may_match(symbols)
+        ]
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))
-_NO_SIGNS = bytes(byte for byte in range(256) if chr(byte) not in string.punctuation + DIGITS)
-# There are other digits beyond ASCII.
-_WITH_OTHERS = frozenset(map(ord, BEYOND_ASCII + ANY_DIGIT))
+_NOT_SYMBOLS = bytes(byte for byte in range(256) if chr(byte) not in string.punctuation + DIGITS)
+# A character outside ASCII may be a digit.
+_NON_ASCII_SYMBOLS = frozenset(map(ord, NON_ASCII + ANY_DIGIT))
 
 
-def signs_of(text: str) -> Signs:
-    """Return the signs that stand in `text`, as character codes; about 2 ns a character."""
-    signs = frozenset(text.encode("ascii", "replace").translate(_AS_ONE_DIGIT, _NO_SIGNS))
-    return signs if text.isascii() else signs | _WITH_OTHERS
+def symbols_in(text: str) -> Symbols:
+    """Return the symbols in `text` as character codes; takes about 2 ns per character."""
+    symbols = frozenset(text.encode("ascii", "replace").translate(_AS_ONE_DIGIT, _NOT_SYMBOLS))
+    return symbols if text.isascii() else symbols | _NON_ASCII_SYMBOLS

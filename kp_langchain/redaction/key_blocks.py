@@ -18,12 +18,12 @@ _BODY = re.compile(
     r"|[\"'] ?\+\s{0,8}[\"']|[>|*#])*"
 )
 _MAX_BLOCK = 65_536
-_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
-_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
-# Read backwards from an END: a last line of any length, full ones, and what is left of the first.
-_BACKWARDS = re.compile(
-    rf"(?:{_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
-    rf"(?:{_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
+_PRIVATE_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
+_LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
+# Read backwards from an END: the last line, full lines, and the rest of the first line.
+_BODY_REVERSED = re.compile(
+    rf"(?:{_LINE_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_LINE_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
+    rf"(?:{_LINE_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
 )
 _PUTTY = re.compile(
     r"Private-Lines: ?\d{1,4}(?:\\{1,16}[nr]|\s){1,8}(?P<body>[A-Za-z0-9+/=\s\\]{16,16384}?)"
@@ -47,15 +47,15 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
         body = _BODY.match(text, inside, last)
         yield Span(start, body.end() if body else inside, "private_key")
     last = 0
-    for end in _KEY_END.finditer(text, 0, begins[0][0] if begins else len(text)):
-        # The text begins in the middle of a block, as where its beginning was cut away.
+    for end in _PRIVATE_KEY_END.finditer(text, 0, begins[0][0] if begins else len(text)):
+        # The start of the block is cut off.
         before = text[max(last, end.start() - _MAX_BLOCK) : end.start()]
-        body = _BACKWARDS.match(before[::-1])
+        body = _BODY_REVERSED.match(before[::-1])
         yield Span(end.start() - (body.end() if body else 0), end.end(), "private_key")
         last = end.end()
 
 
-def _bodies(pattern: re.Pattern[str], *literals: str) -> Find:
+def _find_bodies(pattern: re.Pattern[str], *literals: str) -> Find:
     def find(text: str, _low: str) -> Iterator[Span]:
         if any(literal in text for literal in literals):
             for match in pattern.finditer(text):
@@ -66,7 +66,7 @@ def _bodies(pattern: re.Pattern[str], *literals: str) -> Find:
 
 FINDERS = (
     Finder(_find_armoured, ("-",), ("private key", "openvpn")),
-    Finder(_bodies(_PUTTY, "Private-Lines"), ("-:",)),
-    Finder(_bodies(_XML, "RSAKeyValue"), ("<>",)),
-    Finder(_bodies(_JWK, '"kty', '"oct'), ('":',)),
+    Finder(_find_bodies(_PUTTY, "Private-Lines"), ("-:",)),
+    Finder(_find_bodies(_XML, "RSAKeyValue"), ("<>",)),
+    Finder(_find_bodies(_JWK, '"kty', '"oct'), ('":',)),
 )

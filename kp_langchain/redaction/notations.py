@@ -1,32 +1,32 @@
-"""Notations that bind a value to a name without a sign: flags, pairs, markup, forms, calls."""
+"""Notations without `=` or `:` between name and value: flags, pairs, markup, forms, calls."""
 
 from __future__ import annotations
 
 import re
 
-from kp_langchain.redaction.extents import bare, quoted
-from kp_langchain.redaction.keys import split_name, telling
+from kp_langchain.redaction.extents import bare_word, quoted_value
+from kp_langchain.redaction.field_names import classify_name, split_name
 from kp_langchain.redaction.prose import FUNCTION_WORDS
-from kp_langchain.redaction.values import looks_chosen
+from kp_langchain.redaction.values import looks_like_password
 
-_NAMED_NEXT = re.compile(
+_NAME_THEN_VALUE = re.compile(
     r"\\{0,16}[\"']?(?:\r?\n|\\{1,16}n)[ \t]{0,40}[\"']?value[\"']?:[ \t]{1,8}(?=\S)", re.IGNORECASE
 )
 _GAP = re.compile(r"[ \t]{1,64}")
 _NEXT_CELL = re.compile(
     r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])"
 )
-_PAIRED = re.compile(
+_PAIR = re.compile(
     r"\\{0,40}[\"'][ \t]{0,8},\s{0,64}"
     r"(?:(?:\\{0,40}[\"'])?[Vv]alue\\{0,40}[\"']?\s{0,8}[:=]\s{0,8})?"
     r"(?=\\{0,40}[\"'])"
 )
 _IS_NAME = re.compile(r"\\{0,40}[\"']\s{0,8}:")
-_TAGGED = re.compile(
+_TAG = re.compile(
     r"\\{0,40}[\"'](?:[^<>\n]{0,80}?[\s](?:value|content|default)=(?=\\{0,40}[\"'])"
     r"|[^<>\n]{0,80}>(?=[^<>\s]))"
 )
-_NAMING = re.compile(
+_NAME_ATTRIBUTE = re.compile(
     r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"']$", re.IGNORECASE
 )
 _ELEMENT = re.compile(
@@ -45,65 +45,65 @@ _OPENS_PAIR = re.compile(r"[(\[{][ \t]{0,8}\\{0,40}[\"']$")
 _CLOSES_PAIR = re.compile(r"\\{0,40}[\"'][ \t]{0,8}[)\]}]")
 
 
-def noted(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
-    """Return the value that a notation other than a sign gives the name."""
+def notation_value(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
+    """Return start and end of the value of the name at `text[start:end]`, or None."""
     after = text[end]
     if after in "> \t<" and _IN_TAG.search(text[max(0, start - 66) : start]):
         element = _ELEMENT.match(text, end)
         close = text.find("<", element.end(), element.end() + 4096) if element else -1
         if element is not None and close > 0:
             return element.end(), close
-    following = _NAMED_NEXT.match(text, end)
+    following = _NAME_THEN_VALUE.match(text, end)
     if following is not None:  # - name: DB_PASSWORD\n  value: ...
-        return quoted(text, following.end()) or bare(text, following.end())
+        return quoted_value(text, following.end()) or bare_word(text, following.end())
     if name.startswith("-") and after in " \t":
         gap = _GAP.match(text, end)
         at = gap.end() if gap else end
-        return None if text[at : at + 1] == "-" else quoted(text, at) or _argument(text, at)
+        return None if text[at : at + 1] == "-" else quoted_value(text, at) or _argument(text, at)
     if after in "\"'\\" and not text.startswith("\\t", end):
         return _after_quoted_name(text, start, end)
     if after == "<":
         element = _ELEMENT.match(text, end)
-        return bare(text, element.end()) if element else None
+        return bare_word(text, element.end()) if element else None
     if after == "(" and split_name(name)[0] in _SETTERS | {"password"}:
         call = _CALL.match(text, end)
-        return quoted(text, call.end()) if call else None
+        return quoted_value(text, call.end()) if call else None
     cell = _NEXT_CELL.match(text, end)
     if cell is not None:
-        span = quoted(text, cell.end()) or bare(text, cell.end())
+        span = quoted_value(text, cell.end()) or bare_word(text, cell.end())
         return span if span and any(map(str.isdigit, text[slice(*span)])) else None
     return None
 
 
 def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return the value that goes with a name in quotes: pairs, attributes, parts of forms."""
-    paired = _PAIRED.match(text, end)
-    if paired is not None:
-        span = quoted(text, paired.end())
+    """Return start and end of the value of a quoted name: pairs, attributes, parts of forms."""
+    pair = _PAIR.match(text, end)
+    if pair is not None:
+        span = quoted_value(text, pair.end())
         if span is None or _IS_NAME.match(text, span[1]):
             return None
         value = text[slice(*span)]
-        if telling(value) and not any(map(str.isdigit, value)):
-            return None  # the next name of a mapping or of a list of names
-        if "alue" in paired.group() or text[start] == "-" or looks_chosen(value):
+        if classify_name(value) and not any(map(str.isdigit, value)):
+            return None  # the next name of a list
+        if "alue" in pair.group() or text[start] == "-" or looks_like_password(value):
             return span
-        alone = _OPENS_PAIR.search(text[max(0, start - 50) : start])
-        return span if alone and _CLOSES_PAIR.match(text, span[1]) else None
+        opens_pair = _OPENS_PAIR.search(text[max(0, start - 50) : start])
+        return span if opens_pair and _CLOSES_PAIR.match(text, span[1]) else None
     part = _FORM_PART.match(text, end)
     if part is not None:
-        return bare(text, part.end())
+        return bare_word(text, part.end())
     block = _HCL.match(text, end)
     if block is not None:
-        return quoted(text, block.end())
-    tagged = _TAGGED.match(text, end)
-    if tagged is None or not _NAMING.search(text[max(0, start - 24) : start]):
+        return quoted_value(text, block.end())
+    tag = _TAG.match(text, end)
+    if tag is None or not _NAME_ATTRIBUTE.search(text[max(0, start - 24) : start]):
         return None
-    return quoted(text, tagged.end()) or bare(text, tagged.end())
+    return quoted_value(text, tag.end()) or bare_word(text, tag.end())
 
 
 def _argument(text: str, at: int) -> tuple[int, int] | None:
-    """Return the argument of a flag, unless a manual names it (`--token TOKEN`) or goes on."""
-    span = bare(text, at)
+    """Return start and end of a flag's argument, unless it is a metavariable (`--token TOKEN`)."""
+    span = bare_word(text, at)
     if span is None or _METAVARIABLE.fullmatch(text, *span):
         return None
     return None if text[slice(*span)].lower() in FUNCTION_WORDS else span

@@ -1,4 +1,4 @@
-"""Objects that hold data, as the mappings and lists that they are made of."""
+"""Convert objects that hold data to dicts and lists."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PLAIN = (str, bytes, int, float)
 
 
 def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
-    """Return what an object holds, or None if it is no object that holds data.
+    """Return the content of an object, or None if the object holds no data.
 
     Args:
         value: Anything but a dict, list, tuple or set.
 
     Returns:
         A new dict for a mapping, dataclass, pydantic model, attrs class or enum member, and a new
-        list for a deque. Of an exception: its kind, arguments and notes.
+        list for a deque. For an exception, a dict of its type, arguments and notes.
     """
     if value is None or isinstance(value, _PLAIN):
         return None
@@ -43,7 +43,9 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
     if isinstance(value, type):
         return None
     if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     if hasattr(type(value), "__attrs_attrs__"):
-        return {one.name: getattr(value, one.name, None) for one in type(value).__attrs_attrs__}
+        return {
+            field.name: getattr(value, field.name, None) for field in type(value).__attrs_attrs__
+        }
     return None

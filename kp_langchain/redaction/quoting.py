@@ -1,4 +1,4 @@
-"""Where a quoted string ends when it may itself lie inside other quoted strings."""
+"""The end of a quoted string that may lie inside other quoted strings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
 
 
 def closing_quote(text: str, start: int, quote: str, backslashes: int, limit: int) -> int | None:
-    r"""Find where the string that was opened before `start` ends.
+    r"""Return the end of the string whose content starts at `start`.
 
     JSON within JSON within JSON writes its quotes as `"`, `\"`, `\\\"`: 2**d - 1 backslashes at
     depth d. A run of r backslashes before a quote closes a string of depth d when r modulo
@@ -16,19 +16,20 @@ def closing_quote(text: str, start: int, quote: str, backslashes: int, limit: in
 
     Args:
         text: The whole text.
-        start: The first character of the string's inside.
-        quote: The quote character that opened it.
-        backslashes: How many backslashes stood before the opening quote.
-        limit: How many characters to look at.
+        start: Index of the first character of the string's content.
+        quote: The opening quote character.
+        backslashes: The number of backslashes before the opening quote.
+        limit: The most characters to search.
 
     Returns:
-        The end of the inside (before the closing quote's backslashes), or None within the limit.
+        The end of the content (before the backslashes of the closing quote), or None if the string
+        does not end within the limit.
     """
-    nested = backslashes & (backslashes + 1) == 0
+    is_json_escaped = backslashes & (backslashes + 1) == 0
     period = 2 * (backslashes + 1)
     for match in _QUOTE[quote].finditer(text, start, start + limit):
         run = match.end(1) - match.start(1)
-        if nested:
+        if is_json_escaped:
             extra = run % period
             if extra <= backslashes:
                 return match.end(1) - extra

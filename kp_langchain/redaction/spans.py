@@ -1,4 +1,4 @@
-"""What every finder of sensitive text returns, and the boundaries all of them share."""
+"""Spans of sensitive text, placeholders, and the word boundaries that all finders share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """A stretch of a text, `text[start:end]`, that has to go, and the kind of thing it is."""
+    """A part of a text, `text[start:end]`, to redact.
+
+    Attributes:
+        start: Index of its first character.
+        end: Index after its last character.
+        kind: Its kind, as the placeholder names it: "password", "email" ...
+    """
 
     start: int
     end: int
@@ -18,18 +24,18 @@ class Span(NamedTuple):
 
 PLACEHOLDER = re.compile(r"\[REDACTED:[a-z0-9_]{1,40}(?:#[a-z0-9]{1,16}){0,2}\]")
 
-# What may stand glued before a word without being part of it, read backwards: an escape
-# sequence written out (\n, \x1b), a percent-encoded character, the end of an ANSI colour code.
-_GLUED_BEFORE = re.compile(
+# An escape directly before a word, which is not part of it, read backwards: an escape sequence
+# written out (\n, \x1b), a percent-encoded character, the end of an ANSI colour code.
+_ESCAPE_REVERSED = re.compile(
     r"[nrtfbv]\\|[0-9A-Fa-f]{2}[%x]|m[0-9;]{0,8}\[(?:\x1b|b1x\\|b1000u\\|330\\)"
 )
 
 
 def class_table(*classes: str) -> bytes:
-    """Return a table for `classified`: 1 for the characters of the first class, and so on.
+    """Return a table for `character_classes`: 1 for the characters of the first class, and so on.
 
     Args:
-        classes: ASCII characters; what is in none of them is 0.
+        classes: ASCII characters of each class. Characters in no class map to 0.
     """
     table = bytearray(256)
     for number, characters in enumerate(classes, 1):
@@ -38,11 +44,11 @@ def class_table(*classes: str) -> bytes:
     return bytes(table)
 
 
-def classified(text: str, table: bytes) -> bytes:
-    """Return the class of each character of `text`, about 1 ns a character.
+def character_classes(text: str, table: bytes) -> bytes:
+    """Return the class of each character of `text`; takes about 1 ns per character.
 
-    Looking for classes in that is many times faster than an expression that meets a character of
-    its own every few letters. What is not ASCII counts as a question mark.
+    Searching the classes is many times faster than a regular expression whose first character
+    occurs every few letters. Characters outside ASCII count as question marks.
     """
     return text.encode("ascii", "replace").translate(table)
 
@@ -53,24 +59,27 @@ TOKEN_CLASS = class_table(DIGITS + LETTERS + "_-./+=~@:%!$|?")
 
 
 def long_runs(classes: bytes, length: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of at least `length` characters of the first class."""
+    """Yield start and end of each run of at least `length` characters of non-zero class.
+
+    A run starts with `length` characters of the first class.
+    """
     run = b"\x01" * length
     end = 0
-    while (found := classes.find(run, end)) >= 0:
-        end = classes.find(b"\x00", found + length)
+    while (start := classes.find(run, end)) >= 0:
+        end = classes.find(b"\x00", start + length)
         if end < 0:
             end = len(classes)
-        yield found, end
+        yield start, end
 
 
 @cache
-def compiled(expression: str, flags: int) -> re.Pattern[str]:
-    """Compile an expression of a table, not before a text asks for it."""
+def cached_pattern(expression: str, flags: int) -> re.Pattern[str]:
+    """Return the compiled expression; compiled on first use, because the tables are large."""
     return re.compile(expression, flags)
 
 
 def occurrences(text: str, words: Iterable[str]) -> Iterator[int]:
-    """Yield where each of `words` begins, one word after the other."""
+    """Yield the start of each occurrence of each of `words`, one word after the other."""
     for word in words:
         if word in text:
             at = text.find(word)
@@ -80,7 +89,7 @@ def occurrences(text: str, words: Iterable[str]) -> Iterator[int]:
 
 
 def trie(words: Iterable[str]) -> str:
-    """Return one expression for all `words` that decides on each character once."""
+    """Return one expression that matches any of `words` and examines each character once."""
     branches: dict[str, list[str]] = {}
     ends = False
     for word in words:
@@ -96,24 +105,25 @@ def trie(words: Iterable[str]) -> str:
 
 
 def placeholder(kind: str) -> str:
-    """Return the text that stands for something of `kind`."""
+    """Return the text that replaces a match of `kind`."""
     return f"[REDACTED:{kind}]"
 
 
 def starts_word(text: str, start: int) -> bool:
-    """Tell whether a word can begin at `start`: no ASCII letter or digit belongs before it.
+    """Return whether a word can start at `start`: not directly after an ASCII letter or digit.
 
-    Only ASCII counts, so a key glued to Chinese or Japanese text is still seen.
+    Only ASCII counts, so a key directly after Chinese or Japanese text is still found. The last
+    letters of an escape do not count.
     """
     if start == 0:
         return True
     before = text[start - 1]
     if not (before.isascii() and before.isalnum()):
         return True
-    return glued_length(text, start) > 0
+    return escape_length_before(text, start) > 0
 
 
-def glued_length(text: str, end: int) -> int:
-    r"""Return how many characters before `end` are an escape: `\n`, `%3D`, a colour code."""
-    match = _GLUED_BEFORE.match(text[max(0, end - 16) : end][::-1])
+def escape_length_before(text: str, end: int) -> int:
+    r"""Return the length of the escape that ends at `end` (`\n`, `%3D`, a colour code), or 0."""
+    match = _ESCAPE_REVERSED.match(text[max(0, end - 16) : end][::-1])
     return match.end() if match else 0

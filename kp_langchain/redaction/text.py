@@ -1,182 +1,190 @@
-"""One text, redacted: all finders over it, their spans joined and replaced."""
+"""Redact one text: run all finders, merge their spans, replace them."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
 
+from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
     blobs,
-    carriers,
     commands,
-    fields,
-    foreign,
+    contexts,
     formats,
     key_blocks,
+    named_values,
+    other_languages,
     prose,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
-from kp_langchain.redaction.finders import Finders, signs_of
+from kp_langchain.redaction.finders import Finders, symbols_in
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 
 PERSONAL = KINDS | {"account", "passport"}
-"""Kinds that identify somebody; the others are secrets."""
+"""Kinds that identify a person; all others are secrets."""
 
 SECRETS = {
     identifiers: Finders(
         *formats.FINDERS,
         *key_blocks.FINDERS,
-        *carriers.FINDERS,
+        *contexts.FINDERS,
         *commands.FINDERS,
-        *foreign.FINDERS,
+        *other_languages.FINDERS,
         *prose.FINDERS,
-        *carriers.LATE_FINDERS,
-        *fields.finders(identifiers=identifiers),
+        *contexts.LATE_FINDERS,
+        *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,
     )
     for identifiers in (False, True)
 }
-"""What finds secrets; the values under names that tell of identifiers count if those do."""
+"""Finders of secrets, by whether identifiers are redacted too.
 
-CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *carriers.FINDERS)
-"""What finds secrets that no rule of the user's can allow."""
+With True they also find the values of fields whose name marks an identifier.
+"""
+
+CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
+"""Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
 _NO_RULES = Rules()
 _MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
-# Short texts in which nothing was found: names of fields and tools come again and again.
-_SHORT_CHARS = 40
-_HARMLESS_KEPT = 2000
-_harmless: dict[bool, set[str]] = {False: set(), True: set()}
-
-
-class _UnsettledError(Exception):
-    """A text still changes after every allowed pass."""
+# A cache of short texts without matches: names of fields and tools occur again and again.
+_MAX_CACHED_CHARS = 40
+_MAX_CACHED_TEXTS = 2000
+_harmless_texts: dict[bool, set[str]] = {False: set(), True: set()}
 
 
 def redact_text(
     text: str, counts: Counter[str], *, identifiers: bool, rules: Rules | None = None
 ) -> str:
-    """Return `text` with everything sensitive replaced, and add what was found to `counts`.
+    """Return `text` with everything sensitive replaced, and add the matches to `counts`.
 
-    A replacement can bring together what stood apart, so the text is gone over until it no
-    longer changes; almost always the second pass finds nothing.
+    A replacement can bring two parts of a secret together. So passes are repeated until the text no
+    longer changes; almost always the second pass matches nothing.
 
     Args:
-        text: Any text, lone surrogates included.
-        counts: Receives the number of finds per kind.
-        identifiers: Whether identifiers go too, or secrets alone.
-        rules: What else goes, what stays, and whether identifiers get pseudonyms.
+        text: Any text, also one with lone surrogates.
+        counts: The number of matches per kind; updated.
+        identifiers: Whether to redact identifiers as well as secrets.
+        rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
+
+    Raises:
+        UnstableTextError: The text still changes after eight passes.
+        SlowPatternError: A pattern of `rules` takes too long on the text.
     """
     rules = rules or _NO_RULES
-    found: list[str] = []
+    kinds: list[str] = []
     for _ in range(_MAX_PASSES):
-        spans = _joined(text, _find(text, identifiers=identifiers, rules=rules))
+        spans = _merge_overlaps(text, _find(text, identifiers=identifiers, rules=rules))
         if not spans:
-            if found:
-                counts.update(found)
+            if kinds:
+                counts.update(kinds)
             return text
         pieces = []
-        done = 0
+        position = 0
         for start, end, kind in spans:
-            pieces += [text[done:start], replacement(kind, text[start:end], rules)]
-            done = end
-            found.append(kind)
-        text = "".join([*pieces, text[done:]])
-    raise _UnsettledError
+            pieces += [text[position:start], replacement(kind, text[start:end], rules)]
+            position = end
+            kinds.append(kind)
+        text = "".join([*pieces, text[position:]])
+    raise UnstableTextError
 
 
-def replacement(kind: str, found: str, rules: Rules) -> str:
-    """Return what stands for something of `kind`: a placeholder, a pseudonym, or a summary."""
+def replacement(kind: str, match: str, rules: Rules) -> str:
+    """Return what replaces a match of `kind`: a placeholder, a pseudonym, or a summary."""
     if kind == BLOB:
-        return summary(found)
+        return summary(match)
     key = rules.pseudonym_key
-    # What holds an earlier placeholder is no longer the identifier that it was.
-    if key is not None and kind in PERSONAL and "[REDACTED:" not in found:
-        return placeholder(f"{kind}#{pseudonym(kind, found, key.get_secret_value())}")
+    # A match around an earlier placeholder is not the whole identifier.
+    if key is not None and kind in PERSONAL and "[REDACTED:" not in match:
+        return placeholder(f"{kind}#{pseudonym(kind, match, key.get_secret_value())}")
     return placeholder(kind)
 
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
-    secrets, personal = _find_known(text, identifiers)
+    secrets, personal = _find_builtin(text, identifiers)
     if rules.patterns or rules.names:
         secrets += rules.find(text)
     spans = secrets + personal
     if rules.allow and spans:
-        stays = {span for span in spans if rules.allows(text[span.start : span.end])}
-        if stays:
-            stays.difference_update(_certain(text))
-            spans = [span for span in spans if span not in stays]
+        exceptions = {span for span in spans if rules.allows(text[span.start : span.end])}
+        if exceptions:
+            exceptions.difference_update(_find_certain(text))
+            spans = [span for span in spans if span not in exceptions]
     return spans
 
 
-def _certain(text: str) -> list[Span]:
-    """Return the secrets that are known by their own form, or by what carries them."""
-    low = _lowered(text)
-    return CERTAIN.find(text, low, signs_of(text))
+def _find_certain(text: str) -> list[Span]:
+    """Return the secrets with a format or a context of their own."""
+    low = _lower_same_length(text)
+    return CERTAIN.find(text, low, symbols_in(text))
 
 
-def _lowered(text: str) -> str:
-    """Return the text in lower case, of the same length: positions must not move."""
+def _lower_same_length(text: str) -> str:
+    """Return the text in lower case, of the same length, so that positions stay the same."""
     low = text.lower()
     return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
 
 
-def _find_known(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
-    """Return the secrets in `text`, and the identifiers if they are wanted."""
-    harmless = _harmless[identifiers]
+def _find_builtin(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
+    """Return the secrets in `text`, and the identifiers if `identifiers` is true."""
+    harmless = _harmless_texts[identifiers]
     if text in harmless:
         return [], []
-    low = _lowered(text)  # some letters grow when lowered
-    signs = signs_of(text)
-    secrets = SECRETS[identifiers].find(text, low, signs)
-    personal = find_identifiers(text, low, signs) if identifiers else []
-    if len(text) <= _SHORT_CHARS and not secrets and not personal:
-        if len(harmless) >= _HARMLESS_KEPT:
+    low = _lower_same_length(text)
+    symbols = symbols_in(text)
+    secrets = SECRETS[identifiers].find(text, low, symbols)
+    personal = find_identifiers(text, low, symbols) if identifiers else []
+    if len(text) <= _MAX_CACHED_CHARS and not secrets and not personal:
+        if len(harmless) >= _MAX_CACHED_TEXTS:
             harmless.clear()
         harmless.add(text)
     return secrets, personal
 
 
-def _joined(text: str, spans: list[Span]) -> list[Span]:
-    """Join overlapping spans, and leave alone what earlier placeholders already cover."""
+def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
+    """Merge overlapping spans; leave out those within earlier placeholders."""
     if not spans:
         return []
-    standing = (
+    placeholders = (
         [match.span() for match in PLACEHOLDER.finditer(text)] if "[REDACTED:" in text else []
     )
-    kept: list[Span] = []
-    # A stable order: what several find in the same place is called as the first of them does.
+    merged_spans: list[Span] = []
+    # A stable sort: of several matches at the same place, the first finder decides the kind.
     for span in sorted(spans, key=lambda span: span[:2]):
-        fresh = _around(span, standing, text) if standing else span
-        if fresh is None or fresh.start >= fresh.end:
+        wide_span = _widen_over_placeholders(span, placeholders, text) if placeholders else span
+        if wide_span is None or wide_span.start >= wide_span.end:
             continue
-        if kept and fresh.start < kept[-1].end:
-            last = kept[-1]
-            if fresh.kind == "email" and text.find("@", fresh.start) <= last.end:
-                continue  # scheme://user:password@host is no address; the host may stay
-            longer = last if last.end - last.start >= fresh.end - fresh.start else fresh
-            secret = [span.kind for span in (longer, last, fresh) if span.kind not in _NO_SECRETS]
+        if merged_spans and wide_span.start < merged_spans[-1].end:
+            last = merged_spans[-1]
+            if wide_span.kind == "email" and text.find("@", wide_span.start) <= last.end:
+                continue  # in scheme://user:password@host the "@" is no email's; keep the host
+            longer = last if last.end - last.start >= wide_span.end - wide_span.start else wide_span
+            secret = [
+                span.kind for span in (longer, last, wide_span) if span.kind not in _NO_SECRETS
+            ]
             kind = secret[0] if secret else longer.kind
-            kept[-1] = Span(last.start, max(last.end, fresh.end), kind)
+            merged_spans[-1] = Span(last.start, max(last.end, wide_span.end), kind)
         else:
-            kept.append(fresh)
-    return kept
+            merged_spans.append(wide_span)
+    return merged_spans
 
 
-def _around(span: Span, standing: list[tuple[int, int]], text: str) -> Span | None:
-    """Widen a span over the placeholders it cuts; None when it holds nothing else."""
+def _widen_over_placeholders(
+    span: Span, placeholders: list[tuple[int, int]], text: str
+) -> Span | None:
+    """Widen a span over the placeholders that it cuts; None if it contains nothing else."""
     start, end = span.start, span.end
     outside = []
     at = start
-    place = max(0, bisect_right(standing, (start, len(text))) - 1)
-    while place < len(standing) and standing[place][0] < span.end:
-        first, last = standing[place]
+    place = max(0, bisect_right(placeholders, (start, len(text))) - 1)
+    while place < len(placeholders) and placeholders[place][0] < span.end:
+        first, last = placeholders[place]
         place += 1
         if last <= span.start:
             continue

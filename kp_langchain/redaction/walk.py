@@ -1,4 +1,4 @@
-"""The structure around the texts: mappings, lists, pairs, and what their names tell."""
+"""Redact nested values: mappings, lists, pairs, and the field names in them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,35 @@ from typing import Any
 
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
-from kp_langchain.redaction.keys import Telling
+from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
 from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
-MAX_DEPTH = 200  # readers of JSON and pydantic give up soon after
-_NAME_FIELDS = tuple(
-    spelt
-    for field in ("name", "key", "header", "field", "param", "parameter", "variable")
-    for spelt in (field, field.title())
+MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
+_NAME_KEYS = tuple(
+    spelling
+    for key in ("name", "key", "header", "field", "param", "parameter", "variable")
+    for spelling in (key, key.title())
 )
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
-# Kinds of values that hold no text.
-_HARMLESS = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
+# Types whose values contain no text.
+_TEXTLESS_TYPES = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
 
 
 class Walker:
-    """Rebuilds one value with everything sensitive replaced, counting finds per kind."""
+    """Rebuilds one value with everything sensitive replaced.
+
+    Args:
+        identifiers: Whether to redact identifiers as well as secrets.
+        rules: The user's rules.
+        redactor: The user's function for each remaining text, if any.
+
+    Attributes:
+        counts: The number of replacements per kind so far.
+    """
 
     def __init__(
         self,
@@ -45,160 +54,163 @@ class Walker:
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
-        self._open: set[int] = set()
-        self._seen: dict[tuple[int, int, Telling | None], tuple[Any, Any]] = {}
+        self._open_containers: set[int] = set()
+        self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
-    def walk(self, value: Any, depth: int = 0, tells: Telling | None = None, name: str = "") -> Any:
-        """Return `value` redacted; whatever fails inside becomes a placeholder itself.
+    def walk(
+        self, value: Any, depth: int = 0, field: SensitiveField | None = None, name: str = ""
+    ) -> Any:
+        """Return `value` redacted; a part that raises becomes a placeholder.
 
         Args:
-            value: Anything.
-            depth: How many containers lie around it.
-            tells: What a telling name further out says of everything in here.
-            name: That name.
+            value: Any value.
+            depth: The number of containers around it.
+            field: The sensitive field that contains the value, at any depth; None if there is none.
+            name: The name of that field.
         """
         try:
             if isinstance(value, str):
-                return self._leaf(value, tells, name)
+                return self._leaf(value, field, name)
             if isinstance(value, (dict, list, tuple, set, frozenset)):
-                return self._container(value, depth, tells, name)
+                return self._container(value, depth, field, name)
             parts = parts_of(value)
             if parts is not None:
-                return self._container(parts, depth, tells, name)
-            return self._leaf(value, tells, name)
-        except Exception:  # noqa: BLE001 - a leaf that cannot be judged is not kept
+                return self._container(parts, depth, field, name)
+            return self._leaf(value, field, name)
+        except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
 
-    def _replace(self, kind: str, found: str = "") -> str:
+    def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
-        return replacement(kind, found, self._rules) if found else placeholder(kind)
+        return replacement(kind, match, self._rules) if match else placeholder(kind)
 
     def _text(self, text: str) -> str:
-        """A text redacted by us, then by whoever the caller named."""
-        redacted = redact_text(text, self.counts, identifiers=self._identifiers, rules=self._rules)
-        if self._redactor is None or not redacted or PLACEHOLDER.fullmatch(redacted):
-            return redacted
-        further = self._redactor(redacted)
-        if not isinstance(further, str):
+        """Redact a text, then apply the user's redactor."""
+        clean = redact_text(text, self.counts, identifiers=self._identifiers, rules=self._rules)
+        if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
+            return clean
+        custom_text = self._redactor(clean)
+        if not isinstance(custom_text, str):
             raise TypeError("the redactor returned no text")
-        return further
+        return custom_text
 
-    def _leaf(self, value: Any, tells: Telling | None, name: str) -> Any:
+    def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
             text = str.__str__(value)
-            if tells is not None and self._sensitive(text, name, tells):
-                return self._replace(tells.kind, text)
-            redacted = self._text(text)
-            return value if redacted == text else redacted
+            if field is not None and self._must_redact(text, name, field):
+                return self._replace(field.kind, text)
+            clean = self._text(text)
+            return value if clean == text else clean
         if isinstance(value, (bytes, bytearray)):
-            return self._bytes(value, tells, name)
+            return self._bytes(value, field, name)
         if isinstance(value, (int, float)):
             text = repr(int(value)) if isinstance(value, int) and abs(value) < 10**40 else ""
-            if tells is not None and self._sensitive(text or "0000", name, tells):
-                return self._replace(tells.kind, text)
+            if field is not None and self._must_redact(text or "0000", name, field):
+                return self._replace(field.kind, text)
             if text and value >= _MIN_CARD and self._identifiers:
-                return value if self._text_stays(text) else self._replace("card", text)
+                return value if self._is_unchanged(text) else self._replace("card", text)
             return value
-        if tells is not None:
-            return self._replace(tells.kind)
-        return value if isinstance(value, _HARMLESS) else self._object(value)
+        if field is not None:
+            return self._replace(field.kind)
+        return value if isinstance(value, _TEXTLESS_TYPES) else self._object(value)
 
     def _object(self, value: Any) -> str:
-        """An object that is no data: a path as its text, others as the name of their kind.
+        """Return the text of a path, and the type name of any other object.
 
-        Never by `str` or `repr`, which are a stranger's code.
+        `str` and `repr` are not called: they may run any code.
         """
         if isinstance(value, PurePath):
             return self._text(str(value))
         return f"<{type(value).__name__}>"
 
-    def _sensitive(self, text: str, name: str, tells: Telling) -> bool:
+    def _must_redact(self, text: str, name: str, field: SensitiveField) -> bool:
         if PLACEHOLDER.fullmatch(text) is not None or self._rules.allows(text):
             return False
-        return is_sensitive(text, name, tells)
+        return is_sensitive(text, name, field)
 
-    def _text_stays(self, text: str) -> bool:
+    def _is_unchanged(self, text: str) -> bool:
         return redact_text(text, Counter(), identifiers=True, rules=self._rules) == text
 
-    def _bytes(self, value: bytes | bytearray, tells: Telling | None, name: str) -> Any:
+    def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
         content = bytes(value)
         text = content.decode("utf-8", "surrogateescape")
-        if tells is not None and self._sensitive(text, name, tells):
-            redacted = self._replace(tells.kind, text)
+        if field is not None and self._must_redact(text, name, field):
+            clean = self._replace(field.kind, text)
         elif b"\0" in content or (len(content) > _LONG_BYTES and not _is_utf8(content)):
-            # Not text, or text in two bytes a letter, which nothing here would read.
-            redacted = summary_of_bytes(content)
+            # Binary data, or UTF-16, which no finder matches.
+            clean = summary_of_bytes(content)
             self.counts[BLOB] += 1
         else:
-            redacted = self._text(text)
-        encoded = redacted.encode("utf-8", "surrogateescape")
-        return bytearray(encoded) if isinstance(value, bytearray) else encoded
+            clean = self._text(text)
+        result = clean.encode("utf-8", "surrogateescape")
+        return bytearray(result) if isinstance(value, bytearray) else result
 
-    def _container(self, value: Any, depth: int, tells: Telling | None, name: str) -> Any:
-        if id(value) in self._open:
+    def _container(self, value: Any, depth: int, field: SensitiveField | None, name: str) -> Any:
+        if id(value) in self._open_containers:
             return self._replace("cycle")
         if depth >= MAX_DEPTH:
             return self._replace("depth")
-        # What is shared is walked once per depth, so a small web of references stays small work.
-        seen = self._seen.get((id(value), depth, tells))
-        if seen is not None:
-            return seen[1]
-        self._open.add(id(value))
+        # A shared container is walked once per depth, or else many references to it would make the
+        # time exponential.
+        cache_entry = self._results.get((id(value), depth, field))
+        if cache_entry is not None:
+            return cache_entry[1]
+        self._open_containers.add(id(value))
         try:
-            result = self._rebuilt(value, depth + 1, tells, name)
+            result = self._rebuild(value, depth + 1, field, name)
         finally:
-            self._open.discard(id(value))
-        self._seen[id(value), depth, tells] = (value, result)
+            self._open_containers.discard(id(value))
+        self._results[id(value), depth, field] = (value, result)
         return result
 
-    def _rebuilt(self, value: Any, depth: int, tells: Telling | None, name: str) -> Any:
+    def _rebuild(self, value: Any, depth: int, field: SensitiveField | None, name: str) -> Any:
         if isinstance(value, dict):
-            return self._mapping(value, depth, tells, name)
+            return self._mapping(value, depth, field, name)
         if isinstance(value, list):
-            return self._sequence(list.__iter__(value), depth, tells, name)
+            return self._sequence(list.__iter__(value), depth, field, name)
         if isinstance(value, tuple):
-            items = self._sequence(tuple.__iter__(value), depth, tells, name, loose=True)
+            items = self._sequence(tuple.__iter__(value), depth, field, name, is_tuple=True)
             make = getattr(type(value), "_make", None)
             if make is not None:
                 return make(items)
             return tuple(items)
-        members = iter(frozenset(value))
-        kept: dict[Any, None] = {}
-        for item in members:
-            kept[self._distinct(self.walk(item, depth, tells, name), kept)] = None
-        return frozenset(kept) if isinstance(value, frozenset) else set(kept)
+        members: dict[Any, None] = {}
+        for item in frozenset(value):
+            members[self._distinct(self.walk(item, depth, field, name), members)] = None
+        return frozenset(members) if isinstance(value, frozenset) else set(members)
 
     def _mapping(
-        self, value: dict[Any, Any], depth: int, tells: Telling | None, name: str
+        self, value: dict[Any, Any], depth: int, field: SensitiveField | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         for key, item in list(dict.items(value)):
-            said, saying = tells, name
+            item_field, item_name = field, name
             if isinstance(key, (str, bytes)):
-                own = key if isinstance(key, str) else key.decode("utf-8", "replace")
-                mine = self._tells(own)
-                if mine is None and own.lower() == "value":
-                    mine, own = self._named_by_field(value) or (mine, own)
-                if mine is not None:
-                    # Some hold ordinary things, too, each under its own name: of those, only what
-                    # looks drawn at random goes.
-                    weak = mine.open and _is(item, dict)
-                    said, saying = mine._replace(strong=False) if weak else mine, own
-            result[self._distinct(self._key(key), result)] = self.walk(item, depth, said, saying)
+                key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+                key_field = self._classify_name(key_name)
+                if key_field is None and key_name.lower() == "value":
+                    key_field, key_name = self._name_beside_value(value) or (None, key_name)
+                if key_field is not None:
+                    # A mapping with ordinary fields: redact only values that look random.
+                    if key_field.may_hold_fields and _has_type(item, dict):
+                        key_field = key_field._replace(is_strong=False)
+                    item_field, item_name = key_field, key_name
+            clean = self.walk(item, depth, item_field, item_name)
+            result[self._distinct(self._key(key), result)] = clean
         return result
 
-    def _tells(self, name: str) -> Telling | None:
-        tells = self._rules.tells(name)
-        return None if tells and tells.identifier and not self._identifiers else tells
+    def _classify_name(self, name: str) -> SensitiveField | None:
+        field = self._rules.classify_name(name)
+        return None if field and field.is_identifier and not self._identifiers else field
 
-    def _named_by_field(self, value: dict[Any, Any]) -> tuple[Telling, str] | None:
-        """Read `{"name": "X-Api-Key", "value": ...}`, as headers and variables are often kept."""
-        for field in _NAME_FIELDS:
-            name = dict.get(value, field)
-            if isinstance(name, str) and (tells := self._tells(name)) is not None:
-                return tells, name
+    def _name_beside_value(self, value: dict[Any, Any]) -> tuple[SensitiveField, str] | None:
+        """Return the sensitive field in `{"name": "X-Api-Key", "value": ...}`, and its name."""
+        for key in _NAME_KEYS:
+            name = dict.get(value, key)
+            if isinstance(name, str) and (field := self._classify_name(name)) is not None:
+                return field, name
         return None
 
     def _key(self, key: Any) -> Any:
@@ -206,60 +218,64 @@ class Walker:
             return self.walk(key, MAX_DEPTH - 8)
         return key
 
-    def _distinct(self, key: Any, taken: dict[Any, Any]) -> Any:
-        """Number a placeholder that is already taken, so that no entry is lost."""
-        if key not in taken or not isinstance(key, (str, bytes)):
+    def _distinct(self, key: Any, existing: dict[Any, Any]) -> Any:
+        """Return `key`, numbered if it exists already, so that no entry is lost."""
+        if key not in existing or not isinstance(key, (str, bytes)):
             return key
         text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
-        number = len(taken) + 1
+        number = len(existing) + 1
         while True:
-            numbered: Any = f"{text}[REDACTED:same#{number}]"
+            new_key: Any = f"{text}[REDACTED:same#{number}]"
             if PLACEHOLDER.fullmatch(text) is not None:
-                numbered = f"{text[:-1].split('#')[0]}#{number}]"
+                new_key = f"{text[:-1].split('#')[0]}#{number}]"
             if isinstance(key, bytes):
-                numbered = numbered.encode("utf-8", "surrogateescape")
-            if numbered not in taken:
-                return numbered
+                new_key = new_key.encode("utf-8", "surrogateescape")
+            if new_key not in existing:
+                return new_key
             number += 1
 
     def _sequence(
         self,
         items: Iterable[Any],
         depth: int,
-        tells: Telling | None,
+        field: SensitiveField | None,
         name: str,
         *,
-        loose: bool = False,
+        is_tuple: bool = False,
     ) -> list[Any]:
         members = list(items)
         result: list[Any] = []
-        pairs = bool(members) and all(_is_pair(member) for member in members)
-        said, saying = tells, name
-        lone_pair = loose and _is_pair(members)
+        has_pairs = bool(members) and all(_is_pair(member) for member in members)
+        is_pair = is_tuple and _is_pair(members)
+        item_field, item_name = field, name
         for place, item in enumerate(members):
-            if pairs and tells is None:
+            if has_pairs and field is None:
                 result.append(self._pair(item, depth))
             else:
-                result.append(self.walk(item, depth, said, saying))
-            said, saying = tells, name
-            if _is(item, str) and (item.startswith("-") or (lone_pair and place == 0)):
-                mine = self._tells(item)
+                result.append(self.walk(item, depth, item_field, item_name))
+            item_field, item_name = field, name
+            # A flag, or the name of a pair, is the field name of the next item.
+            if _has_type(item, str) and (item.startswith("-") or (is_pair and place == 0)):
+                next_field = self._classify_name(item)
                 following = members[place + 1] if place + 1 < len(members) else ""
-                if mine is not None and not (_is(following, str) and following.startswith("-")):
-                    said, saying = mine, item
+                is_flag = _has_type(following, str) and following.startswith("-")
+                if next_field is not None and not is_flag:
+                    item_field, item_name = next_field, item
         return result
 
     def _pair(self, pair: list[Any] | tuple[Any, ...], depth: int) -> Any:
-        """Read one of a list of (name, value) pairs."""
-        own = pair[0] if isinstance(pair[0], str) else pair[0].decode("utf-8", "replace")
-        mine = self._tells(own)
-        if mine is None or _is(pair[1], dict):
+        """Redact one of a list of (name, value) pairs."""
+        name = pair[0] if isinstance(pair[0], str) else pair[0].decode("utf-8", "replace")
+        field = self._classify_name(name)
+        if field is None or _has_type(pair[1], dict):
             return self.walk(pair, depth)
         first = self.walk(pair[0], depth + 1)
-        second = self.walk(pair[1], depth + 1, mine, own)
-        return [first, second] if isinstance(pair, list) else self._like(pair, [first, second])
+        second = self.walk(pair[1], depth + 1, field, name)
+        return (
+            [first, second] if isinstance(pair, list) else self._build_tuple(pair, [first, second])
+        )
 
-    def _like(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
+    def _build_tuple(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
         make = getattr(type(pair), "_make", None)
         return tuple(items) if make is None else make(items)
 
@@ -272,10 +288,10 @@ def _is_utf8(content: bytes) -> bool:
     return True
 
 
-def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Ask the real type: an object may answer `isinstance` with an exception."""
+def _has_type(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Return whether the type of `value` is one of `kinds`; `isinstance` may run the object's code."""
     return issubclass(type(value), kinds)
 
 
 def _is_pair(value: Any) -> bool:
-    return _is(value, (list, tuple)) and len(value) == 2 and _is(value[0], (str, bytes))
+    return _has_type(value, (list, tuple)) and len(value) == 2 and _has_type(value[0], (str, bytes))

@@ -1,4 +1,4 @@
-"""The registry: what answers mean, the HTTP client, its pace, and the sender of the outbox."""
+"""The registry: HTTP client, answers, pace of requests, stored keys, sender of the outbox."""
 
 from kp_langchain.registry.client import Registry
 

@@ -1,6 +1,6 @@
-"""Where the keys of registries lie: one file in the data folder that only its owner may read.
+"""The keys of registries, in one file in the data folder that only its owner may read.
 
-Keys are kept by the registry's URL, so that one registry's key never goes to another.
+Each key is stored under its registry's URL, so that it is never sent to another registry.
 """
 
 from __future__ import annotations
@@ -20,106 +20,122 @@ from pydantic import SecretStr
 
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry.client import base_url
+from kp_langchain.registry.urls import base_url
 from kp_langchain.store.files import make_private
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _MAX_BYTES = 2**20
-_PATIENCE_S = 10.0
+_LOCK_TIMEOUT_S = 10.0
 
 
 def key_file() -> Path:
-    """Return the path of the file of keys. It need not exist."""
+    """Return the path of the key file, which may not exist."""
     return data_dir() / "credentials.json"
 
 
 class StoredKey(NamedTuple):
-    """A key, and the agent that it was given to, as the registry knows it."""
+    """A stored key.
+
+    Attributes:
+        api_key: The key.
+        agent_id: The agent that the key belongs to, as the registry spells it.
+    """
 
     api_key: SecretStr
     agent_id: str
 
 
-def stored(url: str) -> StoredKey | None:
+def stored_key(url: str) -> StoredKey | None:
     """Return the key stored for the registry at `url`, with its agent, or None.
 
+    Args:
+        url: The URL of the registry.
+
     Raises:
-        ConfigError: The URL is none, or the file of keys is damaged, cannot be read, or can be
-            read by others.
+        ConfigError: The URL is invalid, or the key file is damaged, cannot be read, or can be read
+            by others.
     """
-    found = _read(key_file()).get(base_url(url))
-    return None if found is None else StoredKey(SecretStr(found["api_key"]), found["agent_id"])
+    entry = _read(key_file()).get(base_url(url))
+    return None if entry is None else StoredKey(SecretStr(entry["api_key"]), entry["agent_id"])
 
 
 def save_key(url: str, agent_id: str, key: SecretStr) -> Path:
-    """Store the key for the registry at `url`, in place of an earlier one, and return where.
+    """Store the key for the registry at `url`; replace an earlier one.
+
+    Args:
+        url: The URL of the registry.
+        agent_id: The agent that the key belongs to.
+        key: The key.
+
+    Returns:
+        The path of the key file.
 
     Raises:
-        ConfigError: The URL is none, or the file of keys cannot be read or written.
+        ConfigError: The URL is invalid, or the key file cannot be read or written.
     """
     path = key_file()
     entry = {"agent_id": agent_id, "api_key": key.get_secret_value()}
     try:
-        with _alone(path):
+        with _exclusive_lock(path):
             _write(path, {**_read(path), base_url(url): entry})
     except OSError as error:
         raise ConfigError(f"the key cannot be stored in {path}: {error.strerror}") from None
     except sqlite3.Error as error:
-        raise ConfigError(f"the key cannot be stored in {path}: its lock: {error}") from None
+        raise ConfigError(f"the key cannot be stored in {path}: its lock failed: {error}") from None
     return path
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep other processes from storing a key meanwhile, by a lock that ends with the process."""
-    beside = path.with_name(path.name + "-lock")
-    make_private(beside)
-    with closing(sqlite3.connect(beside, isolation_level=None, timeout=_PATIENCE_S)) as lock:
+def _exclusive_lock(path: Path) -> Iterator[None]:
+    """Lock the key file against other processes; the lock ends with the process at the latest."""
+    lock_file = path.with_name(path.name + "-lock")
+    make_private(lock_file)
+    with closing(sqlite3.connect(lock_file, isolation_level=None, timeout=_LOCK_TIMEOUT_S)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         yield
 
 
 def _write(path: Path, keys: dict[str, dict[str, str]]) -> None:
-    # Private from its first moment, and never half written under its real name.
-    descriptor, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    # Private from the start, and never incomplete under its real name.
+    descriptor, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(keys, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).replace(path)
+        Path(temporary).replace(path)
     except BaseException:
         with suppress(OSError):
-            Path(beside).unlink()
+            Path(temporary).unlink()
         raise
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
-    # Neither waits for the other end of a pipe, nor goes to where a link leads.
+    # Does not block on a named pipe, and does not follow a symbolic link.
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, os.O_RDONLY | flags)
     except FileNotFoundError:
         return {}
     except OSError as error:
-        told = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(f"the file of keys {path} cannot be read: {told}") from None
+        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(f"the key file {path} cannot be read: {reason}") from None
     try:
         mode = os.fstat(descriptor).st_mode
         content = os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(mode) else b""
     except OSError as error:
-        raise ConfigError(f"the file of keys {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
     if os.name == "posix" and mode & _OTHERS:
-        raise ConfigError(f"others may read the file of keys {path}; run: chmod 600 {path}")
+        raise ConfigError(f"others may read the key file {path}; run: chmod 600 {path}")
     try:
         keys = json.loads(content)
     except (ValueError, RecursionError):
         keys = None
     if not isinstance(keys, dict) or not all(map(_is_entry, keys.values())):
         # Without the cause, which quotes the content.
-        raise ConfigError(f"the file of keys {path} is damaged; move it away and register again")
+        raise ConfigError(f"the key file {path} is damaged; move it away and register again")
     return keys
 
 

@@ -1,10 +1,10 @@
-"""When the next request to a registry may go out. Pure: standings and answers in, standings out.
+"""The pace of requests to a registry: when the next one may be sent. Pure functions, no I/O.
 
-A registry revokes the key at the third 429 within an hour. So requests stop before the window's
-allowance is used up, and after a second 429 nothing is sent until the first is an hour old.
+A registry revokes the key at the third 429 within an hour. So requests stop before the limit of the
+rate window is reached, and after a second 429 nothing is sent until the first is an hour old.
 
-It counts contributions in one window and all other requests in another, which allows ten times as
-many. The standing holds the first; of the second each answer tells enough by itself.
+The registry counts contributions in one window and all other requests in another, which allows ten
+times as many. The standing stores the first window; each answer states the second.
 """
 
 from __future__ import annotations
@@ -16,175 +16,192 @@ from datetime import UTC, datetime, timedelta
 from kp_langchain.registry.answers import Answer
 from kp_langchain.store import Contribution, Standing
 
-LONGEST_REST_S = 3600.0
-"""Most seconds between two attempts for the same contribution, or after failures in a row."""
+LONGEST_BACKOFF_S = 3600.0
+"""The longest wait between attempts of a contribution, or after failures, in seconds."""
 
-_FIRST_REST_S = 1.0
+_FIRST_BACKOFF_S = 1.0
 _HOUR_S = 3600.0
 _THROTTLES_BEFORE_REVOKING = 3
-# A registry that says nothing of its limits gets what its smallest tier allows: 30 a minute.
-_UNTOLD_REST_S = 2.0
-# Kept unused in every window, for a registry that counts one off.
+# For a registry that does not state its limits: the limit of the lowest tier, 30 per minute.
+_DEFAULT_INTERVAL_S = 2.0
+# Requests left unused in each window, for a registry whose count is off by one.
 _RESERVE = 1
-# Added to the times that a registry tells, which may be in whole seconds.
+# Added to the times that a registry states, which may be rounded to seconds.
 _MARGIN_S = 1.0
-_THROTTLED_REST_S = 60.0
+_THROTTLE_WAIT_S = 60.0
 
 
-def rest_s(failures: int) -> float:
-    """Return the seconds to wait after so many failures: doubled each time, half of it random.
+def backoff_s(failures: int) -> float:
+    """Return the wait after a number of failures, in seconds: doubles each time, half is random.
 
     Source: exponential backoff with equal jitter, M. Brooker 2015,
     https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
     """
-    longest = min(LONGEST_REST_S, _FIRST_REST_S * 2.0 ** min(failures - 1, 20))
+    longest = min(LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 20))
     return longest * random.uniform(0.5, 1.0)
 
 
 def wait_s(standing: Standing, now: datetime) -> float:
-    """Return the seconds until something may be sent; 0 for now."""
+    """Return the seconds until the next request may be sent; 0 if it may be sent now."""
     if standing.quiet_until is None:
         return 0.0
     return max(0.0, (standing.quiet_until - now).total_seconds())
 
 
 def due_in_s(contribution: Contribution, now: datetime) -> float:
-    """Return the seconds until a contribution is to be tried; 0 for now."""
-    left = (contribution.due_at - now).total_seconds()
-    # Changed in the future, or a rest longer than any: the clock was set back meanwhile.
-    if now < contribution.changed_at or left > LONGEST_REST_S + 1.0:
+    """Return the seconds until the next attempt of a contribution is due; 0 if it is due now."""
+    left_s = (contribution.due_at - now).total_seconds()
+    # A change in the future, or a wait longer than possible: the clock was set back meanwhile.
+    if now < contribution.changed_at or left_s > LONGEST_BACKOFF_S + 1.0:
         return 0.0
-    return max(0.0, left)
+    return max(0.0, left_s)
 
 
-def set_right(standing: Standing, now: datetime) -> Standing:
-    """Return the standing with a silence that cannot be right begun anew.
+def restart_quiet_period(standing: Standing, now: datetime) -> Standing:
+    """Restart the quiet period if the clock was set back.
 
-    If the time left is longer than the whole silence was, the clock was set back meanwhile.
+    It was, if the remaining time is longer than the whole quiet period.
     """
     if wait_s(standing, now) > standing.quiet_s + 1.0:
         return replace(standing, quiet_until=now + timedelta(seconds=standing.quiet_s))
     return standing
 
 
-def shifted(standing: Standing, seconds: float) -> Standing:
-    """Return the standing with all its times moved, as the clock was that they are read by."""
-    by = timedelta(seconds=seconds)
+def shift_times(standing: Standing, seconds: float) -> Standing:
+    """Move all times of the standing by the number of seconds by which the clock was set."""
+    shift = timedelta(seconds=seconds)
     return replace(
         standing,
-        quiet_until=standing.quiet_until and standing.quiet_until + by,
-        window_ends_at=standing.window_ends_at and standing.window_ends_at + by,
+        quiet_until=standing.quiet_until and standing.quiet_until + shift,
+        window_ends_at=standing.window_ends_at and standing.window_ends_at + shift,
         throttled_at=tuple(
-            (datetime.fromisoformat(time) + by).isoformat() for time in standing.throttled_at
+            (datetime.fromisoformat(time) + shift).isoformat() for time in standing.throttled_at
         ),
     )
 
 
 def before_request(standing: Standing, now: datetime, *, contributes: bool = True) -> Standing:
-    """Return the standing with one request counted, before it goes out: its answer may be lost."""
+    """Count a request before it is sent, because its answer may be lost.
+
+    Args:
+        standing: The standing before the request.
+        now: The current time.
+        contributes: Whether the request is a contribution.
+    """
     if not contributes:
         return standing
     if standing.window_ends_at is None or standing.remaining is None:
         return standing
     if now >= standing.window_ends_at:
         return replace(standing, remaining=None, window_ends_at=None)
-    return _within_window(replace(standing, remaining=standing.remaining - 1), now)
+    return _pause_at_limit(replace(standing, remaining=standing.remaining - 1), now)
 
 
 def after_answer(
     standing: Standing, answer: Answer, now: datetime, *, contributes: bool = True
 ) -> Standing:
-    """Return the standing that an answer leaves behind.
+    """Return the standing after an answer.
 
     Args:
-        standing: The standing before.
+        standing: The standing before the answer.
         answer: The answer.
-        now: When it came.
-        contributes: Whether it is to a contribution, or else to another request.
+        now: When it arrived.
+        contributes: Whether it answers a contribution, rather than another request.
     """
     if contributes:
-        standing = _counted(standing, answer, now)
-    throttled = _last_hour(standing, now)
-    if answer.throttled:
-        throttled.append(now)
+        standing = _update_window(standing, answer, now)
+    throttles = _throttles_in_last_hour(standing, now)
+    if answer.is_throttled:
+        throttles.append(now)
     standing = replace(
         standing,
-        throttled_at=tuple(time.isoformat() for time in throttled),
-        stopped=answer.verdict == "stopped" and not is_stale(answer),
+        throttled_at=tuple(time.isoformat() for time in throttles),
+        stopped=answer.kind == "stopped" and not is_stale(answer),
     )
-    if answer.verdict in ("done", "refused") or is_stale(answer):
+    if answer.kind in ("done", "refused") or is_stale(answer):
         standing = replace(standing, failures=0, quiet_until=None, quiet_s=0.0, quiet_reason=None)
         if contributes:
-            return _within_window(standing, now)
-        return _after_reading(standing, answer, now)
-    if answer.verdict == "stopped":
-        seconds = max(LONGEST_REST_S, answer.retry_after_s or 0.0)
-        return _quiet(standing, seconds, answer.reason, now)
+            return _pause_at_limit(standing, now)
+        return _pause_at_read_limit(standing, answer, now)
+    if answer.kind == "stopped":
+        seconds = max(LONGEST_BACKOFF_S, answer.retry_after_s or 0.0)
+        return _pause(standing, seconds, answer.reason, now)
     standing = replace(standing, failures=standing.failures + 1)
-    seconds = max(rest_s(standing.failures), answer.retry_after_s or 0.0)
-    if answer.throttled:
-        seconds = max(seconds, _after_throttle_s(answer, throttled, now))
-    return _quiet(standing, seconds, answer.reason, now)
+    seconds = max(backoff_s(standing.failures), answer.retry_after_s or 0.0)
+    if answer.is_throttled:
+        seconds = max(seconds, _after_throttle_s(answer, throttles, now))
+    return _pause(standing, seconds, answer.reason, now)
 
 
 def is_stale(answer: Answer) -> bool:
-    """Whether a refusal is one of an earlier request, which says nothing of the present."""
-    return answer.replayed and answer.verdict in ("refused", "stopped")
+    """Return whether a refusal repeats the answer to an earlier request, so it may be outdated."""
+    return answer.is_replayed and answer.kind in ("refused", "stopped")
 
 
-def _after_throttle_s(answer: Answer, throttled: list[datetime], now: datetime) -> float:
-    told = answer.retry_after_s
-    if told is None and answer.allowance is not None:
-        told = answer.allowance.resets_in_s
-    seconds = _THROTTLED_REST_S if told is None else told + _MARGIN_S
-    if len(throttled) >= _THROTTLES_BEFORE_REVOKING - 1:
-        first = throttled[1 - _THROTTLES_BEFORE_REVOKING]
+def _after_throttle_s(answer: Answer, throttles: list[datetime], now: datetime) -> float:
+    stated_s = answer.retry_after_s
+    if stated_s is None and answer.allowance is not None:
+        stated_s = answer.allowance.resets_in_s
+    seconds = _THROTTLE_WAIT_S if stated_s is None else stated_s + _MARGIN_S
+    if len(throttles) >= _THROTTLES_BEFORE_REVOKING - 1:
+        first = throttles[1 - _THROTTLES_BEFORE_REVOKING]
         seconds = max(seconds, _HOUR_S - (now - first).total_seconds() + _MARGIN_S)
     return seconds
 
 
-def _quiet(standing: Standing, seconds: float, reason: str, now: datetime) -> Standing:
+def _pause(standing: Standing, seconds: float, reason: str, now: datetime) -> Standing:
     until = now + timedelta(seconds=seconds)
     return replace(standing, quiet_until=until, quiet_s=seconds, quiet_reason=reason)
 
 
-def _counted(standing: Standing, answer: Answer, now: datetime) -> Standing:
-    """Take over what an answer says of the registry's window."""
-    told = answer.allowance
-    if told is None or told.remaining is None or told.resets_in_s is None or told.limit == 0:
+def _update_window(standing: Standing, answer: Answer, now: datetime) -> Standing:
+    """Copy the window for contributions from an answer."""
+    allowance = answer.allowance
+    if (
+        allowance is None
+        or allowance.remaining is None
+        or allowance.resets_in_s is None
+        or allowance.limit == 0
+    ):
         return standing
     return replace(
         standing,
-        remaining=told.remaining,
-        window_limit=told.limit,
-        window_ends_at=now + timedelta(seconds=told.resets_in_s),
+        remaining=allowance.remaining,
+        window_limit=allowance.limit,
+        window_ends_at=now + timedelta(seconds=allowance.resets_in_s),
     )
 
 
-def _within_window(standing: Standing, now: datetime) -> Standing:
-    """Add the silence that the rest of the window asks for."""
+def _pause_at_limit(standing: Standing, now: datetime) -> Standing:
+    """Start a quiet period if the window for contributions is used up or unknown."""
     if standing.remaining is None or standing.window_ends_at is None:
-        return _quiet(standing, _UNTOLD_REST_S, "the registry does not tell its rate limit", now)
+        return _pause(
+            standing, _DEFAULT_INTERVAL_S, "the registry does not state its rate limit", now
+        )
     if standing.remaining > _RESERVE:
         return standing
-    left = max(0.0, (standing.window_ends_at - now).total_seconds())
+    left_s = max(0.0, (standing.window_ends_at - now).total_seconds())
     limit = standing.window_limit
     why = f"its limit{f' of {limit} requests' if limit else ''} is reached"
-    return _quiet(standing, left + _MARGIN_S, why, now)
+    return _pause(standing, left_s + _MARGIN_S, why, now)
 
 
-def _after_reading(standing: Standing, answer: Answer, now: datetime) -> Standing:
-    """Add the silence that the other window asks for, or its rest."""
-    told = answer.allowance
-    if told is None or told.remaining is None or told.resets_in_s is None:
-        return _quiet(standing, _UNTOLD_REST_S, "the registry does not tell its rate limit", now)
-    if told.remaining > _RESERVE:
+def _pause_at_read_limit(standing: Standing, answer: Answer, now: datetime) -> Standing:
+    """Start a quiet period if the window for other requests is used up or unknown."""
+    allowance = answer.allowance
+    if allowance is None or allowance.remaining is None or allowance.resets_in_s is None:
+        return _pause(
+            standing, _DEFAULT_INTERVAL_S, "the registry does not state its rate limit", now
+        )
+    if allowance.remaining > _RESERVE:
         return standing
-    return _quiet(standing, told.resets_in_s + _MARGIN_S, "its limit of requests is reached", now)
+    return _pause(
+        standing, allowance.resets_in_s + _MARGIN_S, "its limit of requests is reached", now
+    )
 
 
-def _last_hour(standing: Standing, now: datetime) -> list[datetime]:
+def _throttles_in_last_hour(standing: Standing, now: datetime) -> list[datetime]:
     times = [datetime.fromisoformat(time).astimezone(UTC) for time in standing.throttled_at]
-    # One in the future comes from a clock that was set back since: taken as of now.
+    # A time in the future means that the clock was set back; it counts as now.
     times = [min(time, now) for time in times]
     return [time for time in times if (now - time).total_seconds() <= _HOUR_S]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kp_langchain._forksafe import Undisturbed
+from kp_langchain._forksafe import NoForkSection
 from kp_langchain.errors import VectorError
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 
@@ -88,7 +88,7 @@ class VectorCache:
         self._clock = clock
         # Of the same traces and as many, also of those that no model made a vector of.
         self.repeats = RepeatMemory(self._max_elements, ttl_ms, clock=clock)
-        self._lock = Undisturbed()  # a child forked in a matrix product may hang in its first
+        self._lock = NoForkSection()  # a child forked in a matrix product may hang in its first
         # A block is written behind the newest entry while all that it may see is still there.
         length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
         self._rows = _aligned_zeros(length, self._dimensions)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Set
 from hashlib import sha256
 
-from kp_langchain._forksafe import Undisturbed
+from kp_langchain._forksafe import NoForkSection
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
@@ -57,7 +57,7 @@ class RepeatMemory:
         self._max_elements = max_elements
         self._ttl_ms = ttl_ms
         self._clock = clock
-        self._lock = Undisturbed()
+        self._lock = NoForkSection()
         self.clear()
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection
 from kp_langchain.embedding.background import background
 from kp_langchain.embedding.embed import Embedding, embeddings, failed, is_ready, not_installed
 from kp_langchain.embedding.embedders import BadEmbeddingError, resolve_embedder
@@ -122,7 +122,7 @@ class Scorer:
             if cache is None
             else cache.repeats
         )
-        self._comparing = Undisturbed()  # vectors and repeats: one act
+        self._comparing = NoForkSection()  # vectors and repeats: one act
         self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:

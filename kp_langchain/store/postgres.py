@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from kp_langchain._forksafe import only_waiting
+from kp_langchain._forksafe import allow_forks
 from kp_langchain.errors import ConfigError
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
@@ -82,7 +82,7 @@ class _Connection(psycopg.Connection[Any]):
                         self.close()
                         raise psycopg.OperationalError(f"no answer for {limit_s:g} s")
                     elif now >= last_answer_at + _FORK_PATIENCE_S and not lets_forks_pass:
-                        outside.enter_context(only_waiting())
+                        outside.enter_context(allow_forks())
                         lets_forks_pass = True
                     state = gen.send(ready)
         except StopIteration as end:
@@ -127,7 +127,7 @@ def new_engine(location: Location) -> sa.Engine:
 
     @sa.event.listens_for(engine, "do_connect")
     def on_connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _Connection:
-        with only_waiting():
+        with allow_forks():
             connection = _Connection.connect(*args, **options)
         connection.silence_s = _silence_s(own_limits_s)
         return connection

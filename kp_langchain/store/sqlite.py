@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain._forksafe import only_waiting
+from kp_langchain._forksafe import allow_forks
 from kp_langchain.store.rows import dumps
 
 IS_WRITE = "kp_is_write"
@@ -98,7 +98,7 @@ def copy_log_into_database(engine: sa.Engine) -> bool:
                 return True
             if time.monotonic() >= deadline:
                 return False
-            with only_waiting():
+            with allow_forks():
                 time.sleep(_POLL_INTERVAL_S)
 
 
@@ -125,7 +125,7 @@ def _begin_writing(driver: Any) -> None:
                 remaining_s = deadline - time.monotonic()
                 if "locked" not in str(error) or remaining_s <= 0:
                     raise
-                with only_waiting():
+                with allow_forks():
                     time.sleep(min(_POLL_INTERVAL_S, remaining_s))
             else:
                 return

@@ -62,7 +62,7 @@ def work(lock, section):
     while not stop.is_set():
         with lock, section:
             time.sleep(0.01)
-pairs = [(_forksafe.ForkSafeLock(), _forksafe.Undisturbed()) for _ in range(3)]
+pairs = [(_forksafe.ForkSafeLock(), _forksafe.NoForkSection()) for _ in range(3)]
 threads = [threading.Thread(target=work, args=pair) for pair in pairs]
 for thread in threads: thread.start()
 for _ in range(5):

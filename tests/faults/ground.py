@@ -64,12 +64,12 @@ class Account:
 def shortened_clock() -> Iterator[None]:
     """Rests and pauses in hundredths of what they are, so that a scenario takes seconds."""
     short = {
-        (pace, "_FIRST_REST_S"): 0.002,
-        (pace, "LONGEST_REST_S"): 0.2,
+        (pace, "_FIRST_BACKOFF_S"): 0.002,
+        (pace, "LONGEST_BACKOFF_S"): 0.2,
         (pace, "_HOUR_S"): 0.5,
         (pace, "_MARGIN_S"): 0.01,
-        (pace, "_UNTOLD_REST_S"): 0.0,
-        (pace, "_THROTTLED_REST_S"): 0.05,
+        (pace, "_DEFAULT_INTERVAL_S"): 0.0,
+        (pace, "_THROTTLE_WAIT_S"): 0.05,
         (sender, "_LOOK_AGAIN_S"): 0.01,
         (sender, "_OTHERS_TURN_S"): 0.001,
         (sender, "_STORE_TROUBLE_S"): 0.05,

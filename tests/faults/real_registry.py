@@ -98,7 +98,7 @@ def main() -> None:
 
         standing = store.outbox.standing(registry.url, registry.key_id)
         print(f"answered with 429: {len(standing.throttled_at)}; key lives: ", end="")
-        print(registry.check().verdict == "done")
+        print(registry.check().kind == "done")
         wrong = Registry(server.url, api_key="kp_wrong")
         store.add(passed(number, agent_id=AGENT), registry=wrong.url)
         drain(store, wrong, 5.0)

@@ -145,10 +145,10 @@ def test_a_server_that_heeds_no_page_and_no_run() -> None:
         ({"status": 404}, "ls-key", "status 404"),
         ({"status": 429}, "ls-key", "status 429"),
         ({"status": 500}, "ls-key", "status 500"),
-        ({"body": b"<html>"}, "ls-key", "without readable feedback"),
-        ({"body": b'{"a": 1}'}, "ls-key", "without readable feedback"),
-        ({"body": b"[1]"}, "ls-key", "without readable feedback"),
-        ({"body": b'[{"id": 1}]'}, "ls-key", "without readable feedback"),
+        ({"body": b"<html>"}, "ls-key", "returned no readable feedback"),
+        ({"body": b'{"a": 1}'}, "ls-key", "returned no readable feedback"),
+        ({"body": b"[1]"}, "ls-key", "returned no readable feedback"),
+        ({"body": b'[{"id": 1}]'}, "ls-key", "returned no readable feedback"),
     ],
 )
 def test_what_goes_wrong_is_one_clear_error(faults: dict[str, Any], key: str, told: str) -> None:

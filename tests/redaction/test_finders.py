@@ -1,4 +1,4 @@
-"""What a finder declares to need, it needs: without its signs and words it finds nothing."""
+"""A finder matches nothing in a text without the symbols and words that it requires."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import identifiers, text
-from kp_langchain.redaction.finders import Finder, signs_of
+from kp_langchain.redaction.finders import Finder, symbols_in
 from tests.redaction.cases import BENIGN, IDENTIFIERS, LOOKALIKES, SECRETS, STRUCT
 
 FINDERS = [*text.SECRETS[False], *text.SECRETS[True], *identifiers.FINDERS]
-SIGNS = string.punctuation + string.digits
+SYMBOLS = string.punctuation + string.digits
 # Letters that are others in lower case; words are not looked for in them.
 ODD = dict.fromkeys(map(ord, "\u0130\u0131\u017f\u212a"), "x")
 
@@ -53,7 +53,7 @@ def texts(draw: st.DrawFn) -> str:
         case[draw(st.integers(0, 20)) : draw(st.integers(0, 400))] if draw(st.booleans()) else case
         for case in draw(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=2))
     )
-    for sign in draw(st.lists(st.sampled_from(SIGNS), max_size=4)):
+    for sign in draw(st.lists(st.sampled_from(SYMBOLS), max_size=4)):
         written = written.replace(sign, draw(st.sampled_from(["", " ", "x", "\u0663", "\uff20"])))
     at = draw(st.integers(0, len(written)))
     written = written[:at] + draw(st.text(max_size=5)) + written[at:]
@@ -63,7 +63,7 @@ def texts(draw: st.DrawFn) -> str:
 def may_find(finder: Finder, written: str, low: str) -> bool:
     """Whether the finder would be asked at all."""
     stands = not finder.words or any(word in low for word in finder.words)
-    return stands and finder.may_find(signs_of(written))
+    return stands and finder.may_match(symbols_in(written))
 
 
 @given(texts())
@@ -85,12 +85,12 @@ def _low(letter: str) -> str:
 def test_together_they_find_what_each_finds(finders: Any) -> None:
     for written in TEXTS:
         low = "".join(map(_low, written))
-        found = finders.find(written, low, signs_of(written))
+        found = finders.find(written, low, symbols_in(written))
         assert found == [span for finder in finders for span in finder.find(written, low)]
 
 
-def test_no_finder_needs_what_is_no_sign() -> None:
+def test_finders_require_only_symbols_and_lower_case_words() -> None:
     for finder in FINDERS:
-        for alternative in finder.signs:
-            assert finder.may_find(signs_of(alternative)), alternative
+        for alternative in finder.symbols:
+            assert finder.may_match(symbols_in(alternative)), alternative
             assert all(word == word.lower() for word in finder.words)

@@ -214,19 +214,19 @@ def test_a_redactor_that_raises_fails_closed():
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
-        ({"patterns": {"Bad Kind": "x"}}, "is no kind; use lower-case letters"),
-        ({"patterns": {"bad": "("}}, "is no regular expression"),
-        ({"patterns": {"bad": "x*"}}, "matches nothing at all"),
-        ({"allow": ["["]}, "is no regular expression"),
-        ({"names": ["__"]}, "holds no word"),
+        ({"patterns": {"Bad Kind": "x"}}, "is not a kind; use up to 40 lower-case letters"),
+        ({"patterns": {"bad": "("}}, "is not a regular expression"),
+        ({"patterns": {"bad": "x*"}}, "matches the empty text"),
+        ({"allow": ["["]}, "is not a regular expression"),
+        ({"names": ["__"]}, "contains no word"),
         ({"pseudonym_key": "short"}, "at least 16 characters"),
         ({"namen": ["x"]}, "namen"),
     ],
 )
-def test_mistakes_are_told(rules, told):
-    with pytest.raises(ValidationError, match=told):
+def test_mistakes_are_reported(rules, message):
+    with pytest.raises(ValidationError, match=message):
         Rules(**rules)
 
 
@@ -242,19 +242,19 @@ def test_rules_come_from_the_settings(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("toml", "told"),
+    ("toml", "message"),
     [
         (
             '[redaction]\npatterns = { bad = "(" }',
-            r"redaction.patterns.bad.* no regular expression",
+            r"redaction.patterns.bad.* not a regular expression",
         ),
         ('[redaction]\npseudonym_key = "hunter2"', "at least 16 characters"),
         ("[redaction]\nallowed = []", "allow"),
     ],
 )
-def test_mistakes_in_the_settings_name_their_place(folder, toml, told):
+def test_mistakes_in_the_settings_name_their_place(folder, toml, message):
     (folder / "kp.toml").write_text(toml)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         Settings()
     assert "kp.toml" in str(caught.value)
     assert "hunter2" not in str(caught.value)

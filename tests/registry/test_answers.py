@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from kp_langchain.registry.answers import LONGEST_TOLD_S, Allowance, Answer, read_answer, tellable
+from kp_langchain.registry.answers import LONGEST_WAIT_S, Allowance, Answer, read_answer, safe_texts
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 KEY = SecretStr("kp_0123456789abcdef0123456789abcdef")
@@ -27,8 +27,8 @@ def answer(status: int, content: Any = None, **headers: str) -> Answer:
 
 def test_a_success_has_the_id() -> None:
     got = answer(201, STORED)
-    assert (got.verdict, got.registry_id, got.quality_score) == ("done", "kp:trace:1", 0.75)
-    assert (got.status, got.issues, got.retry_after_s, got.throttled) == (201, (), None, False)
+    assert (got.kind, got.registry_id) == ("done", "kp:trace:1")
+    assert (got.status, got.issues, got.retry_after_s, got.is_throttled) == (201, (), None, False)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_a_success_has_the_id() -> None:
 )
 def test_a_success_without_a_usable_id_is_none(body: bytes) -> None:
     got = read_answer(201, {}, body, expects_id=True, key=KEY)
-    assert (got.verdict, got.registry_id) == ("later", None)
+    assert (got.kind, got.registry_id) == ("later", None)
 
 
 @pytest.mark.parametrize("expects_id", [True, False])
 def test_half_a_success_is_none(expects_id: bool) -> None:
-    assert read_answer(200, {}, None, expects_id=expects_id).verdict == "later"
+    assert read_answer(200, {}, None, expects_id=expects_id).kind == "later"
 
 
 @pytest.mark.parametrize("expects_id", [True, False])
@@ -74,30 +74,30 @@ def test_half_a_success_is_none(expects_id: bool) -> None:
 )
 def test_a_web_page_is_no_success(body: bytes, headers: dict[str, str], expects_id: bool) -> None:
     got = read_answer(200, headers, body, expects_id=expects_id)
-    assert (got.verdict, got.is_json) == ("stopped", False)
-    assert "does not seem to be the URL of a registry, because a web page came" in got.reason
+    assert (got.kind, got.is_json) == ("stopped", False)
+    assert "does not seem to be the URL of a registry: it answers with a web page" in got.reason
 
 
 def test_what_allows_nothing_does_not_know_the_key() -> None:
     got = answer(429, {"error": "Rate limit exceeded"}, X_RateLimit_Limit="0", Retry_After="60")
-    assert (got.verdict, got.throttled) == ("stopped", False)
+    assert (got.kind, got.is_throttled) == ("stopped", False)
     assert "does not know the key" in got.reason
     got = answer(429, {}, X_RateLimit_Limit="30", Retry_After="60")
-    assert (got.verdict, got.throttled) == ("later", True)
+    assert (got.kind, got.is_throttled) == ("later", True)
 
 
 def test_an_answer_that_is_given_again_says_so() -> None:
-    assert answer(403, {}, Idempotency_Replayed="true").replayed
-    assert not answer(403, {}, Idempotency_Replayed="false").replayed
-    assert not answer(403, {}).replayed
+    assert answer(403, {}, Idempotency_Replayed="true").is_replayed
+    assert not answer(403, {}, Idempotency_Replayed="false").is_replayed
+    assert not answer(403, {}).is_replayed
 
 
 def test_a_success_that_needs_no_id() -> None:
-    assert read_answer(204, {}, b"", expects_id=False).verdict == "done"
+    assert read_answer(204, {}, b"", expects_id=False).kind == "done"
 
 
 @pytest.mark.parametrize(
-    ("verdict", "statuses"),
+    ("kind", "statuses"),
     [
         ("refused", [400, 409, 413, 415, 422, 431, 451]),
         ("stopped", [401, 403]),
@@ -105,18 +105,18 @@ def test_a_success_that_needs_no_id() -> None:
         ("later", [408, 425, 429, 500, 501, 502, 503, 504, 507, 511, 599, 100, 101, 0, 999]),
     ],
 )
-def test_what_statuses_mean(verdict: str, statuses: list[int]) -> None:
+def test_what_statuses_mean(kind: str, statuses: list[int]) -> None:
     for status in statuses:
         got = answer(status, {"error": "because"})
-        assert (got.verdict, got.status, got.registry_id) == (verdict, status, None)
+        assert (got.kind, got.status, got.registry_id) == (kind, status, None)
         assert got.reason.startswith(str(status))
-        assert got.throttled == (status == 429)
+        assert got.is_throttled == (status == 429)
         # Half of it says the same.
-        assert read_answer(status, {}, None, expects_id=True).verdict == verdict
+        assert read_answer(status, {}, None, expects_id=True).kind == kind
 
 
 def test_a_conflict_with_the_id_is_there_already() -> None:
-    assert answer(409, {"data": {"id": "x"}}).verdict == "done"
+    assert answer(409, {"data": {"id": "x"}}).kind == "done"
     assert answer(400, {"data": {"id": "x"}}).registry_id is None
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_address_is_told() -> None:
     reason = answer(302, location="https://user:pw@login.example:8443/sso?token=t").reason
     assert "https://login.example," in reason
     assert not any(part in reason for part in ("pw", "sso", "token"))
-    assert answer(307, location="http://[").verdict == "stopped"
+    assert answer(307, location="http://[").kind == "stopped"
 
 
 def test_issues_are_kept_within_bounds() -> None:
@@ -150,11 +150,11 @@ def test_issues_are_kept_within_bounds() -> None:
         ("3", 3.0),
         ("0.25", 0.25),
         ("86400", 86_400.0),
-        ("100000", LONGEST_TOLD_S),
+        ("100000", LONGEST_WAIT_S),
         (str(int(NOW.timestamp()) + 30), 30.0),
         (str(int(NOW.timestamp()) - 30), 0.0),
         (str((int(NOW.timestamp()) + 30) * 1000), 30.0),
-        (str((int(NOW.timestamp()) + 10**6) * 1000), LONGEST_TOLD_S),
+        (str((int(NOW.timestamp()) + 10**6) * 1000), LONGEST_WAIT_S),
         (format_datetime(NOW + timedelta(seconds=45), usegmt=True), 45.0),
         (format_datetime(NOW - timedelta(days=45), usegmt=True), 0.0),
         ("Sunday, 01-Feb-26 12:00:05 GMT", 5.0),
@@ -192,11 +192,6 @@ def test_the_allowance() -> None:
     )
 
 
-@pytest.mark.parametrize("score", [-0.1, 1.1, "1", True, None, [1], float("nan"), 10**400])
-def test_scores_that_are_none(score: object) -> None:
-    assert answer(201, {"data": {"id": "x"}, "quality_score": score}).quality_score is None
-
-
 def test_what_a_server_echoes_is_not_told() -> None:
     secret = KEY.get_secret_value()
     objective = "Refund the customer of invoice 5512 because the parcel never came"
@@ -220,12 +215,12 @@ def test_what_a_server_echoes_is_not_told() -> None:
 def test_quotes_are_cut_where_they_are() -> None:
     sent = json.dumps(["the quick brown fox jumps over the lazy dog", {"b": "a\ttab, été as ever"}])
     lines = ["fox: the quick brown fox jumps over the lazy dog, twice", "(a tab, été as ever)"]
-    assert tellable(lines, sent=sent.encode()) == ["fox: […], twice", "(a tab, été as ever)"]
+    assert safe_texts(lines, sent=sent.encode()) == ["fox: […], twice", "(a tab, été as ever)"]
     longer = sent.replace("as ever", "as ever and ever")
-    assert tellable(["(a tab, été as ever and ever)"], sent=longer.encode()) == ["([…])"]
-    assert tellable(["the quick brown fox jump"], sent=sent.encode()) == ["[…]"]
-    assert tellable(["the quick brown fox"], sent=sent.encode()) == ["the quick brown fox"]
-    assert tellable(["Bearer abcdefghijklmnop1234", "a\x00b\u202ec"]) == [
+    assert safe_texts(["(a tab, été as ever and ever)"], sent=longer.encode()) == ["([…])"]
+    assert safe_texts(["the quick brown fox jump"], sent=sent.encode()) == ["[…]"]
+    assert safe_texts(["the quick brown fox"], sent=sent.encode()) == ["the quick brown fox"]
+    assert safe_texts(["Bearer abcdefghijklmnop1234", "a\x00b\u202ec"]) == [
         "Bearer [REDACTED:authorization]",
         "a b c",
     ]
@@ -268,15 +263,14 @@ def test_no_answer_does_harm(
     status: int, headers: dict[str, str], body: bytes | None, expects_id: bool, sent: bytes
 ) -> None:
     got = read_answer(status, headers, body, expects_id=expects_id, key=KEY, sent=sent)
-    assert got.verdict in ("done", "refused", "stopped", "later")
-    if got.verdict == "done":
+    assert got.kind in ("done", "refused", "stopped", "later")
+    if got.kind == "done":
         assert status == 409 or 200 <= status < 300
         assert body is not None
         assert got.registry_id or not expects_id
-    assert got.verdict == "done" or got.registry_id is None
+    assert got.kind == "done" or got.registry_id is None
     told = [got.reason, *(text for issue in got.issues for text in issue.values())]
     assert all(text.isprintable() and len(text) <= 300 for text in told)
     assert got.reason
     waits = [got.retry_after_s, got.allowance.resets_in_s if got.allowance else None]
-    assert all(wait is None or 0.0 <= wait <= LONGEST_TOLD_S for wait in waits)
-    assert got.quality_score is None or 0.0 <= got.quality_score <= 1.0
+    assert all(wait is None or 0.0 <= wait <= LONGEST_WAIT_S for wait in waits)

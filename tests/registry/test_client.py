@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry import Registry
 from kp_langchain.registry.answers import Answer
-from kp_langchain.registry.client import base_url, proxy_of
+from kp_langchain.registry.urls import base_url, proxy_of
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from tests.loopback_registry import AFTER_STORING, LoopbackRegistry
 
@@ -63,7 +63,7 @@ def test_a_contribution_arrives() -> None:
     with LoopbackRegistry(limit=30) as there:
         here = Registry(there.url + "/", api_key=KEY)
         got = give(here, body)
-        assert (got.verdict, got.status, got.registry_id) == ("done", 201, id_)
+        assert (got.kind, got.status, got.registry_id) == ("done", 201, id_)
         assert got.allowance is not None
         assert (got.allowance.limit, got.allowance.remaining) == (30, 29)
         assert there.units == {id_: json.loads(body)}
@@ -86,21 +86,21 @@ def test_what_was_given_is_found_and_withdrawn() -> None:
     with LoopbackRegistry() as there:
         here = Registry(there.url, api_key=KEY)
         missing = here.find(id_)
-        assert (missing.verdict, missing.status) == ("refused", 404)
-        assert give(here, body).verdict == "done"
+        assert (missing.kind, missing.status) == ("refused", 404)
+        assert give(here, body).kind == "done"
         found = here.find(id_)
-        assert (found.verdict, found.registry_id) == ("done", id_)
-        assert here.withdraw(id_).verdict == "done"
+        assert (found.kind, found.registry_id) == ("done", id_)
+        assert here.withdraw(id_).kind == "done"
         assert not there.units
         again = here.withdraw(id_)
-        assert (again.verdict, again.status) == ("done", 404)
+        assert (again.kind, again.status) == ("done", 404)
 
 
 @pytest.mark.parametrize("odd", ["", ".", "..", "\ud800", "kp:trace:\udfff"])
 def test_ids_that_no_unit_has_are_not_asked_for(odd: str) -> None:
     with LoopbackRegistry() as there:
         here = Registry(there.url, api_key=KEY)
-        assert {here.find(odd).verdict, here.withdraw(odd).verdict} == {"refused"}
+        assert {here.find(odd).kind, here.withdraw(odd).kind} == {"refused"}
         assert not there.requests
 
 
@@ -108,7 +108,7 @@ def test_ids_stay_within_their_place() -> None:
     with LoopbackRegistry() as there:
         here = Registry(there.url, api_key=KEY)
         here.withdraw("../auth/register?x=1#y%2e é")
-        assert here.find("x" * 5000).verdict == "refused"
+        assert here.find("x" * 5000).kind == "refused"
         assert there.requests[0][1] == (
             "/v1/knowledge/..%2Fauth%2Fregister%3Fx%3D1%23y%252e%20%C3%A9"
         )
@@ -125,7 +125,7 @@ def test_an_id_of_any_characters_is_one_segment_of_the_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "status"),
+    ("fault", "kind", "status"),
     [
         ("half", "later", 201),
         ("huge", "later", 201),
@@ -152,22 +152,22 @@ def test_an_id_of_any_characters_is_one_segment_of_the_path() -> None:
     ],
 )
 def test_after_any_fault_a_second_attempt_gives_it_once(
-    fault: str, verdict: str, status: int | None
+    fault: str, kind: str, status: int | None
 ) -> None:
     id_, body = unit()
     with failing_once(fault) as there:
         here = Registry(there.url, api_key=KEY)
         got = give(here, body)
-        assert (got.verdict, got.status) == (verdict, status)
+        assert (got.kind, got.status) == (kind, status)
         waits = {"503_retry_after": 1.0, "429_retry_after": 1.0, "429_date": 2.0}
         assert got.retry_after_s == waits.get(fault)
-        assert got.throttled == fault.startswith("429")
+        assert got.is_throttled == fault.startswith("429")
         issue = {"path": "steps.0.type", "message": "not one of ours"}
-        assert got.issues == ((issue,) if verdict == "refused" else ())
-        assert give(here, body).verdict == "done"
+        assert got.issues == ((issue,) if kind == "refused" else ())
+        assert give(here, body).kind == "done"
         assert list(there.units) == [id_]
         assert not there.doubled
-        arrived_at_once = verdict == "done" or fault in AFTER_STORING
+        arrived_at_once = kind == "done" or fault in AFTER_STORING
         assert there.received == [body] * (2 if arrived_at_once else 1)
 
 
@@ -193,19 +193,19 @@ STORED = b'{"data": {"id": "x"}}'
 )
 def test_what_is_no_whole_answer_is_no_success(raw: bytes) -> None:
     with answering(raw) as there:
-        assert give(Registry(there.url, api_key=KEY), unit()[1]).verdict == "later"
+        assert give(Registry(there.url, api_key=KEY), unit()[1]).kind == "later"
 
 
 def test_an_answer_up_to_the_bound_is_read() -> None:
     with answering(http(201, STORED.ljust(2**20))) as there:
-        assert give(Registry(there.url), unit()[1]).verdict == "done"
+        assert give(Registry(there.url), unit()[1]).kind == "done"
 
 
 def test_the_head_of_an_answer_counts_when_its_body_breaks_off() -> None:
     raw = b"HTTP/1.1 429 -\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\n{"
     with answering(raw) as there:
         got = give(Registry(there.url), unit()[1])
-    assert (got.verdict, got.throttled, got.retry_after_s) == ("later", True, 7.0)
+    assert (got.kind, got.is_throttled, got.retry_after_s) == ("later", True, 7.0)
 
 
 @pytest.mark.parametrize("fault", ["slow", "drip_headers", "drip"])
@@ -213,24 +213,24 @@ def test_a_server_that_never_ends_is_given_up(fault: str) -> None:
     with failing_once(fault) as there:
         here = Registry(there.url, api_key=KEY, timeout_s=IMPATIENT_S)
         got = give(here, unit()[1])
-    assert (got.verdict, got.registry_id) == ("later", None)
+    assert (got.kind, got.registry_id) == ("later", None)
 
 
 def test_a_server_that_does_not_read_is_given_up() -> None:
     body = unit(content="x" * 10_000, steps=2000)[1]
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         here = Registry(f"http://127.0.0.1:{deaf.getsockname()[1]}", timeout_s=IMPATIENT_S)
-        assert give(here, body).verdict == "later"
+        assert give(here, body).kind == "later"
 
 
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     got = give(Registry(url, api_key=KEY), unit()[1])
-    assert (got.verdict, got.status) == ("later", None)
+    assert (got.kind, got.status) == ("later", None)
     assert "refused" in got.reason
     unknown = give(Registry(f"https://{'x' * 64}.example"), unit()[1])
-    assert (unknown.verdict, unknown.status) == ("later", None)
+    assert (unknown.kind, unknown.status) == ("later", None)
 
 
 # Redirects
@@ -244,7 +244,7 @@ def redirecting(target: str, status: int = 307) -> LoopbackRegistry:
 def test_the_key_goes_to_no_other_server(status: int) -> None:
     with LoopbackRegistry() as other, redirecting(f"{other.url}/v1/knowledge", status) as there:
         got = give(Registry(there.url, api_key=KEY), unit()[1])
-        assert got.verdict == "stopped"
+        assert got.kind == "stopped"
         assert "http://127.0.0.1" in got.reason
         assert len(there.requests) == 1
         assert not other.requests
@@ -272,14 +272,14 @@ def test_redirects_that_lead_elsewhere_are_not_followed(target: str) -> None:
         raw = http(307, b"", Location=target.format(host=host, port=host.partition(":")[2]))
         there.misbehave = lambda number, method, path: raw
         got = give(Registry(there.url, api_key=KEY), unit()[1])
-        assert got.verdict in ("stopped", "later")
+        assert got.kind in ("stopped", "later")
         assert len(there.requests) == 1
         assert "pw" not in got.reason
 
 
 def test_redirects_come_to_an_end() -> None:
     with redirecting("/v1/knowledge", 308) as there:
-        assert give(Registry(there.url, api_key=KEY), unit()[1]).verdict == "stopped"
+        assert give(Registry(there.url, api_key=KEY), unit()[1]).kind == "stopped"
         assert len(there.requests) == 4
 
 
@@ -291,7 +291,7 @@ def test_an_echo_of_key_and_body_is_told_to_nobody(caplog: pytest.LogCaptureFixt
     with failing_once("echo") as there:
         here = Registry(there.url, api_key=KEY)
         got = give(here, unit()[1])
-    assert got.verdict == "refused"
+    assert got.kind == "refused"
     told = f"{got!r} {here!r} {vars(here)!r} {caplog.text}"
     assert KEY not in told
     assert KEY[3:20] not in told
@@ -420,7 +420,7 @@ def test_what_stays_on_this_machine_goes_past_proxies(monkeypatch: pytest.Monkey
     with LoopbackRegistry() as proxy, LoopbackRegistry() as there:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        assert give(Registry(there.url, api_key=KEY), unit()[1]).verdict == "done"
+        assert give(Registry(there.url, api_key=KEY), unit()[1]).kind == "done"
         assert not proxy.requests
 
 
@@ -432,7 +432,7 @@ def test_https_goes_through_the_proxy_which_does_not_see_the_key(
     with answering(http(407)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         got = give(Registry("https://registry.example", api_key=KEY), unit()[1])
-        assert got.verdict == "later"
+        assert got.kind == "later"
         assert [(method, path) for method, path, *_ in proxy.requests] == [
             ("CONNECT", "registry.example:443")
         ]
@@ -470,7 +470,7 @@ def test_what_goes_wrong_at_a_proxy_names_it(
 def test_a_broken_environment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "gopher://user:hunter2@proxy.example")
     got = give(Registry("https://registry.example"), unit()[1])
-    assert got.verdict == "later"
+    assert got.kind == "later"
     assert "HTTPS_PROXY" in got.reason
     assert "hunter2" not in got.reason
 
@@ -486,7 +486,7 @@ def test_passwords_and_cookies_from_elsewhere_stay_out(
     with answering(raw) as there:
         here = Registry(there.url)
         for _ in range(2):
-            assert give(here, unit()[1]).verdict == "done"
+            assert give(here, unit()[1]).kind == "done"
         sent = [headers for _, _, headers, _ in there.requests]
     assert not any("authorization" in headers or "cookie" in headers for headers in sent)
 
@@ -518,7 +518,7 @@ def secured(certificate: Path) -> ssl.SSLContext:
 def test_a_certificate_nobody_vouches_for_stops_it(secured: ssl.SSLContext) -> None:
     with LoopbackRegistry(tls=secured) as there:
         got = give(Registry(there.url, api_key=KEY), unit()[1])
-        assert (got.verdict, got.status) == ("stopped", None)
+        assert (got.kind, got.status) == ("stopped", None)
         assert "certificate is not trusted" in got.reason
         assert not there.requests
 
@@ -528,9 +528,9 @@ def test_a_certificate_of_ones_own(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.with_name("certificate.pem")))
     with LoopbackRegistry(tls=secured) as there:
-        assert give(Registry(there.url, api_key=KEY), unit()[1]).verdict == "done"
+        assert give(Registry(there.url, api_key=KEY), unit()[1]).kind == "done"
         elsewhere = there.url.replace("127.0.0.1", "localhost")
-        assert give(Registry(elsewhere, api_key=KEY), unit()[1]).verdict == "stopped"
+        assert give(Registry(elsewhere, api_key=KEY), unit()[1]).kind == "stopped"
         assert len(there.requests) == 1
 
 
@@ -548,7 +548,7 @@ def test_tls_is_not_spoken_there() -> None:
     with LoopbackRegistry() as there:
         url = there.url.replace("http:", "https:")
         here = Registry(url, api_key=KEY, timeout_s=IMPATIENT_S)
-        assert give(here, unit()[1]).verdict == "later"
+        assert give(here, unit()[1]).kind == "later"
         assert not there.units
 
 
@@ -557,12 +557,12 @@ def test_tls_is_not_spoken_there() -> None:
 
 def test_registering_gives_a_key_that_works() -> None:
     with LoopbackRegistry(keys=set()) as there:
-        assert give(Registry(there.url, api_key=KEY), unit()[1]).verdict == "stopped"
+        assert give(Registry(there.url, api_key=KEY), unit()[1]).kind == "stopped"
         # An old key is of no use there, and might be refused.
         key = Registry(there.url, api_key=KEY).register("kp:agent:me")
         assert "authorization" not in there.requests[-1][2]
         assert key.get_secret_value() not in repr(key)
-        assert give(Registry(there.url, api_key=key), unit()[1]).verdict == "done"
+        assert give(Registry(there.url, api_key=key), unit()[1]).kind == "done"
 
 
 @pytest.mark.parametrize(
@@ -604,10 +604,10 @@ def test_many_threads_share_one_registry() -> None:
         here.close()
         for thread in threads:
             thread.join()
-        assert {answer.verdict for answer in got} <= {"done", "later"}
+        assert {answer.kind for answer in got} <= {"done", "later"}
         assert len(got) == 80
         here.close()
-        assert give(here, unit()[1]).verdict == "done"
+        assert give(here, unit()[1]).kind == "done"
 
 
 def in_new_process(code: str, *arguments: str) -> str:
@@ -648,7 +648,7 @@ atexit.register(lambda: print(here.find("x").reason))
 
 LOADED = """
 import sys
-import kp_langchain.registry.configured, kp_langchain.registry.sender
+import kp_langchain.registry.from_settings, kp_langchain.registry.sender
 from kp_langchain.registry import Registry
 repr(Registry("https://registry.example"))
 print(sorted({"httpx", "httpcore", "requests"} & set(sys.modules)))

@@ -1,4 +1,4 @@
-"""The file of keys: for its owner alone, one key for each registry, never half written."""
+"""The key file: for its owner alone, one key for each registry, never half written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from kp_langchain.errors import ConfigError
-from kp_langchain.registry.credentials import key_file, save_key, stored
+from kp_langchain.registry.credentials import key_file, save_key, stored_key
 
 HERE = "https://registry.example"
 ELSEWHERE = "https://other.example/api"
@@ -25,8 +25,8 @@ def key(number: int = 0) -> SecretStr:
     return SecretStr(f"kp_hunter2_{number}")
 
 
-def stored_key(url: str) -> SecretStr | None:
-    entry = stored(url)
+def api_key_of(url: str) -> SecretStr | None:
+    entry = stored_key(url)
     return entry and entry.api_key
 
 
@@ -43,26 +43,26 @@ def put(content: bytes | str, permissions: int = 0o600) -> Path:
 
 
 def test_there_is_none_at_first() -> None:
-    assert stored_key(HERE) is None
+    assert api_key_of(HERE) is None
     assert not key_file().exists()
 
 
 def test_each_registry_gets_its_own() -> None:
     assert save_key(HERE, "kp:agent:me", key(1)) == key_file()
     save_key(ELSEWHERE, "kp:agent:me", key(2))
-    assert stored_key(HERE) == key(1)
-    assert stored_key(ELSEWHERE) == key(2)
-    assert stored_key("https://other.example") is None
+    assert api_key_of(HERE) == key(1)
+    assert api_key_of(ELSEWHERE) == key(2)
+    assert api_key_of("https://other.example") is None
     save_key(HERE, "kp:agent:me", key(3))
-    assert stored_key(HERE) == key(3)
-    assert stored_key(ELSEWHERE) == key(2)
+    assert api_key_of(HERE) == key(3)
+    assert api_key_of(ELSEWHERE) == key(2)
 
 
 def test_a_registry_is_known_in_any_spelling() -> None:
     save_key("HTTPS://Registry.example:443/", "kp:agent:me", key())
-    assert stored_key(HERE) == key()
+    assert api_key_of(HERE) == key()
     with pytest.raises(ConfigError):
-        stored_key("http://registry.example")
+        api_key_of("http://registry.example")
 
 
 @posix
@@ -84,11 +84,11 @@ def test_one_that_others_may_read_is_refused(permissions: int) -> None:
     entry = {"agent_id": "kp:agent:me", "api_key": "kp_hunter2"}
     path = put(json.dumps({HERE: entry}), permissions)
     with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
-        stored_key(HERE)
+        api_key_of(HERE)
     with pytest.raises(ConfigError, match="chmod 600"):
         save_key(ELSEWHERE, "kp:agent:me", key())
     path.chmod(0o600)
-    assert stored_key(HERE) == SecretStr("kp_hunter2")
+    assert api_key_of(HERE) == SecretStr("kp_hunter2")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_one_that_others_may_read_is_refused(permissions: int) -> None:
 def test_a_damaged_one_is_kept_and_not_shown(content: bytes | str) -> None:
     path = put(content)
     before = path.read_bytes()
-    for attempt in (lambda: stored_key(HERE), lambda: save_key(HERE, "kp:agent:me", key())):
+    for attempt in (lambda: api_key_of(HERE), lambda: save_key(HERE, "kp:agent:me", key())):
         with pytest.raises(ConfigError, match="damaged") as caught:
             attempt()
         assert str(path) in str(caught.value)
@@ -134,11 +134,11 @@ def test_what_is_no_plain_file_is_refused(folder: Path) -> None:
     path.unlink()
     os.mkfifo(path, 0o600)
     with pytest.raises(ConfigError, match="damaged"):
-        stored_key(HERE)
+        api_key_of(HERE)
     path.unlink()
     path.mkdir(0o700)
     with pytest.raises(ConfigError, match=str(path)):
-        stored_key(HERE)
+        api_key_of(HERE)
 
 
 def test_where_nothing_can_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,4 +176,4 @@ def test_many_may_save_at_once() -> None:
     assert [process.wait(600) for process in processes] == [0, 0]
     for name in ("a", "b", "c", "d"):
         for n in range(20):
-            assert stored_key(f"https://{name}-{n}.example") == SecretStr(f"{name}-{n}")
+            assert api_key_of(f"https://{name}-{n}.example") == SecretStr(f"{name}-{n}")

@@ -27,7 +27,7 @@ def ask(standing: Standing, answer: Answer, now: datetime) -> Standing:
 
 answers = st.builds(
     Answer,
-    verdict=st.sampled_from(["done", "refused", "later"]),
+    kind=st.sampled_from(["done", "refused", "later"]),
     reason=st.just("so it is"),
     status=st.sampled_from([201, 400, 429, 429, 500, None]),
     retry_after_s=st.none() | st.floats(0, 86_400),
@@ -38,7 +38,7 @@ answers = st.builds(
         remaining=st.none() | st.integers(0, 2000),
         resets_in_s=st.none() | st.floats(0, 86_400),
     ),
-).map(lambda one: replace(one, verdict="later") if one.status in (429, 500, None) else one)
+).map(lambda one: replace(one, kind="later") if one.status in (429, 500, None) else one)
 
 
 @settings(max_examples=300)
@@ -48,7 +48,7 @@ def test_whatever_it_answers_three_429_never_fall_into_an_hour(listed):
     for answer in listed:
         now += timedelta(seconds=pace.wait_s(standing, now))
         standing = ask(standing, answer, now)
-        if answer.throttled:
+        if answer.is_throttled:
             throttled.append(now)
             told = answer.retry_after_s or 0.0
             assert pace.wait_s(standing, now) >= told
@@ -97,12 +97,12 @@ def test_a_registry_that_tells_no_limit_gets_thirty_a_minute_at_most():
 
 
 def test_rests_grow_and_end():
-    longest = [max(pace.rest_s(failures) for _ in range(50)) for failures in range(1, 30)]
-    shortest = [min(pace.rest_s(failures) for _ in range(50)) for failures in range(1, 30)]
+    longest = [max(pace.backoff_s(failures) for _ in range(50)) for failures in range(1, 30)]
+    shortest = [min(pace.backoff_s(failures) for _ in range(50)) for failures in range(1, 30)]
     assert longest[0] <= 1.0 <= shortest[3]
-    assert longest[-1] <= pace.LONGEST_REST_S
-    assert shortest[-1] >= pace.LONGEST_REST_S / 2
-    assert pace.rest_s(10**6) <= pace.LONGEST_REST_S
+    assert longest[-1] <= pace.LONGEST_BACKOFF_S
+    assert shortest[-1] >= pace.LONGEST_BACKOFF_S / 2
+    assert pace.backoff_s(10**6) <= pace.LONGEST_BACKOFF_S
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -122,8 +122,8 @@ def test_retry_after_of_a_busy_registry_is_honoured():
 def test_a_clock_set_back_does_not_silence_for_longer():
     standing = ask(FRESH, Answer("later", "503", 503, retry_after_s=120.0), START)
     year = timedelta(days=365)
-    assert pace.wait_s(pace.set_right(standing, START - year), START - year) == 120.0
-    assert pace.set_right(standing, START) == standing
+    assert pace.wait_s(pace.restart_quiet_period(standing, START - year), START - year) == 120.0
+    assert pace.restart_quiet_period(standing, START) == standing
 
 
 def test_a_clock_set_back_does_not_hold_a_contribution_up():
@@ -147,6 +147,6 @@ def test_reading_is_counted_apart_from_contributing():
 
 
 def test_a_refusal_that_is_given_again_stops_nothing():
-    stale = Answer("stopped", "403", 403, replayed=True, allowance=Allowance(30, 20, 60.0))
+    stale = Answer("stopped", "403", 403, is_replayed=True, allowance=Allowance(30, 20, 60.0))
     standing = ask(FRESH, stale, START)
     assert (standing.stopped, pace.wait_s(standing, START)) == (False, 0.0)

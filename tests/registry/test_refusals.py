@@ -43,7 +43,8 @@ def test_a_wrong_key_is_told_and_is_no_throttle(store, caplog, asks):
         assert standing.stopped
         assert standing.throttled_at == ()
         assert "it does not know the key" in standing.quiet_reason
-        (warning,) = [one.getMessage() for one in caplog.records if "takes nothing" in one.message]
+        messages = [record.getMessage() for record in caplog.records]
+        (warning,) = [message for message in messages if "accepts nothing" in message]
         assert "kp-langchain register" in warning
         server.keys.add(KEY)
         drive(sender, clock)
@@ -128,9 +129,9 @@ def test_a_page_that_says_404_is_no_deletion(store):
     for raw in (page, text, page.replace(b"404 Not Found", b"200 OK")):
         with LoopbackRegistry(misbehave=lambda *_, raw=raw: raw) as server:
             registry = to(server)
-            assert registry.withdraw("x").verdict == "stopped"
-            assert registry.find("x").verdict == "stopped"
-            assert registry.check().verdict == "stopped"
+            assert registry.withdraw("x").kind == "stopped"
+            assert registry.find("x").kind == "stopped"
+            assert registry.check().kind == "stopped"
 
 
 # A web page in the place of the registry

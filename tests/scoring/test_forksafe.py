@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 HEAD = """
 import os, threading
 from kp_langchain import _forksafe
-from kp_langchain._forksafe import Undisturbed
+from kp_langchain._forksafe import NoForkSection
 _forksafe._FORK_PATIENCE_S = 3600  # a fork that waits in vain never ends
 forking, inside, go = threading.Event(), threading.Event(), threading.Event()
 os.register_at_fork(before=forking.set)
@@ -29,7 +29,7 @@ def fork(child):
 
 def test_a_fork_waits_for_a_section(run_python):
     script = """
-section, done = Undisturbed(), []
+section, done = NoForkSection(), []
 def work():
     with section:
         inside.set(); forking.wait(); done.append(1)
@@ -46,7 +46,7 @@ print(fork(child))
 def test_a_thread_inside_may_enter_further_sections_while_a_fork_waits(run_python):
     """The fork waits for it, so it must not wait for the fork."""
     script = """
-outer, inner = Undisturbed(), [Undisturbed() for _ in range(50)]
+outer, inner = NoForkSection(), [NoForkSection() for _ in range(50)]
 def work():
     with outer:
         inside.set(); forking.wait()
@@ -62,7 +62,7 @@ thread.join()
 
 def test_each_section_says_how_long_a_fork_waits(run_python):
     script = """
-short, long, done = Undisturbed(patience_s=0.01), Undisturbed(patience_s=3600), []
+short, long, done = NoForkSection(patience_s=0.01), NoForkSection(patience_s=3600), []
 def hang():
     with short:
         inside.set(); go.wait()
@@ -86,25 +86,25 @@ with short, long: print("free")
 
 def test_a_fork_does_not_wait_for_a_thread_that_only_waits(run_python):
     script = """
-from kp_langchain._forksafe import only_waiting
-first, second = Undisturbed(), Undisturbed()
+from kp_langchain._forksafe import allow_forks
+first, second = NoForkSection(), NoForkSection()
 def work():
     with first, second:
-        with only_waiting():
+        with allow_forks():
             inside.set(); go.wait()
         print("back", flush=True)
 thread = threading.Thread(target=work); thread.start()
 inside.wait()
 print(fork(lambda: 7), flush=True)
 go.set(); thread.join()
-with only_waiting(): print("nothing to leave")
+with allow_forks(): print("nothing to leave")
 """
     assert run_python(HEAD + script).stdout.split("\n")[:3] == ["7", "back", "nothing to leave"]
 
 
 def test_a_thread_may_fork_inside_its_section(run_python):
     script = """
-section = Undisturbed()
+section = NoForkSection()
 def child():
     taken = []
     thread = threading.Thread(target=lambda: section.__enter__() or taken.append(1))
@@ -121,7 +121,7 @@ with section:
 
 def test_many_threads_fork_and_work(run_python):
     script = """
-sections, codes = [Undisturbed() for _ in range(3)], []
+sections, codes = [NoForkSection() for _ in range(3)], []
 def work(number):
     for _ in range(300):
         with sections[number % 3], sections[(number + 1) % 3] if number % 3 < 2 else sections[2]:

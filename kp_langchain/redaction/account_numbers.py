@@ -1,4 +1,4 @@
-"""Numbers of accounts and persons that carry a check of their own: cards, IBAN, US SSN."""
+"""Account numbers with a checkable format: cards, IBAN, US social security numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
-from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, class_table, classified
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, character_classes, class_table
 from kp_langchain.redaction.telephones import FREE
 
 _CARD = re.compile(
@@ -20,20 +20,20 @@ _CARD_NETWORKS = re.compile(
 _SSN = re.compile(
     r"(?:(?<![\w.\-])|(?<=\\[nrt]))(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w\-])", re.ASCII
 )
-_SSN_NAMED = re.compile(
+_SSN_AFTER_NAME = re.compile(
     r"(?:\bssn|social security(?: number| no\.?)?)\W{0,6}"
     r"(?:is |was )?(\d{3}[ \-]?\d{2}[ \-]?\d{4})(?!\d)",
     re.IGNORECASE,
 )
-# Found from its check digits; the country stands before them.
+# Searched for by its check digits; the country code comes before them.
 _IBAN = re.compile(
     r"\d\d(?<=[A-Za-z]\d\d)(?<=(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))[A-Za-z]{2}\d\d)(?:[ \-]?[A-Za-z0-9]{4}){2,7}"
     r"(?:[ \-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9])",
     re.ASCII,
 )
 _IBAN_CLASS = class_table(LETTERS, DIGITS)
-_IBAN_BEGINS = b"\1\1\2\2"
-# How long an account number is, country by country (ISO 13616 registry).
+_IBAN_START = b"\1\1\2\2"
+# Length of an IBAN by country (ISO 13616 registry).
 _IBAN_LENGTH = {
     country: int(length)
     for length, countries in (
@@ -64,25 +64,25 @@ _IBAN_LENGTH = {
 
 
 def find_cards(text: str, first: int, last: int) -> Iterator[Span]:
-    """Yield the card numbers in `text[first:last]`: a network's number that passes Luhn's check."""
+    """Yield the card numbers in `text[first:last]`: numbers of a network with a valid check digit."""
     for match in _CARD.finditer(text, first, last):
         if is_card(match.group()):
             yield Span(*match.span(), "card")
 
 
-def find_social(text: str, first: int, last: int) -> Iterator[Span]:
-    """Yield US social security numbers in `text[first:last]` that are written with hyphens."""
+def find_ssns(text: str, first: int, last: int) -> Iterator[Span]:
+    """Yield the US social security numbers with hyphens in `text[first:last]`."""
     for match in _SSN.finditer(text, first, last):
         yield Span(*match.span(), "ssn")
 
 
-def _find_named_social(text: str, _low: str) -> Iterator[Span]:
-    for match in _SSN_NAMED.finditer(text):
+def _find_announced_ssns(text: str, _low: str) -> Iterator[Span]:
+    for match in _SSN_AFTER_NAME.finditer(text):
         yield Span(*match.span(1), "ssn")
 
 
 def _find_ibans(text: str, _low: str) -> Iterator[Span]:
-    if _IBAN_BEGINS not in classified(text, _IBAN_CLASS):
+    if _IBAN_START not in character_classes(text, _IBAN_CLASS):
         return
     for match in _IBAN.finditer(text):
         start = match.start() - 2
@@ -91,9 +91,9 @@ def _find_ibans(text: str, _low: str) -> Iterator[Span]:
             yield Span(start, end, "iban")
 
 
-def is_card(written: str) -> bool:
-    """Tell whether a number is one of a card network's and its check digit fits (Luhn)."""
-    digits = written.replace(" ", "").replace("-", "")
+def is_card(number: str) -> bool:
+    """Return whether a number is in a card network's range and its check digit is valid (Luhn)."""
+    digits = number.replace(" ", "").replace("-", "")
     if _CARD_NETWORKS.fullmatch(digits) is None or len(set(digits)) < 2:
         return False
     total = 0
@@ -104,7 +104,7 @@ def is_card(written: str) -> bool:
 
 
 def _iban_end(text: str, start: int, end: int) -> int | None:
-    """Return where the account number at `start` ends, when country, length and check agree."""
+    """Return the end of the IBAN at `start`, or None if country, length or check digits are wrong."""
     length = _IBAN_LENGTH.get(text[start : start + 2].upper())
     if length is None:
         return None
@@ -118,12 +118,12 @@ def _iban_end(text: str, start: int, end: int) -> int | None:
         return None
     if at + 1 < len(text) and text[at + 1].isalnum() and text[at + 1].isascii():
         return None
-    moved = (compact[4:] + compact[:4]).upper()
-    valid = int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+    check_text = (compact[4:] + compact[:4]).upper()
+    valid = int("".join(str(int(character, 36)) for character in check_text)) % 97 == 1
     return at + 1 if valid else None
 
 
 FINDERS = (
-    Finder(_find_named_social, (ANY_DIGIT,), ("ssn", "social")),
+    Finder(_find_announced_ssns, (ANY_DIGIT,), ("ssn", "social")),
     Finder(_find_ibans, (ANY_DIGIT,)),
 )

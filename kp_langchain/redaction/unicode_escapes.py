@@ -1,0 +1,52 @@
+r"""Decode the letters that JSON writes as escapes: `\\u5bc6\\u7801`."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+
+from kp_langchain.redaction.spans import Span
+
+_ESCAPED = re.compile(r"\\{1,16}u([0-9a-fA-F]{4})")
+# Letters, punctuation, spaces and digits of other alphabets.
+_READ = re.compile("[\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff\uff00-\uff5e]")
+
+
+def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:
+    """Decode the escapes in `text` that stand for letters outside ASCII.
+
+    Args:
+        text: Any text; takes time linear in its length.
+
+    Returns:
+        The decoded text, and a function that maps its spans to spans of `text`; None if there are
+        no such escapes.
+    """
+    if "\\u" not in text:
+        return None
+    pieces: list[str] = []
+    decoded_starts: list[int] = []  # of each piece: in the decoded text, and in `text`
+    source_starts: list[int] = []
+    position = length = 0
+    for match in _ESCAPED.finditer(text):
+        letter = chr(int(match[1], 16))
+        if not _READ.match(letter):
+            continue
+        for piece, at in ((text[position : match.start()], position), (letter, match.start())):
+            pieces.append(piece)
+            decoded_starts.append(length)
+            source_starts.append(at)
+            length += len(piece)
+        position = match.end()
+    if not pieces:
+        return None
+    pieces.append(text[position:])
+    decoded_starts.append(length)
+    source_starts.append(position)
+
+    def place(at: int) -> int:
+        piece = bisect_right(decoded_starts, at) - 1
+        return source_starts[piece] + at - decoded_starts[piece]
+
+    return "".join(pieces), lambda span: Span(place(span.start), place(span.end), span.kind)

@@ -1,0 +1,136 @@
+"""Unquoted values, as opposed to code, templates and prose."""
+
+from __future__ import annotations
+
+import re
+
+from kp_langchain.redaction.extents import bare_word
+from kp_langchain.redaction.field_names import SensitiveField, split_name, word_set
+from kp_langchain.redaction.prose import FUNCTION_WORDS
+from kp_langchain.redaction.values import is_placeholder, looks_like_password
+
+_ARROWS = frozenset(("\u2192", "\u2014", "->", "-"))
+_KEYWORDS = frozenset(("await", "new", "yield", "async", "lambda", "not", "typeof", "this", "self"))
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
+_LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
+_STRING_START = re.compile(r"(?:[\"'`]|\\n)[ \t>*#\-]{0,40}$")
+_LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+_ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
+_PROSE_WORDS = word_set("the for to of if used is a an or from with be in your and that this")
+_COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
+
+
+def unquoted_value(
+    text: str,
+    at: int,
+    start: int,
+    assignment: re.Match[str],
+    name: str,
+    field: SensitiveField,
+) -> tuple[int, int] | None:
+    """Return start and end of the unquoted value at `at`, unless it is code, a template or prose.
+
+    Args:
+        text: The whole text.
+        at: Where the value would start.
+        start: Where the field name starts.
+        assignment: The match of the text between name and value, with the group "sign".
+        name: The field name.
+        field: What the name says about its value.
+    """
+    span = bare_word(text, at)
+    if span is None:
+        is_password = field.kind == "password" and assignment["sign"] == "="
+        return _odbc_value(text, at) if is_password else None
+    value = text[slice(*span)]
+    if text[span[1] : span[1] + 1] in ("(", "[") and _IDENTIFIER.fullmatch(value):
+        return None
+    if value == "$" or "://" in value or _repeats_name(value, name):
+        return None
+    if assignment["sign"] in _ARROWS and not looks_like_password(value):
+        return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
+    if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
+        return None
+    has_space = assignment["sign"] == ":" and assignment.end() > assignment.end("sign")
+    if has_space and value.lower() in FUNCTION_WORDS:
+        return None
+    if _is_code(text, span, value, has_space=has_space):
+        return None
+    if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
+        return _words_of_line(text, span, has_space=has_space)
+    return span
+
+
+def _odbc_value(text: str, at: int) -> tuple[int, int] | None:
+    """Return start and end of a value in braces, as in ODBC's `Pwd={a;b}`."""
+    if text[at : at + 1] != "{":
+        return None
+    close = text.find("}", at, at + 256)
+    content = text[at + 1 : close]
+    if close <= 0 or not content or "{" in content or is_placeholder("{" + content + "}"):
+        return None
+    return at, close + 1
+
+
+def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tuple[int, int] | None:
+    """Extend the value `span` to the end of its line, a comment left out; None if that is prose.
+
+    A line of more than six words, or one that starts with a placeholder, does not extend it.
+    """
+    at = span[0]
+    line = _LINE.match(text, at)
+    content = _COMMENT.sub("", line.group()) if line else ""
+    words = content.split()
+    if at + len(content) <= span[1] or len(words) > 6 or is_placeholder(words[0]):
+        return span
+    is_prose = bool(_PROSE_WORDS & {word.lower() for word in words})
+    if has_space and is_prose and not looks_like_password(text[slice(*span)]):
+        return None
+    return at, at + len(content.rstrip())
+
+
+def starts_line(text: str, start: int, *, or_string: bool = False) -> bool:
+    """Return whether only indentation precedes `start` on its line.
+
+    Args:
+        text: The whole text.
+        start: Where a name starts.
+        or_string: Whether the start of a quoted string counts as the start of a line.
+    """
+    before = text[max(0, start - 48) : start]
+    if _LINE_START.search(before) is not None:
+        return True
+    return or_string and _STRING_START.search(before) is not None
+
+
+def _is_code(text: str, span: tuple[int, int], value: str, *, has_space: bool) -> bool:
+    """Return whether an unquoted value is an expression: a.b.c, CONSTANT_NAME, Type | None = ..."""
+    if any(map(str.isdigit, value)):
+        return False
+    if _DOTTED.fullmatch(value) or _CONSTANT.fullmatch(value):
+        return True
+    return has_space and _ANNOTATED.match(text, span[1]) is not None
+
+
+def _repeats_name(value: str, name: str) -> bool:
+    """Return whether an unquoted value is code that repeats the field name: `token=self.token`."""
+    if _IDENTIFIER.fullmatch(value) is None:
+        return False
+    if "." in value and value.split(".")[0] in (
+        "self",
+        "cls",
+        "this",
+        "args",
+        "config",
+        "settings",
+    ):
+        return True
+    words = split_name(name)
+    value_words = split_name(value)
+    return not any(character.isdigit() for character in value) and (
+        value_words[-1:] == words[-1:]
+        or (len(value_words) > 1 and value_words[0] in ("get", "load", "new", "read"))
+        or value.lower().startswith(words[-1])
+    )
