@@ -1,11 +1,11 @@
 """The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
 
+from kp_langchain.gate import Rescored
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.trace_store import TraceStore, default_store
-from kp_langchain.store.verdicts import Rescored
 from kp_langchain.verdict import Verdict
 
 Models = ConfidenceModels  # its earlier name
@@ -14,7 +14,6 @@ __all__ = [
     "ConfidenceModels",
     "Contribution",
     "InstalledModel",
-    "Models",
     "Outbox",
     "Rescored",
     "Standing",

@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, UnknownRunError
-from kp_langchain.gate import leaves
+from kp_langchain.gate import Rescored, leaves
 from kp_langchain.run_keys import forms_of
+from kp_langchain.score_log import log_rescored
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
 from kp_langchain.store.location import Location, locate
+from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import Rescored, log_rescored, redacted, rescore, unknown
+from kp_langchain.store.verdicts import unknown_run, write_verdict
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class TraceStore:
             if registry is not None and leaves(one) and row["body"] is not None
         ]
         verdicts = [
-            (row["trace_id"], redacted(one.verdict, row["privacy_level"]))
+            (row["trace_id"], redact_note(one.verdict, level=row["privacy_level"]))
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
@@ -179,45 +181,68 @@ class TraceStore:
         at: datetime | None = None,
         registry: str | None = None,
     ) -> list[Rescored]:
-        """Say how a run really ended, at any time after it was stored.
+        """Record how a run really ended, at any time after it was stored.
 
-        The run is scored again: outcome and rules anew, novelty and weights as they were when it
-        happened. A trace that passes now is contributed, if it is still kept; one that does not is
-        withdrawn, from the registry too, which the next process that sends does. Each run of which
-        that changes anything gives a log record `kp.trace_rescored`.
+        The run is scored again, with the new outcome and the rules that follow from it; novelty and
+        weights stay as they were. A trace that passes now is contributed, if it is still kept. One
+        that no longer passes is withdrawn; the next process that sends withdraws it from the
+        registry, too. Each run that changes is logged as `kp.trace_rescored`.
 
         Args:
             id: A trace id, a run id, or the first characters of either. The id of a run that
-                several handlers recorded means all its traces.
-            success: Whether it reached its goal.
-            confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
-                and 0.0 for a failure.
-            note: Why, in words; redacted before it is written.
-            source: Who says so.
-            at: When it was said; by default now. A verdict that is older than another one on the
-                same run is written down, and changes nothing.
+                several handlers recorded identifies all its traces.
+            success: Whether the run reached its goal.
+            confidence: The confidence in its result, 0 to 1; by default 1.0 for a success and 0.0
+                for a failure.
+            note: The reason, in words; redacted before it is written.
+            source: Who gives the verdict.
+            at: When the verdict was given; by default now. One that is older than another verdict
+                on the same run is stored, and changes nothing.
             registry: As for `add`.
 
         Returns:
-            What changed, for each trace that was meant.
+            What changed, for each trace that `id` identifies.
 
         Raises:
-            ConfigError: Nothing is said, or a value cannot be used.
-            UnknownRunError: There is no such run, or more than one; the message lists them.
+            ConfigError: Neither success nor confidence is given, or a value cannot be used.
+            UnknownRunError: `id` fits no run, or several; the message lists them.
         """
         verdict = Verdict(success, confidence, note, source, at)
+        verdict = redact_note(verdict, redactor=redactor_of(self.location))
+        runs = self.rejudge(id, verdict, registry=registry)
+        changes = [Rescored.of(run) for run in runs]
+        for change in changes:
+            log_rescored(change, verdict.source, has_registry=registry is not None)
+        return changes
+
+    def rejudge(
+        self,
+        id: str,  # noqa: A002
+        verdict: Verdict,
+        *,
+        registry: str | None = None,
+    ) -> list[ScoredTrace]:
+        """Do as `report_outcome` for a verdict that is redacted already, and log nothing.
+
+        Args:
+            id: As for `report_outcome`.
+            verdict: The verdict.
+            registry: As for `add`.
+
+        Returns:
+            For each trace that `id` identifies, the run as it is now; `previous` is the run as it
+            was, or None if a newer verdict counts.
+
+        Raises:
+            UnknownRunError: `id` fits no run, or several; the message lists them.
+        """
         with self._database.writing() as connection:
             rows = sql.run_queries.find_to_judge(connection, str(id))
             if not rows:
-                raise unknown(str(id), self.location)
+                raise unknown_run(str(id), self.location)
             if len({row["run_id"] for row in rows}) > 1:
                 raise _ambiguous(str(id), rows)
-            changes = [
-                rescore(connection, row, redacted(verdict, row["privacy_level"]), registry)
-                for row in rows
-            ]
-        log_rescored(changes, verdict, has_registry=registry is not None)
-        return changes
+            return [write_verdict(connection, row, verdict, registry) for row in rows]
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return the verdicts on a run, the oldest first.
