@@ -126,13 +126,13 @@ class Database:
 
     @contextmanager
     def sending(self, timeout_s: float) -> Iterator[bool]:
-        """Hold the lock of the one process that sends what this database holds.
+        """Be the only sender of this database inside the block.
 
         Args:
             timeout_s: Seconds to wait for another sender to finish.
 
         Yields:
-            Whether the lock is held; if False, another sender has it.
+            Whether this is the only sender; if False, another one is at work.
 
         Raises:
             ConfigError: The URL cannot be read.

@@ -179,7 +179,7 @@ class Outbox:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Do as `sending` for a command of a person, which waits up to 30 s for other senders.
+        """Be the only sender, as in `sending`, after waiting up to 30 s for another one to finish.
 
         Raises:
             StoreError: Another process kept sending for that long.

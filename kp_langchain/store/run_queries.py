@@ -147,8 +147,8 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 def drop_expired_bodies(connection: sa.Connection) -> bool:
     """Delete the expired bodies of up to a thousand runs; return whether there may be more."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
-    update = sa.update(runs).where(_c.trace_id.in_(select.limit(_MOST_EXPIRED_AT_ONCE)))
-    result = connection.execute(update.values(body=None, body_expires_at=None))
+    statement = sa.update(runs).where(_c.trace_id.in_(select.limit(_MOST_EXPIRED_AT_ONCE)))
+    result = connection.execute(statement.values(body=None, body_expires_at=None))
     return result.rowcount >= _MOST_EXPIRED_AT_ONCE
 
 

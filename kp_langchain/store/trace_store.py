@@ -181,31 +181,31 @@ class TraceStore:
         at: datetime | None = None,
         registry: str | None = None,
     ) -> list[Rescored]:
-        """Say how a run really ended, at any time after it was stored.
+        """Record how a run really ended, at any time after it was stored.
 
-        The run is scored again: outcome and rules anew, novelty and weights as they were when it
-        happened. A trace that passes now is contributed, if it is still kept; one that does not is
-        withdrawn, from the registry too, which the next process that sends does. Each run of which
-        that changes anything gives a log record `kp.trace_rescored`.
+        The run is scored again, with the new outcome and the rules that follow from it; novelty and
+        weights stay as they were. A trace that passes now is contributed, if it is still kept. One
+        that no longer passes is withdrawn; the next process that sends withdraws it from the
+        registry, too. Each run that changes is logged as `kp.trace_rescored`.
 
         Args:
             id: A trace id, a run id, or the first characters of either. The id of a run that
-                several handlers recorded means all its traces.
-            success: Whether it reached its goal.
-            confidence: How sure one can be of its result, 0 to 1; by default 1.0 for a success
-                and 0.0 for a failure.
-            note: Why, in words; redacted before it is written.
-            source: Who says so.
-            at: When it was said; by default now. A verdict that is older than another one on the
-                same run is written down, and changes nothing.
+                several handlers recorded identifies all its traces.
+            success: Whether the run reached its goal.
+            confidence: The confidence in its result, 0 to 1; by default 1.0 for a success and 0.0
+                for a failure.
+            note: The reason, in words; redacted before it is written.
+            source: Who gives the verdict.
+            at: When the verdict was given; by default now. One that is older than another verdict
+                on the same run is stored, and changes nothing.
             registry: As for `add`.
 
         Returns:
-            What changed, for each trace that was meant.
+            What changed, for each trace that `id` identifies.
 
         Raises:
-            ConfigError: Nothing is said, or a value cannot be used.
-            UnknownRunError: There is no such run, or more than one; the message lists them.
+            ConfigError: Neither success nor confidence is given, or a value cannot be used.
+            UnknownRunError: `id` fits no run, or several; the message lists them.
         """
         verdict = Verdict(success, confidence, note, source, at)
         verdict = redact_note(verdict, redactor=redactor_of(self.location))
@@ -222,19 +222,19 @@ class TraceStore:
         *,
         registry: str | None = None,
     ) -> list[ScoredTrace]:
-        """Write a verdict, and what the gate makes of the run. Redact and log nothing.
+        """Do as `report_outcome` for a verdict that is redacted already, and log nothing.
 
         Args:
             id: As for `report_outcome`.
-            verdict: The verdict; its note is redacted already.
+            verdict: The verdict.
             registry: As for `add`.
 
         Returns:
-            For each trace that was meant, the run as it is now; `previous` is the run as it was, or
-            None if a newer verdict counts.
+            For each trace that `id` identifies, the run as it is now; `previous` is the run as it
+            was, or None if a newer verdict counts.
 
         Raises:
-            UnknownRunError: There is no such run, or more than one; the message lists them.
+            UnknownRunError: `id` fits no run, or several; the message lists them.
         """
         with self._database.writing() as connection:
             rows = sql.run_queries.find_to_judge(connection, str(id))

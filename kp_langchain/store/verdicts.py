@@ -1,4 +1,4 @@
-"""Writes a verdict on a stored run, and what the gate makes of it. Loads SQLAlchemy when one comes.
+"""Writes a verdict on a stored run, and the decision of the gate that follows from it.
 
 The run is loaded, judged again by the gate, and saved; the outbox follows its decision.
 """
