@@ -77,7 +77,7 @@ def _add_event(record: logging.LogRecord) -> bool:
     with suppress(Exception):  # the host's records may be of any class
         if "kp_event" in vars(record):
             kind: Any = type(record)
-            # In place: only since Python 3.12 may a filter return another record.
+            # In place, because a filter can replace a record only since Python 3.12.
             record.__class__ = _event_class(kind)
     return True
 

@@ -406,7 +406,7 @@ class TestKeys:
         assert anonymous != with_key
         monkeypatch.setenv("KP_REGISTRY_URL", self.THERE)
         assert self.key_for() == anonymous
-        assert f"belongs to {self.HERE} and is not shown to {self.THERE}" in caplog.text
+        assert f"belongs to {self.HERE} and is not sent to {self.THERE}" in caplog.text
         monkeypatch.setenv("KP_API_KEY", "kp_0123456789abcdef")
         assert self.key_for() == with_key
 

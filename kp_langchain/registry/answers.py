@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from itertools import chain
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -30,9 +31,6 @@ _STOP_REASONS = {
     403: "the key may not write, or its agent's reputation is too low",
 }
 _NOT_A_REGISTRY = "this does not seem to be the URL of a registry"
-_WEB_PAGE: Final = ("stopped", f"{_NOT_A_REGISTRY}: it answers with a web page")
-# The rate limit is checked before the key; without a known key it is 0.
-_NOTHING_ALLOWED: Final = ("stopped", f"{_UNKNOWN_KEY}: it allows 0 requests")
 # Unlike other statuses below 500, it does not say that the request was not processed.
 _TIMED_OUT = 408
 _EPOCH_FROM_S = 1e9  # a smaller number is a duration
@@ -115,7 +113,7 @@ def read_answer(
     *,
     expects_id: bool,
     key: SecretStr | None = None,
-    sent: bytes = b"",
+    request_body: bytes = b"",
     own_id: str | None = None,
 ) -> Answer:
     """Return the meaning of an HTTP answer.
@@ -126,29 +124,19 @@ def read_answer(
         body: The body; None if it was cut off or too large, which is never a success.
         expects_id: Whether a success must contain the unit's id, at `data.id`.
         key: The API key of the request, removed from all texts.
-        sent: The body of the request, removed from all texts.
+        request_body: The body of the request, removed from all texts.
         own_id: The id in the unit, which the registry may use whatever its form.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     content = parse_json(body)
     registry_id = _registry_id(content, key, own_id)
     allowance = _allowance(lower)
-    kind: AnswerKind
-    if 200 <= status < 300 and content is None and _is_web_page(lower, body):
-        kind, meaning = _WEB_PAGE
-    elif status == HTTPStatus.TOO_MANY_REQUESTS and allowance is not None and allowance.limit == 0:
-        kind, meaning = _NOTHING_ALLOWED
-    else:
-        has_id = registry_id is not None
-        kind, meaning = _classify(
-            status, is_whole=body is not None, expects_id=expects_id, has_id=has_id
-        )
+    kind, meaning = _kind_by_content(status, lower, body, allowance) or _kind_by_status(
+        status, is_whole=body is not None, expects_id=expects_id, has_id=registry_id is not None
+    )
     issues = _issues(content) if kind == "refused" else []
-    texts = [
-        _registry_message(status, lower, content),
-        *(text for issue in issues for text in issue),
-    ]
-    message, *issue_texts = safe_texts(texts, key, sent)
+    texts = [_registry_message(status, lower, content), *chain.from_iterable(issues)]
+    message, *issue_texts = safe_texts(texts, key, request_body)
     reason = ": ".join(filter(None, (_status_line(status), meaning, message)))
     return Answer(
         kind=kind,
@@ -168,7 +156,19 @@ def read_answer(
     )
 
 
-def _classify(
+def _kind_by_content(
+    status: int, headers: Mapping[str, str], body: bytes | None, allowance: Allowance | None
+) -> tuple[AnswerKind, str] | None:
+    """Return the kind of a web page and of a limit of 0 requests; None for any other answer."""
+    if 200 <= status < 300 and parse_json(body) is None and _is_web_page(headers, body):
+        return "stopped", f"{_NOT_A_REGISTRY}: it answers with a web page"
+    if status == HTTPStatus.TOO_MANY_REQUESTS and allowance is not None and allowance.limit == 0:
+        # The rate limit is checked before the key; without a known key it is 0.
+        return "stopped", f"{_UNKNOWN_KEY}: it allows 0 requests"
+    return None
+
+
+def _kind_by_status(
     status: int, *, is_whole: bool, expects_id: bool, has_id: bool
 ) -> tuple[AnswerKind, str]:
     if 200 <= status < 300:

@@ -231,7 +231,7 @@ class Registry:
         if isinstance(response, Answer):
             return response
         return read_answer(
-            *response, expects_id=expects_id, key=self._key, sent=body or b"", own_id=own_id
+            *response, expects_id=expects_id, key=self._key, request_body=body or b"", own_id=own_id
         )
 
     def _exchange(

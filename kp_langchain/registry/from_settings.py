@@ -43,9 +43,9 @@ def configured_registry(settings: Settings, url: str | None = None) -> Registry 
             url,
         )
         key = None
-    stored = stored_key(url)
-    if stored is not None and (key is None or key == stored.api_key):
-        key, agent_id = stored
+    entry = stored_key(url)
+    if entry is not None and (key is None or key == entry.api_key):
+        key, agent_id = entry
     return Registry(url, api_key=key, agent_id=agent_id)
 
 
@@ -88,8 +88,8 @@ def key_agent(registry: Registry) -> str | None:
     """
     if registry.agent_id is not None:
         return registry.agent_id
-    stored = stored_key(registry.url)
-    if stored is None:
+    entry = stored_key(registry.url)
+    if entry is None:
         return None
-    is_same = Registry(registry.url, api_key=stored.api_key).key_id == registry.key_id
-    return stored.agent_id if is_same else None
+    is_same = Registry(registry.url, api_key=entry.api_key).key_id == registry.key_id
+    return entry.agent_id if is_same else None

@@ -25,7 +25,9 @@ def parse_json(body: bytes | None) -> Any:
         return None
 
 
-def safe_texts(texts: Sequence[str], key: SecretStr | None = None, sent: bytes = b"") -> list[str]:
+def safe_texts(
+    texts: Sequence[str], key: SecretStr | None = None, request_body: bytes = b""
+) -> list[str]:
     """Return the texts of a registry as lines of at most 300 characters that are safe to show.
 
     Unprintable characters, the key, other secrets, and quotations of 24 or more characters from the
@@ -34,14 +36,14 @@ def safe_texts(texts: Sequence[str], key: SecretStr | None = None, sent: bytes =
     Args:
         texts: The texts.
         key: The API key of the request.
-        sent: The body of the request.
+        request_body: The body of the request.
     """
     # Shortened only after the key is removed: part of a key would no longer be found.
     lines = [_to_line(text) for text in texts]
     if key is not None:
         lines = [line.replace(key.get_secret_value(), "[REDACTED:api_key]") for line in lines]
     lines = [str(redact(line[:_MAX_READ_CHARS]).value) for line in lines]
-    lines = _remove_quotations(lines, sent)
+    lines = _remove_quotations(lines, request_body)
     return [
         line if len(line) <= MAX_TEXT_CHARS else line[: MAX_TEXT_CHARS - 1] + "…" for line in lines
     ]
@@ -51,12 +53,15 @@ def _to_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _remove_quotations(lines: list[str], sent: bytes) -> list[str]:
+def _remove_quotations(lines: list[str], request_body: bytes) -> list[str]:
     parts = {line[start : start + _QUOTE_CHARS] for line in lines for start in _starts(line)}
-    if not parts or not sent:
+    if not parts or not request_body:
         return lines
     sent_text = "\n".join(
-        [_to_line(sent.decode(errors="replace")), *map(_to_line, _strings(parse_json(sent)))]
+        [
+            _to_line(request_body.decode(errors="replace")),
+            *map(_to_line, _strings(parse_json(request_body))),
+        ]
     )
     quotations = {
         part
@@ -83,12 +88,12 @@ def _starts(text: str) -> range:
 
 def _strings(content: Any) -> Iterator[str]:
     """Yield the strings in a JSON document, in any order."""
-    unvisited = [content]
-    while unvisited:
-        value = unvisited.pop()
+    stack = [content]
+    while stack:
+        value = stack.pop()
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict):
-            unvisited.extend(value.values())
+            stack.extend(value.values())
         elif isinstance(value, list):
-            unvisited.extend(value)
+            stack.extend(value)

@@ -371,10 +371,10 @@ def _may_leave(unit: Contribution) -> bool:
 def sender_for(store: TraceStore, registry: Registry) -> Sender:
     """Return the sender for `store` and `registry`, one per process."""
     key = (store.location, registry)
-    with _shared_lock:
-        sender = _shared.get(key)
+    with _senders_lock:
+        sender = _senders_by_target.get(key)
         if sender is None:
-            sender = _shared[key] = Sender(store, registry)
+            sender = _senders_by_target[key] = Sender(store, registry)
         return sender
 
 
@@ -385,13 +385,13 @@ def drain_all(timeout_s: float) -> None:
         timeout_s: The longest time to take, in seconds.
     """
     until = time.monotonic() + timeout_s
-    for sender in list(_shared.values()):
+    for sender in list(_senders_by_target.values()):
         sender.drain(max(0.0, until - time.monotonic()))
 
 
 # Never removed: contributions may be pending after the handler that recorded them is gone.
-_shared: dict[tuple[str, Registry], Sender] = {}
-_shared_lock = ForkSafeLock()
+_senders_by_target: dict[tuple[str, Registry], Sender] = {}
+_senders_lock = ForkSafeLock()
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
 
 

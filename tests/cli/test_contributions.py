@@ -237,7 +237,7 @@ def test_a_key_goes_to_its_own_registry_alone(server, here):
         # A row of a database is not the user's word.
         nowhere = {name: value for name, value in here.items() if name != "KP_REGISTRY_URL"}
         done = cli("withdraw", one, **nowhere)
-        assert f"is not shown to {other.url}" in done.stderr
+        assert f"is not sent to {other.url}" in done.stderr
         assert other.requests == []
         # One that was stored for it is.
         cli("register", "--agent-id", "desk", "--registry", other.url, **nowhere)

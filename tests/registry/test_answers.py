@@ -195,31 +195,47 @@ def test_the_allowance() -> None:
 def test_what_a_server_echoes_is_not_told() -> None:
     secret = KEY.get_secret_value()
     objective = "Refund the customer of invoice 5512 because the parcel never came"
-    sent = json.dumps({"task": {"objective": objective}, "note": "größer\nals"}).encode()
-    said = f"Authorization: Bearer {secret} for {sent.decode()} and {objective}, {'pad ' * 60}"
+    request_body = json.dumps({"task": {"objective": objective}, "note": "größer\nals"}).encode()
+    said = (
+        f"Authorization: Bearer {secret} for {request_body.decode()} and {objective}, {'pad ' * 60}"
+    )
     for echo in (said, said.upper().lower(), f"x{secret}x", "pad " * 73 + secret, objective):
         content = {"error": {"message": echo}, "issues": [{"path": echo, "message": echo}]}
         got = read_answer(
-            400, {}, json.dumps(content).encode(), expects_id=True, key=KEY, sent=sent
+            400,
+            {},
+            json.dumps(content).encode(),
+            expects_id=True,
+            key=KEY,
+            request_body=request_body,
         )
         assert len(got.reason) <= 300
         for text in (got.reason, *got.issues[0].values()):
             assert secret[:12] not in text
             assert "customer of invoice" not in text.lower()
-    told = read_answer(422, {}, b'{"error": "objective is too long"}', expects_id=True, sent=sent)
+    told = read_answer(
+        422, {}, b'{"error": "objective is too long"}', expects_id=True, request_body=request_body
+    )
     assert told.reason == "422 Unprocessable Entity: objective is too long" or (
         told.reason == "422 Unprocessable Content: objective is too long"
     )
 
 
 def test_quotes_are_cut_where_they_are() -> None:
-    sent = json.dumps(["the quick brown fox jumps over the lazy dog", {"b": "a\ttab, été as ever"}])
+    request_body = json.dumps(
+        ["the quick brown fox jumps over the lazy dog", {"b": "a\ttab, été as ever"}]
+    )
     lines = ["fox: the quick brown fox jumps over the lazy dog, twice", "(a tab, été as ever)"]
-    assert safe_texts(lines, sent=sent.encode()) == ["fox: […], twice", "(a tab, été as ever)"]
-    longer = sent.replace("as ever", "as ever and ever")
-    assert safe_texts(["(a tab, été as ever and ever)"], sent=longer.encode()) == ["([…])"]
-    assert safe_texts(["the quick brown fox jump"], sent=sent.encode()) == ["[…]"]
-    assert safe_texts(["the quick brown fox"], sent=sent.encode()) == ["the quick brown fox"]
+    assert safe_texts(lines, request_body=request_body.encode()) == [
+        "fox: […], twice",
+        "(a tab, été as ever)",
+    ]
+    longer = request_body.replace("as ever", "as ever and ever")
+    assert safe_texts(["(a tab, été as ever and ever)"], request_body=longer.encode()) == ["([…])"]
+    assert safe_texts(["the quick brown fox jump"], request_body=request_body.encode()) == ["[…]"]
+    assert safe_texts(["the quick brown fox"], request_body=request_body.encode()) == [
+        "the quick brown fox"
+    ]
     assert safe_texts(["Bearer abcdefghijklmnop1234", "a\x00b\u202ec"]) == [
         "Bearer [REDACTED:authorization]",
         "a b c",
@@ -257,12 +273,14 @@ VALUES = (
     headers=st.dictionaries(NAMES, VALUES),
     body=BODIES,
     expects_id=st.booleans(),
-    sent=st.binary(max_size=100),
+    request_body=st.binary(max_size=100),
 )
 def test_no_answer_does_harm(
-    status: int, headers: dict[str, str], body: bytes | None, expects_id: bool, sent: bytes
+    status: int, headers: dict[str, str], body: bytes | None, expects_id: bool, request_body: bytes
 ) -> None:
-    got = read_answer(status, headers, body, expects_id=expects_id, key=KEY, sent=sent)
+    got = read_answer(
+        status, headers, body, expects_id=expects_id, key=KEY, request_body=request_body
+    )
     assert got.kind in ("done", "refused", "stopped", "later")
     if got.kind == "done":
         assert status == 409 or 200 <= status < 300
