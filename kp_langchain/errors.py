@@ -37,3 +37,11 @@ class UnknownRunError(StoreError, LookupError):
 
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or refused what was asked."""
+
+
+class OutdatedModelError(ConfigError):
+    """A confidence model was fitted on features that this version no longer computes."""
+
+
+class CannotResumeError(KPError):
+    """A file cannot be resumed: this command did not write it, or its input has changed."""

@@ -230,7 +230,7 @@ class TestTrust:
         (folder / "kp.toml").write_text(HOSTILE)
         done = cli("trust")
         assert done.returncode == 0, done.stderr
-        assert f"{folder / 'kp.toml'} is trusted as it is now." in done.stdout
+        assert f"{folder / 'kp.toml'} is trusted with its current content." in done.stdout
         assert [line.strip() for line in done.stdout.splitlines()[1:]] == REFUSED.split(", ")
         with pytest.raises(ConfigError, match="stays local"):  # it does count now
             Settings()
@@ -445,13 +445,13 @@ class TestRunsThatStayLocal:
             Settings(defaults=both)
 
 
-def test_doctor_says_which_file_says_what_and_what_does_not_count(folder, own):
+def test_doctor_shows_what_each_file_sets_and_what_is_ignored(folder, own):
     own.write_text("max_queue = 5\n")
     (folder / "kp.toml").write_text(HOSTILE)
     done = cli("doctor", columns=300)
     assert (
-        f"{folder / 'kp.toml'} (in the working folder, not trusted) says max_steps" in done.stdout
+        f"{folder / 'kp.toml'} (in the working folder, not trusted) sets max_steps" in done.stdout
     )
-    assert f"does not count: {REFUSED}" in done.stdout
-    assert f"{own} (your own) says max_queue" in done.stdout
+    assert f"ignored: {REFUSED}" in done.stdout
+    assert f"{own} (your own) sets max_queue" in done.stdout
     assert "none configured" in done.stdout
