@@ -31,8 +31,8 @@ ROOMS = [  # each may import its own row and the rows above
         "near_names", "printable", "folders", "verdict",
     },
     {
-        "scoring", "embedding", "config", "config_files", "config_trust", "redaction", "agent_id",
-        "run_keys", "secret_key",
+        "scoring", "embedding", "config", "config_faults", "config_files", "config_trust",
+        "redaction", "agent_id", "run_keys", "secret_key",
     },
     {"gate"},
     {"calibration"},

@@ -78,7 +78,7 @@ def test_nothing_that_sends_redirects_unredacts_or_loads_code_counts(folder, cap
     Settings.current()
     (told,) = warnings(caplog)
     assert str(folder / "kp.toml") in told
-    assert f"does not count: {REFUSED}; " in told
+    assert f"are ignored: {REFUSED}; " in told
     assert f"kp-langchain trust {folder}/kp.toml" in told
 
 
@@ -158,7 +158,7 @@ def test_a_folder_does_not_switch_on_what_the_user_switched_off(folder, own, off
     own.write_text("disabled = true\n")
     (folder / "kp.toml").write_text(f"disabled = {off}\n")
     assert Settings().disabled
-    assert "does not count: disabled; " in caplog.text
+    assert "are ignored: disabled; " in caplog.text
     own.write_text("")
     (folder / "kp.toml").write_text("disabled = true\n")
     assert Settings().disabled
@@ -306,7 +306,7 @@ class TestWhereRunsMayBeSent:
         monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.25")
         assert Settings().policy_for("code").weights is not None
         monkeypatch.setenv("KP_DOMAINS__CODE__VISIBILITY", "network")
-        with pytest.raises(ConfigError, match="without what a file says that is not trusted"):
+        with pytest.raises(ConfigError, match="without the settings of a file that is not trusted"):
             Settings()
 
     def test_calibrate_says_so_and_a_file_of_its_own_counts(self, folder, own):
