@@ -30,7 +30,7 @@ from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN, Rules
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
 _LONGEST_BYTES = 1 << 20
-# Keys that send, redirect or load code; `restricted` yields them, and more.
+# Keys that send, redirect or load code; `restricted_paths` yields them, and more.
 _RESTRICTED_KEYS = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
 _SENT = ("org", "network")
 _SHOWN_KEYS = 12
@@ -62,14 +62,14 @@ class ConfigFile:
         name: Its name in messages.
         standing: How it came to be read.
         values: The settings in it that apply.
-        refused: The keys that are ignored, dotted.
+        ignored_keys: The keys that are ignored, dotted.
     """
 
     path: Path
     name: str
     standing: Standing
     values: dict[str, Any] = field(default_factory=dict, repr=False)
-    refused: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
@@ -145,7 +145,7 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
         if place.content is None and place.error is None:
             continue
         file = _read(place)
-        if file.refused:
+        if file.ignored_keys:
             _warn(file)
         files.append(file)
     if len(files) > 1 and not files[0].standing.counts_whole:
@@ -192,10 +192,10 @@ def restricted_keys(path: Path, content: bytes) -> list[str]:
     Raises:
         ConfigError: The content is not TOML.
     """
-    return list(_read(_Place(path, str(path), Standing.UNTRUSTED, content)).refused)
+    return list(_read(_Place(path, str(path), Standing.UNTRUSTED, content)).ignored_keys)
 
 
-def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the keys that send, redirect, un-redact or load code, each as its path in the tables.
 
     A value of a wrong type is passed over: validation reports it.
@@ -313,19 +313,19 @@ def _read(place: _Place) -> ConfigFile:
 
 def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
     """Return the file with the settings that apply, and the keys that do not."""
-    standing, ignored = place.standing, []
+    standing, ignored_keys = place.standing, []
     if not standing.counts_whole:
-        for path in list(restricted(values)):
+        for path in list(restricted_paths(values)):
             *outer, last = path
             table = values
             for name in outer:
                 table = table[name]
             del table[last]
-            ignored.append(".".join(path))
-        if ignored and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
+            ignored_keys.append(".".join(path))
+        if ignored_keys and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
             standing = Standing.CHANGED
     _resolve(values, place.path.parent)
-    return ConfigFile(place.path, place.name, standing, values, tuple(ignored))
+    return ConfigFile(place.path, place.name, standing, values, tuple(ignored_keys))
 
 
 def _resolve(values: dict[str, Any], folder: Path) -> None:
@@ -352,9 +352,9 @@ def _path_in(folder: Path, path: str) -> str:
 
 def _warn(file: ConfigFile) -> None:
     """Warn once which settings of a file are ignored, and what to do."""
-    keys = ", ".join(file.refused[:_SHOWN_KEYS])
-    if len(file.refused) > _SHOWN_KEYS:
-        keys += f" and {len(file.refused) - _SHOWN_KEYS} more"
+    keys = ", ".join(file.ignored_keys[:_SHOWN_KEYS])
+    if len(file.ignored_keys) > _SHOWN_KEYS:
+        keys += f" and {len(file.ignored_keys) - _SHOWN_KEYS} more"
     warn_once(
         f"refused:{file.path}:{keys}",
         "%s is %s, so these settings in it are ignored: %s; %s",

@@ -133,8 +133,8 @@ def _sources(database: str | None) -> Iterator[Finding]:
         keys = [key for key in _keys(file.values) if not _is_of(key, misspelt)]
         lines.append(f"{file.path} ({file.standing.value}) sets {', '.join(keys) or 'nothing'}")
         lines += _misspelt_domain_lines(misspelt)
-        if file.refused:
-            lines.append(f"  ignored: {', '.join(file.refused)}")
+        if file.ignored_keys:
+            lines.append(f"  ignored: {', '.join(file.ignored_keys)}")
             lines.append(f"  {file.remedy}")
     lines += _environment(database)
     yield Finding("settings", "\n".join(lines))
