@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
-from kp_langchain.agent_id import normalised, shown, usable
+from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
 from kp_langchain.registry.client import Registry, base_url
 from kp_langchain.registry.credentials import stored
 
@@ -63,10 +63,10 @@ def agent_of(given: str | None, settings: Settings, registry: Registry | None) -
     of_key = None if registry is None else key_agent(registry)
     if chosen is None:
         # An earlier version registered any text. One that would be redacted no trace carries.
-        same = of_key is not None and shown(of_key, settings.redaction) == of_key
+        same = of_key is not None and redact_agent_id(of_key, settings.redaction) == of_key
         return of_key if same else None
-    chosen = usable(chosen, settings.redaction)
-    return of_key if of_key is not None and normalised(of_key) == chosen else chosen
+    chosen = check_agent_id(chosen, settings.redaction)
+    return of_key if of_key is not None and normalise_agent_id(of_key) == chosen else chosen
 
 
 def key_agent(registry: Registry) -> str | None:

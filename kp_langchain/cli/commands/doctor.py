@@ -286,7 +286,7 @@ def _pause_s(registry: Registry, database: str | None) -> float:
 
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
-    from kp_langchain.agent_id import shown
+    from kp_langchain.agent_id import redact_agent_id
     from kp_langchain.registry.configured import agent_of, key_agent
 
     try:
@@ -300,7 +300,7 @@ def _agent(registry: Registry, settings: Settings) -> Finding:
         return Finding("agent", text, is_broken=agent_id is None)
     if agent_id == of_key:
         return Finding("agent", f"{agent_id}, the agent of the key")
-    text = f"{agent_id or 'traces carry none'}, but the key is of {shown(of_key)}"
+    text = f"{agent_id or 'traces carry none'}, but the key is of {redact_agent_id(of_key)}"
     hint = "nothing that is sent can be withdrawn; unset agent_id, or register a key for this agent"
     return Finding("agent", f"{text}\n{hint}", is_broken=True)
 

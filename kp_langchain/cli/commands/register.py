@@ -29,19 +29,20 @@ def register(
 
     Traces carry the key's agent id from then on, and only this key can withdraw them.
     """
-    from kp_langchain.agent_id import normalised, shown, usable
+    from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
     from kp_langchain.config import Settings
     from kp_langchain.registry.credentials import key_file, save_key, stored
 
     settings = Settings()
-    agent_id = usable(agent_id, settings.redaction)
+    agent_id = check_agent_id(agent_id, settings.redaction)
     client = require_registry(settings, registry)
     # The registry shows the key once, so the file has to be usable before.
     present = stored(client.url)
-    if present is not None and normalised(present.agent_id) != agent_id and not replace_key:
+    if present is not None and normalise_agent_id(present.agent_id) != agent_id and not replace_key:
+        owner = redact_agent_id(present.agent_id)
         raise KPError(
-            f"{key_file()} holds a key for {client.url} already, of {shown(present.agent_id)}; "
-            "--replace would lose it, and what was sent with it could no longer be withdrawn"
+            f"{key_file()} holds a key for {client.url} already, of {owner}; --replace would lose "
+            "it, and what was sent with it could no longer be withdrawn"
         )
     key = client.register(agent_id)
     path = save_key(client.url, agent_id, key)
@@ -58,7 +59,7 @@ def _conflicts(settings: Settings, url: str, agent_id: str) -> list[str]:
         url: The registry's URL.
         agent_id: The agent that the key belongs to.
     """
-    from kp_langchain.agent_id import normalised
+    from kp_langchain.agent_id import normalise_agent_id
     from kp_langchain.registry.configured import configured_registry
 
     lines = []
@@ -68,7 +69,7 @@ def _conflicts(settings: Settings, url: str, agent_id: str) -> list[str]:
             f"But api_key is set ({_origin('api_key')}) and overrides the new key: unset it to use "
             "that one"
         )
-    if settings.agent_id is not None and normalised(settings.agent_id) != agent_id:
+    if settings.agent_id is not None and normalise_agent_id(settings.agent_id) != agent_id:
         lines.append(
             f"But agent_id is set ({_origin('agent_id')}) to another agent, so the new key could "
             "not withdraw what is sent: unset it"
