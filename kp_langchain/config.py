@@ -269,10 +269,10 @@ class Settings(BaseSettings):
             ConfigError: As for the constructor.
         """
         global _current
-        state, cached = _source_state(), _current
-        if cached is None or cached[0] != state:
-            cached = _current = (state, cls())
-        return cached[1]
+        state, current = _source_state(), _current
+        if current is None or current[0] != state:
+            current = _current = (state, cls())
+        return current[1]
 
     @classmethod
     def supposing(cls, text: str) -> Settings:
@@ -296,9 +296,9 @@ class Settings(BaseSettings):
         cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
     ) -> Settings | str:
         """Return the settings without the files that are not trusted, or why they are invalid."""
-        trusted = tuple(file for file in files if file.standing.counts_whole)
+        trusted_files = tuple(file for file in files if file.standing.counts_whole)
         try:
-            return cls._of(trusted, arguments)
+            return cls._of(trusted_files, arguments)
         except ConfigError as error:
             return str(error)
 
@@ -338,7 +338,7 @@ class Settings(BaseSettings):
             ConfigError: The runs may be sent, and the settings are invalid without a file that is
                 not trusted. Constructing settings or a handler raises this first.
         """
-        policy = self._merged(domain, over)
+        policy = self._merge(domain, over)
         if self._without_untrusted is None or policy.visibility == "private":
             return policy
         if isinstance(self._without_untrusted, str):
@@ -356,7 +356,7 @@ class Settings(BaseSettings):
             )
         return trusted_policy
 
-    def _merged(self, domain: str, over: DomainPolicy | None) -> DomainPolicy:
+    def _merge(self, domain: str, over: DomainPolicy | None) -> DomainPolicy:
         policy = self.defaults
         if domain in self.domains:
             policy = self.domains[domain].merged_over(policy)
@@ -395,8 +395,8 @@ class Settings(BaseSettings):
                 )
 
     def _origin(self, domain: str, field: str) -> str:
-        applied = self._without_untrusted
-        origins = (applied if isinstance(applied, Settings) else self)._origins  # noqa: SLF001 - own
+        trusting = self._without_untrusted
+        origins = (trusting if isinstance(trusting, Settings) else self)._origins  # noqa: SLF001
         default = origins.get(("", field), "the default")
         return origins.get((domain, field), default) if domain else default
 

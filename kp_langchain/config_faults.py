@@ -193,18 +193,18 @@ def unknown_variables(settings: type[BaseModel], domains: Iterable[str]) -> dict
     """
     tables = [name for name, field in settings.model_fields.items() if _table_in(field)]
     prefixes = tuple(f"{PREFIX}{name.upper()}__" for name in tables)
-    known = {FILE_VARIABLE, *(f"{PREFIX}{name.upper()}" for name in settings.model_fields)}
+    variables = {FILE_VARIABLE, *(f"{PREFIX}{name.upper()}" for name in settings.model_fields)}
     unknown = [
         name
         for name, value in os.environ.items()
         if name.upper().startswith(PREFIX)
         and value  # an empty variable counts as not set
-        and name.upper() not in known
+        and name.upper() not in variables
         and not name.upper().startswith(prefixes)
     ]
     if not unknown:
         return {}
-    suggestions = {name.removeprefix(PREFIX): name for name in known}
+    suggestions = {name.removeprefix(PREFIX): name for name in variables}
     suggestions |= _nested_variables(settings, domains)
     return {name: suggestions.get(_near_variable(name, suggestions)) for name in unknown}
 

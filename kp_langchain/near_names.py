@@ -15,7 +15,7 @@ _SIMILARITY_MIN = 0.8
 
 
 def near_name(
-    name: str, known: Iterable[str], *, similarity_min: float = _SIMILARITY_MIN
+    name: str, choices: Iterable[str], *, similarity_min: float = _SIMILARITY_MIN
 ) -> str | None:
     """Return the known name that `name` is probably a misspelling of.
 
@@ -24,29 +24,29 @@ def near_name(
 
     Args:
         name: The name.
-        known: The known names.
+        choices: The known names.
         similarity_min: How similar the two must be, 0 to 1, as `difflib` measures it.
 
     Returns:
         None if `name` is known itself, or similar to no known name.
     """
-    return _near_name(name, frozenset(known), similarity_min)
+    return _near_name(name, frozenset(choices), similarity_min)
 
 
-def near_key(key: str, known: Iterable[str]) -> str | None:
+def near_key(key: str, choices: Iterable[str]) -> str | None:
     """Return the known key that is most similar to an unknown key; None if none is similar.
 
     Suggests more readily than `near_name`, because an unknown key is a mistake in any case.
     """
-    return next(iter(difflib.get_close_matches(key.lower(), known, n=1)), None)
+    return next(iter(difflib.get_close_matches(key.lower(), choices, n=1)), None)
 
 
 @lru_cache(maxsize=1000)
-def _near_name(name: str, known: frozenset[str], similarity_min: float) -> str | None:
-    if name in known or len(name) > _LONGEST_NAME_CHARS:
+def _near_name(name: str, choices: frozenset[str], similarity_min: float) -> str | None:
+    if name in choices or len(name) > _LONGEST_NAME_CHARS:
         return None
     normal = _normalise(name)
-    by_normal_form = {_normalise(other): other for other in sorted(known, reverse=True)}
+    by_normal_form = {_normalise(other): other for other in sorted(choices, reverse=True)}
     by_normal_form.pop("", None)
     matches = difflib.get_close_matches(normal, by_normal_form, n=1, cutoff=similarity_min)
     if not matches or _is_extension(normal, matches[0]):
@@ -54,14 +54,14 @@ def _near_name(name: str, known: frozenset[str], similarity_min: float) -> str |
     return by_normal_form[matches[0]]
 
 
-def warn_of_domain(domain: str, known: Iterable[str]) -> None:
+def warn_of_domain(domain: str, choices: Iterable[str]) -> None:
     """Warn once about the unknown domain of a run, if its name is nearly a known one.
 
     Args:
         domain: The domain's name.
-        known: Names of domains with weights, a threshold or a policy.
+        choices: Names of domains with weights, a threshold or a policy.
     """
-    near = near_name(domain, known)
+    near = near_name(domain, choices)
     if near is not None:
         warn_once(
             f"domain:{domain}",

@@ -227,13 +227,13 @@ def _threshold(result: Calibration, one: WeighedThreshold) -> Iterator[Renderabl
             f"{_INDENT}The weights were chosen on these runs; on tasks that they never saw, "
             f"{top.top_success.value:.2f} of the best {top.top_runs} runs succeeded."
         )
-    unreached = [
+    too_high = [
         f"{threshold:g}"
         for threshold in result.thresholds_in_force.values()
         if not one.are_proposed and point_at(curve, threshold) is None
     ]
-    if unreached:
-        message = f"None of these runs reaches {' or '.join(unreached)}, which is in force."
+    if too_high:
+        message = f"None of these runs reaches {' or '.join(too_high)}, which is in force."
         yield Text(_INDENT + message, style="yellow")
     if proposal.refusal:
         yield Text(f"{_INDENT}No threshold is proposed: {proposal.refusal}.")

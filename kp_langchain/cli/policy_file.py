@@ -143,14 +143,14 @@ def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
     has_crlf = "\n" in plain and plain.count("\n") == plain.count("\r\n")
     if has_crlf:
         plain = plain.replace("\r\n", "\n")
-    expected = tomllib.loads(plain)
-    policy = expected.setdefault("domains", {}).setdefault(domain, {})
+    target = tomllib.loads(plain)
+    policy = target.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
         policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
     addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_inline(values))}"
     try:
         new = _edit(plain, domain, values, addition)
-        is_correct = tomllib.loads(new) == expected
+        is_correct = tomllib.loads(new) == target
     except Exception:  # noqa: BLE001 - tomlkit raises errors of many kinds on unusual files
         is_correct, new = False, plain
     if not is_correct:

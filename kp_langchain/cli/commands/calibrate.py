@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.output import say, say_json, visible
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
@@ -32,34 +33,32 @@ _DEFAULT_PASS_RATE = 0.1
 _HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
 
 Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and change nothing.")]
+PassRate = Annotated[
+    float | None,
+    typer.Option(help=f"Share of the runs that is to pass; {_DEFAULT_PASS_RATE} by default."),
+]
+Precision = Annotated[
+    float | None, typer.Option(help="Instead: share of successes among the runs that pass.")
+]
+Write = Annotated[bool, typer.Option("--write", help="Write what is proposed into kp.toml.")]
 
 
 @calibrate.callback(invoke_without_command=True)
 def calibrate_domains(
     context: typer.Context,
     domain: Domain = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the result, and change nothing.")
-    ] = False,
-    pass_rate: Annotated[
-        float | None,
-        typer.Option(help=f"Share of the runs that is to pass; {_DEFAULT_PASS_RATE} by default."),
-    ] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(help="Instead: share of successes among the runs that pass."),
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Write what is proposed into kp.toml.")
-    ] = False,
+    dry_run: DryRun = False,
+    pass_rate: PassRate = None,
+    precision: Precision = None,
+    write: Write = False,
     database: Database = None,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Learn from the verdicts on each domain's runs.
 
-    Exit status: 0; 1, the model of --domain was refused, or something cannot be read or written
-    and was named; 2, wrong usage.
+    Exit status: 0; 1, the model of --domain was refused, or an error ended the command; 2, wrong
+    usage.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -72,7 +71,7 @@ def calibrate_domains(
     from kp_langchain.config import Settings
 
     settings = Settings()
-    is_refused = False
+    result = None
     with open_store(database) as store:
         domains = _domains(store, domain)
         if not domains and not as_json:
@@ -81,13 +80,11 @@ def calibrate_domains(
             result = domain_calibration.calibrate(
                 store.models, name, settings=settings, target=target, install=not dry_run
             )
-            is_refused = result.fit.refusal is not None
             if as_json:
-                written = _write(result) if write else None
-                say_json(result.to_dict() | {"written": _as_json(written)})
+                _print_json(result, write=write)
             else:
                 _print_result(result, dry_run=dry_run, write=write)
-    if domain is not None and is_refused:
+    if domain is not None and result is not None and result.fit.refusal is not None:
         raise typer.Exit(_REFUSED)
 
 
@@ -96,7 +93,7 @@ def show(
     context: typer.Context,
     domain: Domain = None,
     database: Database = None,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Show the models in force and earlier ones, their figures, and what they are based on."""
     from kp_langchain.cli.model_tables import models_report
@@ -195,6 +192,16 @@ def _print_result(result: Calibration, *, dry_run: bool, write: bool) -> None:
     say("")
 
 
+def _print_json(result: Calibration, *, write: bool) -> None:
+    policy = _write(result) if write else None
+    fields = policy and {
+        "path": str(policy.path),
+        "created": policy.created,
+        "overridden_by": dict(policy.overridden_by),
+    }
+    say_json(result.to_dict() | {"written": fields})
+
+
 def _print(parts: Iterable[RenderableType]) -> None:
     from kp_langchain.cli.console import make_console
 
@@ -226,30 +233,20 @@ def _proposal_text(result: Calibration) -> str:
     return f"{threshold} and the proposed weights" if proposal.are_proposed else threshold
 
 
-def _write_report(result: Calibration, written: WrittenPolicy | None) -> list[str]:
-    if written is None:
+def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str]:
+    if policy is None:
         return ["  Nothing was written, because no threshold is proposed."]
-    file = f"{written.path}, a new file" if written.created else str(written.path)
+    file = f"{policy.path}, a new file" if policy.created else str(policy.path)
     domain = printable(result.fit.domain)
     lines = [f"  Wrote {_proposal_text(result)} of {domain} into {visible(file)}."]
-    for field, variables in written.overridden_by.items():
+    for field, variables in policy.overridden_by.items():
         lines.append(
             f"  It has no effect here: {', '.join(variables)} in the environment sets another "
             f"{field} and comes first; unset it."
         )
-    if written.ignored:
+    if policy.ignored:
         lines.append(
             "  It has no effect yet: runs of this domain may be sent, and the file is not trusted; "
-            f"read it, then: kp-langchain trust {written.path}"
+            f"read it, then: kp-langchain trust {policy.path}"
         )
     return lines
-
-
-def _as_json(written: WrittenPolicy | None) -> dict[str, Any] | None:
-    if written is None:
-        return None
-    return {
-        "path": str(written.path),
-        "created": written.created,
-        "overridden_by": dict(written.overridden_by),
-    }

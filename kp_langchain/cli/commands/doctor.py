@@ -149,8 +149,8 @@ def _environment(database: str | None) -> list[str]:
     unknown = unknown_variables()
     # An empty variable counts as not set.
     variables = (name for name, value in os.environ.items() if value)
-    prefixed = (name for name in variables if name.upper().startswith("KP_"))
-    domain_of = {name: _domain_of(name) for name in sorted(prefixed) if name not in unknown}
+    kp_variables = (name for name in variables if name.upper().startswith("KP_"))
+    domain_of = {name: _domain_of(name) for name in sorted(kp_variables) if name not in unknown}
     misspelt = _misspelt_domains(filter(None, domain_of.values()), database)
     settings = [name for name, domain in domain_of.items() if domain not in misspelt]
     lines = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kp_langchain.cli.contributions import current_registry, send_now, why_nothing_is_sent
+from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.store_option import Database, has_registry, open_store
@@ -29,39 +30,47 @@ _SKIPPED, _INTERRUPTED = 1, 130
 _PAGE = 1000
 
 
+RunId = Annotated[
+    str | None,
+    typer.Argument(metavar="[ID]", help="Trace id, run id, or the beginning of either."),
+]
+Success = Annotated[
+    bool | None, typer.Option("--success/--failure", help="Whether the run reached its goal.")
+]
+Confidence = Annotated[
+    float | None, typer.Option(min=0, max=1, help="How sure one can be of its result.")
+]
+Note = Annotated[str | None, typer.Option(help="The reason; it is redacted.")]
+File = Annotated[
+    str | None,
+    typer.Option("--from", metavar="FILE", help="Verdicts in a .jsonl or .csv; - for stdin."),
+]
+LangSmith = Annotated[
+    bool, typer.Option("--langsmith", help="Feedback given in LangSmith for these runs.")
+]
+Key = Annotated[
+    str | None, typer.Option(help="The key of the feedback in LangSmith that means success.")
+]
+PassAt = Annotated[
+    float, typer.Option(min=0, max=1, help="The LangSmith score from which a run succeeded.")
+]
+Timeout = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long to send.")
+]
+
+
 def label(
-    run_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[ID]", help="Trace id, run id, or the beginning of either."),
-    ] = None,
-    success: Annotated[
-        bool | None,
-        typer.Option("--success/--failure", help="Whether the run reached its goal."),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="How sure one can be of its result."),
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="The reason; it is redacted.")] = None,
-    file: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="Verdicts in a .jsonl or .csv; - for stdin."),
-    ] = None,
-    langsmith: Annotated[
-        bool, typer.Option("--langsmith", help="Feedback given in LangSmith for these runs.")
-    ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(help="The key of the feedback in LangSmith that means success."),
-    ] = None,
-    pass_at: Annotated[
-        float, typer.Option(min=0, max=1, help="The LangSmith score from which a run succeeded.")
-    ] = 0.5,
-    timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long to send.")
-    ] = 20.0,
+    run_id: RunId = None,
+    success: Success = None,
+    confidence: Confidence = None,
+    note: Note = None,
+    file: File = None,
+    langsmith: LangSmith = False,
+    key: Key = None,
+    pass_at: PassAt = 0.5,
+    timeout: Timeout = 20.0,
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Record how runs really ended. They are scored again, and kept, contributed or withdrawn.
 
@@ -72,19 +81,22 @@ def label(
     Exit status: 0, every verdict was used; 1, some were skipped, or an error ended the command;
     2, wrong usage; 130, interrupted.
     """
-    has_verdict = (success, confidence, note) != (None, None, None)
-    _check_usage(run_id, file, langsmith=langsmith, has_verdict=has_verdict, key=key)
-    if run_id is not None and success is None and confidence is None:
-        raise typer.BadParameter("give --success or --failure, or a --confidence")
-    from kp_langchain.verdict import Verdict
-
+    if [run_id is not None, file is not None, langsmith].count(True) != 1:
+        raise typer.BadParameter("give one of ID, --from FILE and --langsmith")
+    if run_id is None and (success, confidence, note) != (None, None, None):
+        raise typer.BadParameter(
+            "--success, --failure, --confidence and --note belong to one ID; "
+            "--from and --langsmith bring their own"
+        )
+    if key is not None and not langsmith:
+        raise typer.BadParameter("--key belongs to --langsmith")
+    verdicts = None
+    if run_id is not None:
+        verdicts = _from_options(run_id, success, confidence, note)
+    elif file is not None:
+        verdicts = _from_file(file)
     with open_store(database) as store:
-        verdicts: Iterable[Label | Unreadable]
-        if run_id is not None:
-            verdicts = [Label("", run_id, Verdict(success, confidence, note, source="label"))]
-        elif file is not None:
-            verdicts = read_labels(file)
-        else:
+        if verdicts is None:
             verdicts = _from_langsmith(store, key, pass_at)
         _write(Labelling(store, current_registry(), as_json=as_json), verdicts, timeout)
 
@@ -230,24 +242,22 @@ class Labelling:
         return states["pending"] + states["to replace"] + states["to withdraw"]
 
 
-def _check_usage(
-    run_id: str | None, file: str | None, *, langsmith: bool, has_verdict: bool, key: str | None
-) -> None:
-    if [run_id is not None, file is not None, langsmith].count(True) != 1:
-        raise typer.BadParameter("give one of ID, --from FILE and --langsmith")
-    if has_verdict and run_id is None:
-        raise typer.BadParameter(
-            "--success, --failure, --confidence and --note belong to one ID; "
-            "--from and --langsmith bring their own"
-        )
-    if key is not None and not langsmith:
-        raise typer.BadParameter("--key belongs to --langsmith")
-    if file is None or file == STDIN:
-        return
-    if Path(file).suffix.lower() not in _SUFFIXES:
+def _from_options(
+    run_id: str, success: bool | None, confidence: float | None, note: str | None
+) -> Iterator[Label | Unreadable]:
+    from kp_langchain.verdict import Verdict
+
+    if success is None and confidence is None:
+        raise typer.BadParameter("give --success or --failure, or a --confidence")
+    return iter([Label("", run_id, Verdict(success, confidence, note, source="label"))])
+
+
+def _from_file(file: str) -> Iterator[Label | Unreadable]:
+    if file != STDIN and Path(file).suffix.lower() not in _SUFFIXES:
         raise typer.BadParameter(f"{file} is none of {', '.join(_SUFFIXES)}")
-    if not Path(file).is_file():
+    if file != STDIN and not Path(file).is_file():
         raise typer.BadParameter(f"{file} is no file")
+    return read_labels(file)
 
 
 def _from_langsmith(

@@ -18,6 +18,7 @@ from kp_langchain.cli.contributions import (
     send_now,
     why_nothing_is_sent,
 )
+from kp_langchain.cli.json_option import AsJson, AsJsonLines
 from kp_langchain.cli.output import json_fields, say, say_json, visible
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
@@ -46,7 +47,7 @@ def list_contributions(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 30,
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """List contributions, and why nothing is sent if so."""
     if context.invoked_subcommand is not None:
@@ -77,7 +78,7 @@ def show(
     context: typer.Context,
     contribution_id: ContributionId,
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one contribution, and the registry's answer to it."""
     from kp_langchain.cli.console import make_console

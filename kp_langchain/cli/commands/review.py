@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.text import Text
 
+from kp_langchain.cli.json_option import AsJson, AsJsonLines
 from kp_langchain.cli.output import json_fields, say_json
 from kp_langchain.cli.store_option import Database, has_registry, open_store
 from kp_langchain.cli.where_option import Where, parse_keys
@@ -36,7 +37,7 @@ def list_runs(
     where: Where = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 30,
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """List scored runs, newest first."""
     if context.invoked_subcommand is not None:
@@ -93,7 +94,7 @@ def show(
         str, typer.Argument(metavar="ID", help="Trace id, run id, or the beginning of either.")
     ],
     database: Database = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain how one run got its score, and show its steps if they were kept."""
     from kp_langchain.cli.console import make_console
