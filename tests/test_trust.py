@@ -271,7 +271,7 @@ class TestTrust:
 
     def test_calibrate_keeps_a_trusted_file_trusted(self, folder):
         write_trusted("database_url = 'a.db'\n")
-        assert not write_policy("finance", threshold=0.625).ignored
+        assert not write_policy("finance", threshold=0.625).is_ignored
         assert Settings().database_url == str(folder / "a.db")
         assert Settings().policy_for("finance").threshold == 0.625
         (folder / "kp.toml").write_text("database_url = 'b.db'\n")
@@ -311,10 +311,10 @@ class TestWhereRunsMayBeSent:
 
     def test_calibrate_says_so_and_a_file_of_its_own_counts(self, folder, own):
         own.write_text("[domains.finance]\nvisibility = 'network'\n")
-        assert not write_policy("finance", threshold=0.625).ignored
+        assert not write_policy("finance", threshold=0.625).is_ignored
         assert Settings().policy_for("finance").threshold == 0.625
         (folder / "kp.toml").write_text("max_steps = 7\n")
-        assert write_policy("finance", threshold=0.625).ignored
+        assert write_policy("finance", threshold=0.625).is_ignored
         assert Settings().policy_for("finance").threshold is None
 
 

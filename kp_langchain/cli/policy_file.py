@@ -28,17 +28,17 @@ class WrittenPolicy:
 
     Attributes:
         path: The file that it was written to.
-        created: Whether the file is new.
+        is_new_file: Whether the file was created.
         overridden_by: For each field that has no effect, the environment variables that override
             it.
-        ignored: Whether the policy has no effect because the file is not trusted and the domain's
+        is_ignored: Whether it has no effect because the file is not trusted and the domain's
             runs may be sent.
     """
 
     path: Path
-    created: bool
+    is_new_file: bool
     overridden_by: Mapping[str, tuple[str, ...]]
-    ignored: bool = False
+    is_ignored: bool = False
 
 
 def write_policy(
@@ -80,13 +80,13 @@ def write_policy(
     overridden_by = {
         field: variables for field in without_effect if (variables := _variables(domain, field))
     }
-    ignored = bool(without_effect) and not overridden_by
+    is_ignored = bool(without_effect) and not overridden_by
     place = config_trust.place_of(path)
     was_trusted = config_trust.is_trusted(place, (old or "").encode())
-    if was_trusted or (old is None and ignored):
+    if was_trusted or (old is None and is_ignored):
         config_trust.trust(place, new.encode())
-        ignored = False
-    return WrittenPolicy(path, old is None, overridden_by, ignored)
+        is_ignored = False
+    return WrittenPolicy(path, old is None, overridden_by, is_ignored)
 
 
 def _read(path: Path) -> tuple[Path, str | None]:

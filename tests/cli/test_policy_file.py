@@ -192,13 +192,13 @@ def test_a_file_as_people_write_it():
 
 def test_a_file_is_made_where_there_is_none(folder, monkeypatch):
     written = write_policy("finance", threshold=0.625)
-    assert (written.path, written.created, written.overridden_by) == (Path("kp.toml"), True, {})
+    assert (written.path, written.is_new_file, written.overridden_by) == (Path("kp.toml"), True, {})
     assert (folder / "kp.toml").read_text() == "[domains.finance]\nthreshold = 0.625\n"
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE((folder / "kp.toml").stat().st_mode) == 0o666 & ~mask
     monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
-    assert write_policy("finance", weights=WEIGHTS).created
+    assert write_policy("finance", weights=WEIGHTS).is_new_file
     assert Settings().policy_for("finance").weights == WEIGHTS
     assert Settings().policy_for("finance").threshold is None
     assert sorted(path.name for path in folder.iterdir()) == ["kp.toml", "other.toml"]
@@ -210,7 +210,7 @@ def test_mode_and_link_stay(folder):
     (real / "real.toml").write_text("api_key = 'kp_x' # mine\n")
     (real / "real.toml").chmod(0o640)
     (folder / "kp.toml").symlink_to("etc/real.toml")
-    assert not write_policy("finance", threshold=0.625).created
+    assert not write_policy("finance", threshold=0.625).is_new_file
     assert (folder / "kp.toml").is_symlink()
     assert (real / "real.toml").read_text().startswith("api_key = 'kp_x' # mine\n")
     assert stat.S_IMODE((real / "real.toml").stat().st_mode) == 0o640

@@ -196,7 +196,7 @@ def _print_json(result: Calibration, *, write: bool) -> None:
     policy = _write(result) if write else None
     fields = policy and {
         "path": str(policy.path),
-        "created": policy.created,
+        "created": policy.is_new_file,
         "overridden_by": dict(policy.overridden_by),
     }
     say_json(result.to_dict() | {"written": fields})
@@ -236,7 +236,7 @@ def _proposal_text(result: Calibration) -> str:
 def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str]:
     if policy is None:
         return ["  Nothing was written, because no threshold is proposed."]
-    file = f"{policy.path}, a new file" if policy.created else str(policy.path)
+    file = f"{policy.path}, a new file" if policy.is_new_file else str(policy.path)
     domain = printable(result.fit.domain)
     lines = [f"  Wrote {_proposal_text(result)} of {domain} into {visible(file)}."]
     for field, variables in policy.overridden_by.items():
@@ -244,7 +244,7 @@ def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str
             f"  It has no effect here: {', '.join(variables)} in the environment sets another "
             f"{field} and comes first; unset it."
         )
-    if policy.ignored:
+    if policy.is_ignored:
         lines.append(
             "  It has no effect yet: runs of this domain may be sent, and the file is not trusted; "
             f"read it, then: kp-langchain trust {policy.path}"
