@@ -225,8 +225,9 @@ class Settings(BaseSettings):
     exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
     function_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
 
-    # The settings without untrusted files, or why those cannot be used; None if no file matters.
-    _without_untrusted: Settings | str | None = PrivateAttr(default=None)
+    # The settings of the trusted files only, or why those cannot be used; None if no policy is from
+    # another file.
+    _trusted_only: Settings | str | None = PrivateAttr(default=None)
     _origins: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
     _key_registry: str | None = PrivateAttr(default=None)
 
@@ -254,7 +255,7 @@ class Settings(BaseSettings):
         self._origins = config_faults.policy_origins(layers)
         self._key_registry = _registry_beside_key(arguments, layers)
         if any(not file.standing.counts_whole and _has_policies(file) for file in files):
-            self._without_untrusted = self._read_trusted(files, arguments)
+            self._trusted_only = self._read_trusted(files, arguments)
         self.refuse_leaks(["", *self.domains])
         config_faults.warn_of_names(unknown_variables(), self.misspelt_domains)
 
@@ -339,14 +340,14 @@ class Settings(BaseSettings):
                 not trusted. Constructing settings or a handler raises this first.
         """
         policy = self._merge(domain, over)
-        if self._without_untrusted is None or policy.visibility == "private":
+        if self._trusted_only is None or policy.visibility == "private":
             return policy
-        if isinstance(self._without_untrusted, str):
+        if isinstance(self._trusted_only, str):
             raise ConfigError(
-                f"without the settings of a file that is not trusted, {self._without_untrusted}"
+                f"without the settings of a file that is not trusted, {self._trusted_only}"
             )
         # A folder's file must not decide which runs of another owner are sent.
-        trusted_policy = self._without_untrusted.policy_for(domain, over)
+        trusted_policy = self._trusted_only.policy_for(domain, over)
         if trusted_policy != policy:
             warn_once(
                 f"policy of {domain}",
@@ -395,8 +396,8 @@ class Settings(BaseSettings):
                 )
 
     def _origin(self, domain: str, field: str) -> str:
-        trusting = self._without_untrusted
-        origins = (trusting if isinstance(trusting, Settings) else self)._origins  # noqa: SLF001
+        trusted = self._trusted_only
+        origins = (trusted if isinstance(trusted, Settings) else self)._origins  # noqa: SLF001
         default = origins.get(("", field), "the default")
         return origins.get((domain, field), default) if domain else default
 
