@@ -1,6 +1,6 @@
-"""The id of an agent: what traces carry, and what a registry's key belongs to.
+"""The id of an agent, which traces carry and a registry's key belongs to.
 
-A registry deletes a unit only for the agent that the unit names, so the two must be the same text.
+A registry deletes a unit only for the agent that the unit names, so the two must be equal.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ EXAMPLE = "kp:agent:desk"
 _LONGEST_CHARS = 200
 
 
-def normalised(agent_id: str) -> str:
-    """Return an agent's id in its one form, `kp:agent:<id>`."""
+def normalise_agent_id(agent_id: str) -> str:
+    """Return an agent's id in its canonical form, `kp:agent:<id>`."""
     text = agent_id.strip()
     return text if text.startswith(PREFIX) else f"{PREFIX}{text}"
 
 
-def usable(agent_id: str, rules: Rules | None = None) -> str:
-    """Return an agent's id in its one form, if it can be written into traces as it is.
+def check_agent_id(agent_id: str, rules: Rules | None = None) -> str:
+    """Return an agent's id in its canonical form, after checking that traces can carry it.
 
     Args:
         agent_id: The id, with or without `kp:agent:`.
-        rules: What is redacted besides what is always.
+        rules: The user's redaction rules.
 
     Raises:
-        ConfigError: It is empty, too long, cannot be printed, or redaction would change it. The
-            message shows no more of it than redaction leaves.
+        ConfigError: The id is empty, too long or unprintable, or redaction would change it. The
+            message shows it redacted.
     """
-    text = normalised(agent_id)
+    text = normalise_agent_id(agent_id)
     instead = f"give another agent_id, such as {EXAMPLE}"
     if text == PREFIX:
         raise ConfigError(f"agent_id is empty; {instead}")
@@ -41,15 +41,15 @@ def usable(agent_id: str, rules: Rules | None = None) -> str:
             f"agent_id has {len(text)} characters, or some that cannot be printed; {instead} with "
             f"at most {_LONGEST_CHARS}"
         )
-    left = shown(text, rules)
-    if left != text:
+    without = redact_agent_id(text, rules)
+    if without != text:
         raise ConfigError(
-            f"agent_id would be redacted to {left!r}, so that nothing sent under it could be "
+            f"agent_id would be redacted to {without!r}, so that nothing sent under it could be "
             f"withdrawn; {instead}"
         )
     return text
 
 
-def shown(agent_id: str, rules: Rules | None = None) -> str:
-    """Return what redaction leaves of an agent's id."""
+def redact_agent_id(agent_id: str, rules: Rules | None = None) -> str:
+    """Return an agent's id as redaction at the strictest level leaves it."""
     return str(redact(agent_id, level="aggregated", rules=rules).value)

@@ -1,7 +1,7 @@
-"""The configuration files: which there are, what they say, and what of it counts.
+"""The configuration files: where they are, what they set, and which of that applies.
 
-A file that merely lies in the working folder may be somebody else's: of what it says, nothing
-counts that can send, redirect, un-redact or load code, until the user has trusted it.
+A file in the working folder may be another person's. Until the user has trusted it, its settings
+that can send, redirect, un-redact or load code are ignored.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN, Rules
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
 _LONGEST_BYTES = 1 << 20
-# What the rows of `restricted` say in full.
-_TOP = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
+# Keys that send, redirect or load code; `restricted_paths` yields them, and more.
+_RESTRICTED_KEYS = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
 _SENT = ("org", "network")
 _SHOWN_KEYS = 12
 _BOOLEAN = TypeAdapter(bool)
@@ -49,7 +49,7 @@ class Standing(Enum):
 
     @property
     def counts_whole(self) -> bool:
-        """Whether all that the file says counts."""
+        """Whether everything in the file applies."""
         return self in (Standing.NAMED, Standing.TRUSTED, Standing.OWN)
 
 
@@ -58,32 +58,39 @@ class ConfigFile:
     """A configuration file that was read.
 
     Attributes:
-        path: Where it is, absolute.
-        name: What it is called in messages.
+        path: Its absolute path.
+        name: Its name in messages.
         standing: How it came to be read.
-        values: What it says and what counts of that.
-        refused: The keys that do not count, dotted.
+        values: The settings in it that apply.
+        ignored_keys: The keys that are ignored, dotted.
     """
 
     path: Path
     name: str
     standing: Standing
     values: dict[str, Any] = field(default_factory=dict, repr=False)
-    refused: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
-        """What to do so that all of it counts."""
+        """What the user can do so that everything in it applies."""
         if self.standing is Standing.FOREIGN:
-            return f"make it yours alone: chmod go-w {quote(str(self.path))}"
+            return f"make it writable by you alone: chmod go-w {quote(str(self.path))}"
         return f"if you have read it and want that: kp-langchain trust {quote(str(self.path))}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place for a configuration file, with what could be read there.
+    """A place for a configuration file, and what is there.
 
-    Equal to another one if the file would be read in the same way.
+    Two are equal if they would be read in the same way.
+
+    Attributes:
+        path: The absolute path.
+        name: The file's name in messages.
+        standing: How it comes to be read.
+        content: The file's content; None if there is no file, or it cannot be read.
+        error: Why it cannot be read; None if it can be, or need not exist.
     """
 
     path: Path
@@ -94,7 +101,7 @@ class _Place:
 
 
 def config_file() -> Path:
-    """Return the path of the file that `KP_CONFIG` names, or else of `kp.toml` in this folder.
+    """Return the path of the file that `KP_CONFIG` names, or else `kp.toml`.
 
     It need not exist.
     """
@@ -104,12 +111,12 @@ def config_file() -> Path:
 def own_file() -> Path | None:
     """Return the path of the user's own file, which need not exist; None without a home folder."""
     path = config_dir() / FILE_NAME
-    # Without a home folder it would lie wherever this process stands.
+    # Without a home folder the path would be relative to the working folder.
     return path if path.is_absolute() else None
 
 
 def places() -> tuple[_Place, ...]:
-    """Return where configuration files are looked for, first one first, with what they hold."""
+    """Return the places of configuration files with their content, by descending precedence."""
     path = own_file()
     own = None if path is None else _place(path, Standing.OWN)
     if os.environ.get(FILE_VARIABLE):
@@ -120,25 +127,25 @@ def places() -> tuple[_Place, ...]:
 
 
 def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
-    """Read the configuration files that are there, first one first, and tell what does not count.
+    """Read the configuration files, by descending precedence; warn of what is ignored.
 
     Args:
-        text: What the first one is supposed to hold instead of what it does.
+        text: Content to assume for the first one in place of its own.
 
     Raises:
         ConfigError: One cannot be read, or is no TOML.
     """
     files = []
-    found = places()
+    candidates = places()
     if text is not None:
         first = _Place(config_file().absolute(), FILE_NAME, Standing.UNTRUSTED)
-        first, *others = found or (first,)
-        found = (replace(first, content=text.encode(), error=None), *others)
-    for place in found:
+        first, *others = candidates or (first,)
+        candidates = (replace(first, content=text.encode(), error=None), *others)
+    for place in candidates:
         if place.content is None and place.error is None:
             continue
         file = _read(place)
-        if file.refused:
+        if file.ignored_keys:
             _warn(file)
         files.append(file)
     if len(files) > 1 and not files[0].standing.counts_whole:
@@ -147,15 +154,15 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
 
 
 def _add_redaction(values: dict[str, Any], own: dict[str, Any]) -> None:
-    """Let what a folder's file has redacted be added to what the user has, and replace none."""
+    """Move the redaction rules of a folder's file into the user's, without replacing any."""
     theirs, users = values.get("redaction"), own.get("redaction")
     if not (isinstance(theirs, dict) and isinstance(users, dict)):
         return
     try:
         more = Rules.model_validate(theirs)
-    except ValidationError:  # refused as a mistake of that file
+    except ValidationError:  # reported later as a fault of that file
         return
-    # Into the user's, so that a mistake is told to be where it stands.
+    # Into the user's, so that a fault there is still reported for the user's file.
     if isinstance(names := users.get("names", []), list):
         users["names"] = [*names, *more.names]
     if isinstance(patterns := users.get("patterns", {}), dict):
@@ -164,7 +171,7 @@ def _add_redaction(values: dict[str, Any], own: dict[str, Any]) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """Return what a configuration file of a working folder holds.
+    """Return the content of a configuration file in a working folder.
 
     Raises:
         ConfigError: There is none, or it cannot be read.
@@ -176,39 +183,38 @@ def content_of(path: Path) -> bytes:
 
 
 def restricted_keys(path: Path, content: bytes) -> list[str]:
-    """Return the keys in a file that count only if it is trusted, dotted.
+    """Return the keys in a file, dotted, that apply only if it is trusted.
 
     Args:
-        path: Where it is.
-        content: What it holds.
+        path: The file's path.
+        content: Its content.
 
     Raises:
-        ConfigError: That is no TOML.
+        ConfigError: The content is not TOML.
     """
-    return list(_read(_Place(path, str(path), Standing.UNTRUSTED, content)).refused)
+    return list(_read(_Place(path, str(path), Standing.UNTRUSTED, content)).ignored_keys)
 
 
-def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that count only if their file does wholly, each as the names that lead to it.
+def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that send, redirect, un-redact or load code, each as its path in the tables.
 
-    They are those that send, redirect, un-redact or load code. What is of a wrong type is left to
-    be refused as a mistake.
+    A value of a wrong type is passed over: validation reports it.
     """
-    for key in _TOP:
+    for key in _RESTRICTED_KEYS:
         if isinstance(values.get(key), str):
             yield (key,)
     with suppress(ValidationError):
         if not _BOOLEAN.validate_python(values.get("disabled", True)):
             yield ("disabled",)
     run_keys = values.get("run_keys")
-    if isinstance(run_keys, dict):  # what they name is kept from then on
+    if isinstance(run_keys, dict):  # the store keeps the values of these keys
         yield from (("run_keys", key) for key in run_keys)
     redaction = values.get("redaction")
     if isinstance(redaction, dict):
         if isinstance(redaction.get("allow"), list):
             yield ("redaction", "allow")
         pseudonym_key = redaction.get("pseudonym_key")
-        # Whoever has the key knows the people.
+        # Whoever has the key can identify the people.
         if isinstance(pseudonym_key, str) and len(pseudonym_key) >= KEY_CHARS_MIN:
             yield ("redaction", "pseudonym_key")
         if isinstance(redaction.get("redactor"), str):  # it is imported
@@ -226,9 +232,9 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _working_place(own: _Place | None) -> _Place | None:
-    """`kp.toml` in the working folder, unless that is the user's own folder."""
+    """Return `kp.toml` in the working folder, unless that is the user's configuration folder."""
     try:
-        path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - a handler for each request asks
+        path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - Path.cwd() is slower, and each handler calls this
     except OSError:  # the folder is gone
         return None
     place = _place(path, Standing.UNTRUSTED, name=FILE_NAME)
@@ -250,8 +256,8 @@ def _place(path: Path, standing: Standing, name: str | None = None) -> _Place:
         missing = f"does not exist; create it or unset {FILE_VARIABLE}"
         return _Place(path, name, standing, error=missing if standing is Standing.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
-        told = getattr(error, "strerror", None) or str(error)
-        reason = f"cannot be read: {told}; make it a readable file, or remove it"
+        cause = getattr(error, "strerror", None) or str(error)
+        reason = f"cannot be read: {cause}; make it a readable file, or remove it"
         return _Place(path, name, standing, error=reason)
     if standing is Standing.OWN and others_may_write:
         standing = Standing.FOREIGN
@@ -259,15 +265,15 @@ def _place(path: Path, standing: Standing, name: str | None = None) -> _Place:
 
 
 def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
-    """Return what a file holds, and whether others may write it; both of the one opened file."""
-    # Does not wait for the other end of a pipe that somebody left there.
+    """Return a file's content, and whether others may write it, from one open file."""
+    # O_NONBLOCK: opening a named pipe must not wait for its other end.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             if regular:
                 raise OSError("it is no regular file")
-            if stat.S_ISFIFO(status.st_mode):  # the next handler would find it empty
+            if stat.S_ISFIFO(status.st_mode):  # the next handler would read nothing
                 raise OSError("it is a pipe, which can be read only once")
             reader = BufferedReader(file)
             content = reader.read(_LONGEST_BYTES + 1) or b""
@@ -283,12 +289,14 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
 
 
 def _read(place: _Place) -> ConfigFile:
-    named = f" ({Standing.NAMED.value})" if place.standing is Standing.NAMED else ""
+    name = place.name
+    if place.standing is Standing.NAMED:
+        name += f" ({Standing.NAMED.value})"
     text = ""
     try:
         if place.error is not None:
-            raise ConfigError(printable(f"{place.name}{named} {place.error}"))
-        # A byte order mark is what some editors put before UTF-8.
+            raise ConfigError(printable(f"{name} {place.error}"))
+        # Some editors write a byte order mark before UTF-8.
         text = (place.content or b"").decode("utf-8-sig")
         values = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -296,61 +304,62 @@ def _read(place: _Place) -> ConfigFile:
         reason = f"is not UTF-8 text at line {line}; save it as UTF-8"
     except tomllib.TOMLDecodeError as error:
         last = text.count("\n") + 1
-        told = str(error).replace("at end of document", f"at the end, line {last}")
-        reason = f"is not valid TOML: {told}"
+        cause = str(error).replace("at end of document", f"at the end, line {last}")
+        reason = f"is not valid TOML: {cause}"
     except RecursionError:
         reason = "is not valid TOML: it is nested too deeply"
     else:
-        return _what_counts(place, values)
-    raise ConfigError(printable(f"{place.name}{named} {reason}"))
+        return _without_restricted(place, values)
+    raise ConfigError(printable(f"{name} {reason}"))
 
 
-def _what_counts(place: _Place, values: dict[str, Any]) -> ConfigFile:
-    standing, refused = place.standing, []
+def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
+    """Return the file with the settings that apply, and the keys that do not."""
+    standing, ignored_keys = place.standing, []
     if not standing.counts_whole:
-        for path in list(restricted(values)):
+        for path in list(restricted_paths(values)):
             *outer, last = path
             table = values
             for name in outer:
                 table = table[name]
             del table[last]
-            refused.append(".".join(path))
-        if refused and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
+            ignored_keys.append(".".join(path))
+        if ignored_keys and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
             standing = Standing.CHANGED
     _resolve(values, place.path.parent)
-    return ConfigFile(place.path, place.name, standing, values, tuple(refused))
+    return ConfigFile(place.path, place.name, standing, values, tuple(ignored_keys))
 
 
 def _resolve(values: dict[str, Any], folder: Path) -> None:
-    """Make paths relative to the file that says them, not to where this process stands."""
+    """Make paths relative to the file that sets them rather than to the working folder."""
     database, model = values.get("database_url"), values.get("embedding_model")
     if isinstance(database, str) and database.strip():
         scheme, separator, rest = database.partition("://")
         if not separator and database != ":memory:":
-            values["database_url"] = _beside(folder, database)
+            values["database_url"] = _path_in(folder, database)
         elif scheme.lower() == "sqlite" and rest[:1] == "/" and rest[1:] != ":memory:":
-            values["database_url"] = f"sqlite:///{_beside(folder, rest[1:])}"
+            values["database_url"] = f"sqlite:///{_path_in(folder, rest[1:])}"
     if isinstance(model, str) and model.strip():
-        path = _beside(folder, model)
+        path = _path_in(folder, model)
         if model.startswith((".", "~")) or Path(path).exists():
             values["embedding_model"] = path
 
 
-def _beside(folder: Path, path: str) -> str:
+def _path_in(folder: Path, path: str) -> str:
     try:
         return str(folder / Path(path).expanduser())
-    except RuntimeError:  # "~" without a home folder; whoever opens it says so
+    except RuntimeError:  # "~" without a home folder; opening the path reports it
         return path
 
 
 def _warn(file: ConfigFile) -> None:
-    """Say once what of a file does not count, and what to do."""
-    keys = ", ".join(file.refused[:_SHOWN_KEYS])
-    if len(file.refused) > _SHOWN_KEYS:
-        keys += f" and {len(file.refused) - _SHOWN_KEYS} more"
+    """Warn once which settings of a file are ignored, and what to do."""
+    keys = ", ".join(file.ignored_keys[:_SHOWN_KEYS])
+    if len(file.ignored_keys) > _SHOWN_KEYS:
+        keys += f" and {len(file.ignored_keys) - _SHOWN_KEYS} more"
     warn_once(
         f"refused:{file.path}:{keys}",
-        "%s is %s, so this in it does not count: %s; %s",
+        "%s is %s, so these settings in it are ignored: %s; %s",
         file.path,
         file.standing.value,
         keys,

@@ -1,7 +1,7 @@
-"""Configuration files of working folders that the user trusted, by path and content.
+"""Which configuration files of working folders the user trusts, by path and content.
 
-Each is a small file in the data folder, named after the hash of both. So a file that changed, or
-the same content elsewhere, is not trusted.
+Each entry is a small file in the data folder, named by the hash of both. A file that has changed,
+or the same content at another path, is therefore not trusted.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _PATH_BYTES_MAX = 64 * 1024
 
 
 def trust_folder() -> Path:
-    """Return the folder that says what is trusted. It need not exist.
+    """Return the folder of the entries. It need not exist.
 
     Raises:
         ConfigError: The user has no home folder.
     """
     folder = data_dir() / "trusted"
-    if not folder.is_absolute():  # it would lie wherever this process stands
-        raise ConfigError("there is no folder for what you trust; set HOME")
+    if not folder.is_absolute():  # it would be relative to the working folder
+        raise ConfigError("there is no folder to record what you trust; set HOME")
     return folder
 
 
 def place_of(path: Path) -> Path:
-    """Return where a file lies: its folder without links, and its own name, link or not.
+    """Return the place of a file: its folder with links resolved, and its own name, link or not.
 
-    A link in one folder to a trusted file in another is not trusted, because what the file names
-    relative to its folder is another thing there.
+    A link in one folder to a trusted file in another is not trusted, because paths relative to the
+    file mean something else there.
     """
     path = path.expanduser()
     return path.parent.resolve() / path.name
 
 
 def is_trusted(path: Path, content: bytes) -> bool:
-    """Tell whether the user trusted the file at `path` (see `place_of`) with this content."""
+    """Return whether the user trusts the file at `path` (see `place_of`) with this content."""
     try:
         folder = trust_folder()
         return _is_own(folder.lstat(), stat.S_ISDIR) and _is_own(
@@ -57,31 +57,31 @@ def trust(path: Path, content: bytes) -> None:
     """Trust the file at `path` (see `place_of`) with this content, and with no other.
 
     Raises:
-        ConfigError: It cannot be written down.
+        ConfigError: The entry cannot be written, or there is no folder for it.
     """
     folder = trust_folder()
-    own = folder / _name(path, content)
-    beside = own.with_name(f"{own.name}.{os.getpid()}")
+    entry = folder / _name(path, content)
+    temporary = entry.with_name(f"{entry.name}.{os.getpid()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_own(folder.lstat(), stat.S_ISDIR):
             raise ConfigError(f"others may write {folder}; move it away and trust again")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(os.fsencode(path))
-        beside.replace(own)
+        temporary.replace(entry)
         for other in _entries_of(path):
-            if other != own:
+            if other != entry:
                 other.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
 
 
 def distrust(path: Path) -> bool:
-    """Trust the file at `path` no more, and return whether it was.
+    """Stop trusting the file at `path`; return whether it was trusted.
 
     Raises:
-        ConfigError: It cannot be written down.
+        ConfigError: An entry cannot be removed.
     """
     entries = list(_entries_of(path))
     for entry in entries:
@@ -93,17 +93,17 @@ def distrust(path: Path) -> bool:
 
 
 def was_trusted(path: Path) -> bool:
-    """Tell whether the file at `path` is trusted, with whatever content."""
+    """Return whether the file at `path` was trusted, with any content."""
     return next(_entries_of(path), None) is not None
 
 
 def trusted_paths() -> list[Path]:
-    """Return the paths of the files that are trusted, whatever they hold by now."""
+    """Return the paths of the files that were trusted, whether or not they changed since."""
     return sorted({path for _, path in _entries()})
 
 
 def _entries_of(path: Path) -> Iterator[Path]:
-    return (entry for entry, of in _entries() if of == path)
+    return (entry for entry, trusted_path in _entries() if trusted_path == path)
 
 
 def _entries() -> Iterator[tuple[Path, Path]]:
@@ -123,7 +123,7 @@ def _name(path: Path, content: bytes) -> str:
 
 
 def _is_own(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Tell whether something is of a kind, this user's, and not to be written by others."""
+    """Return whether a file is of a kind, owned by this user, and writable by nobody else."""
     if not is_kind(status.st_mode):
         return False
     if os.name != "posix":

@@ -4,6 +4,7 @@ Errors that a caller can meet form one tree:
 
     KPError
     ├── ConfigError (also a ValueError)
+    │   └── OutdatedModelError
     ├── WeightsError (also a ValueError)
     ├── VectorError (also a ValueError)
     ├── EmbedderError (also a RuntimeError)
@@ -12,7 +13,8 @@ Errors that a caller can meet form one tree:
     │   └── UnknownRunError (also a LookupError)
     ├── RegistryError (also a RuntimeError)
     ├── VerdictError (also a ValueError)
-    └── ScorerError (also a TypeError)
+    ├── ScorerError (also a TypeError)
+    └── CannotResumeError
 
 Errors that this package raises and catches itself:
 
@@ -66,6 +68,14 @@ class VerdictError(KPError, ValueError):
 
 class ScorerError(KPError, TypeError):
     """The user's scorer returned something other than a breakdown."""
+
+
+class OutdatedModelError(ConfigError):
+    """A confidence model was fitted on features that this version no longer computes."""
+
+
+class CannotResumeError(KPError):
+    """A file cannot be resumed: this command did not write it, or its input has changed."""
 
 
 class SlowPatternError(Exception):

@@ -1,4 +1,4 @@
-"""The user's own folders, which are created by whoever writes there."""
+"""The user's folders for this package. Whoever writes there creates them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def data_dir() -> Path:
-    """Return the folder for this package's data. It is not created here."""
+    """Return the folder of this package's data. It need not exist."""
     import platformdirs
 
     return platformdirs.user_data_path("kp_langchain", appauthor=False)
 
 
 def config_dir() -> Path:
-    """Return the folder of the user's own configuration. It need not exist."""
+    """Return the folder of the user's configuration. It need not exist."""
     import platformdirs
 
     return platformdirs.user_config_path("kp_langchain", appauthor=False)

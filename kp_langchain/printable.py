@@ -1,7 +1,7 @@
-"""Text as a log line or a terminal may show it.
+"""Make text safe for a log line or a terminal.
 
-Whatever a run, a registry or a folder holds is somebody's text: a line feed in it would forge a log
-line, an escape sequence drive the terminal, a bidirectional character turn what is read around.
+Text from a run, a registry or a file may be hostile: a line feed in it forges a log line, an escape
+sequence controls the terminal, a bidirectional character reorders what is displayed.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ _IN_JSON = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return `text` with every character replaced that is not to be seen as itself.
+    """Return `text` with every unprintable character replaced.
 
-    Blanks of other kinds become ordinary ones, line ends and tabs too. U+FFFD stands for control
-    and format characters (bidirectional ones among them), private and unassigned ones, and lone
-    surrogates.
+    White space of any kind, also line feeds and tabs, becomes a blank. Control and format
+    characters (bidirectional ones too), private-use and unassigned ones, and lone surrogates become
+    U+FFFD.
 
     Args:
-        text: Anybody's text.
-        keep: Characters that stay, such as line feeds where lines are meant.
+        text: The text.
+        keep: Characters that stay, such as the line feeds of several lines.
     """
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char in keep else _instead_of(char) for char in text
+        char if char.isprintable() or char in keep else _replacement(char) for char in text
     )
 
 
 def one_line(value: object, limit_chars: int) -> str:
     """Return a value as at most `limit_chars` characters of one printable line."""
     text = value if isinstance(value, str) else str(value)
-    # Cut first: nobody reads what comes after, and it may be long.
+    # Cut first: the rest may be long, and is not shown.
     cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
     return printable(cut)
 
 
 def short_id(trace_id: str) -> str:
-    """Return a trace id for a list: 8 characters of a UUID, else up to 20 of what stands there.
+    """Return a trace id for a list: the first 8 characters of a UUID, or up to 20 of another id.
 
-    That is enough to look it up again, unless another one begins so.
+    That is enough to look it up, unless another id has the same beginning.
     """
-    own = trace_id.removeprefix("kp:trace:")
-    return one_line(own[: 8 if _UUID.fullmatch(own) else 20], 20)
+    text = trace_id.removeprefix("kp:trace:")
+    return one_line(text[: 8 if _UUID.fullmatch(text) else 20], 20)
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON with `\uXXXX` for what is not to be seen as itself; it means the same."""
-    return text if text.isprintable() else _IN_JSON.sub(_escaped, text)
+    r"""Return JSON with `\uXXXX` for unprintable characters; its meaning is unchanged."""
+    return text if text.isprintable() else _IN_JSON.sub(_escape, text)
 
 
 def printable_fields(fields: Mapping[str, Any], limit_chars: int) -> dict[str, Any]:
-    """Return fields of a log record, their texts as `one_line` returns them."""
+    """Return the fields of a log record with each text as one printable line."""
     return {
         name: one_line(value, limit_chars) if isinstance(value, str) else value
         for name, value in fields.items()
     }
 
 
-def _instead_of(char: str) -> str:
+def _replacement(char: str) -> str:
     return " " if char in "\t\n\r\v\f\x85" or unicodedata.category(char)[0] == "Z" else _REPLACEMENT
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     char = match.group()
     if char.isprintable():
         return char

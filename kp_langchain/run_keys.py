@@ -1,7 +1,8 @@
-"""Keys that a run is found by, taken from its config: session, thread, user, tags, name.
+"""The keys of a run, read from its config: session, thread, user, tags, name.
 
-They stay in the store and the log of this machine, and never enter a trace. A value stands there as
-it is only if redaction leaves it alone; else, and always for a user, as a hash under a secret key.
+They stay in the store and the log of this machine, and never enter a trace. A value is stored as it
+is only if redaction would not change it; otherwise, and always for a user, as a hash under a secret
+key.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _LONGEST_READ_CHARS = 100_000
 _LARGE_BITS = 512
 _DIGEST_CHARS = 32  # 128 bits
 _HASH = re.compile(r"hash:[0-9a-f]{32}")
-# A customer's number, or a telephone's as messengers write it, of which redaction cannot be sure.
+# Perhaps a customer number, or a telephone number as messengers write it; redaction cannot tell.
 _NUMBER = re.compile(r"[+(]?[0-9](?:[-+. ()/]*[0-9]){6,}")
-# What LangChain and LangGraph add of their own.
+# Tags that LangChain and LangGraph add.
 _FRAMEWORK_TAG = re.compile(
     r"(?:graph|seq):step:[0-9]+|map:key:.*|(?:branch|condition):(?:[0-9]+|default)"
     r"|retry:attempt:[0-9]+|langsmith:.*",
@@ -47,13 +48,13 @@ _Names = tuple[str, ...]
 
 
 class RunKeySources(BaseModel):
-    """Which keys of a run are kept, and where they are read: an allow-list.
+    """Which keys of a run are kept, and where in its metadata they are: an allow-list.
 
     Args:
-        session: Keys of the run's metadata, of which the first that is there counts; none for not
-            at all.
-        thread: The same.
-        user: The same. Only a hash of it is kept.
+        session: Names in the run's metadata; the first one present gives the session. An empty list
+            keeps none.
+        thread: The same for the thread.
+        user: The same for the user, of whom only a hash is kept.
         tags: Whether the tags of the run's config are kept.
         name: Whether the run's name is kept.
     """
@@ -74,9 +75,9 @@ class RunKeySources(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """What one run is found by: texts that redaction leaves alone, or `hash:` and 32 digits.
+    """The keys of one run: texts that redaction does not change, or `hash:` and 32 digits.
 
-    Args:
+    Attributes:
         session: The session it belongs to.
         thread: The LangGraph thread it ran in.
         user: Whom it ran for, hashed.
@@ -91,7 +92,7 @@ class RunKeys:
     tags: tuple[str, ...] = ()
 
     def after(self, earlier: RunKeys | None) -> RunKeys:
-        """Return these keys, with those of the run's earlier part where these lack one."""
+        """Return these keys, with those of the run's earlier part for the ones that are missing."""
         if earlier is None:
             return self
         values = {
@@ -116,23 +117,23 @@ def collect(
     metadata: Mapping[str, Any],
     tags: object,
     name: str,
-    stored: Callable[[Kind, str], str | None],
+    to_stored_form: Callable[[Kind, str], str | None],
 ) -> RunKeys:
     """Return the keys of a run.
 
     Args:
-        sources: Which ones.
+        sources: Which keys to keep.
         metadata: The root run's metadata.
-        tags: Its tags; anything that is no list of texts counts as none.
+        tags: Its tags; anything but a list of texts counts as none.
         name: Its name.
-        stored: Gives the form in which a value is kept; None for not at all.
+        to_stored_form: Returns the form in which a value is stored; None to store nothing.
     """
 
     def first(kind: Kind, keys: Iterable[str]) -> str | None:
         for key in keys:
             text = id_text(metadata.get(key))
             if text:
-                return stored(kind, text)
+                return to_stored_form(kind, text)
         return None
 
     all_tags: Any = tags if sources.tags and type(tags) in (list, tuple) else ()
@@ -141,29 +142,29 @@ def collect(
         for tag in map(id_text, islice(all_tags, 10 * MOST_TAGS))
         if tag and not _FRAMEWORK_TAG.fullmatch(tag)
     )
-    kept = (stored("tag", tag) for tag in islice(own, MOST_TAGS))
+    stored_tags = (to_stored_form("tag", tag) for tag in islice(own, MOST_TAGS))
     return RunKeys(
         session=first("session", sources.session),
         thread=first("thread", sources.thread),
         user=first("user", sources.user),
-        name=(stored("name", name) if sources.name and name else None),
-        tags=tuple(dict.fromkeys(tag for tag in kept if tag)),
+        name=(to_stored_form("name", name) if sources.name and name else None),
+        tags=tuple(dict.fromkeys(tag for tag in stored_tags if tag)),
     )
 
 
 def id_text(value: object) -> str:
-    """Return a text, whole number or UUID as text, and "" for anything else."""
+    """Return a string, integer or UUID as text, and "" for anything else."""
     try:
         if isinstance(value, str):
             return str.__str__(value)[:_LONGEST_READ_CHARS].strip()
         if isinstance(value, bool):
             return ""
         if isinstance(value, int):
-            large = int.bit_length(value) > _LARGE_BITS  # Python refuses to write it in decimals
-            return f"{int.__index__(value):x}" if large else int.__repr__(value)
+            is_large = int.bit_length(value) > _LARGE_BITS  # Python may refuse to write decimals
+            return f"{int.__index__(value):x}" if is_large else int.__repr__(value)
         if isinstance(value, UUID):
             return UUID.__str__(value)
-    except BaseException as error:  # a class of somebody else's
+    except BaseException as error:  # raised by a foreign subclass
         if raised_by_host(error):
             raise
     return ""
@@ -172,31 +173,31 @@ def id_text(value: object) -> str:
 def stored_form(
     kind: Kind, text: str, rules: Rules | None, leaves: Callable[[str], bool] | None = None
 ) -> str | None:
-    """Return the form in which a value is kept: itself, or a hash.
+    """Return the form in which a value is stored: itself, or a hash.
 
     Args:
-        kind: What it is.
+        kind: The kind of key.
         text: The value.
-        rules: What is redacted besides what always is; its `pseudonym_key`, if there is one, is
-            the key of the hash, and else that of the installation.
-        leaves: Tells whether redaction leaves a text alone; by default that by `rules`, at the
-            strictest level.
+        rules: The user's redaction rules. Their `pseudonym_key`, if set, is the key of the hash;
+            otherwise it is the key of the installation.
+        leaves: Returns whether redaction leaves a text unchanged; by default redaction with
+            `rules` at the strictest level.
 
     Returns:
-        None where there is no key to hash it under; one warning says why.
+        None where there is no key for the hash; a warning says why, once.
     """
     if _is_harmless(kind, text, leaves or _leaves_by(rules)):
         return text
     key = _key(rules)
-    return None if key is None else _hashed(kind, text, key)
+    return None if key is None else _hash(kind, text, key)
 
 
 def forms_of(kind: Kind, value: str, rules: Rules | None) -> list[str]:
-    """Return the forms in which a value may stand in a store: to look for it."""
+    """Return the forms in which a store may have a value, to search for it."""
     text = id_text(value)
     key = _key(rules)
     clear = [text] if kind != "user" or _HASH.fullmatch(text) else []
-    return clear if key is None else [*clear, _hashed(kind, text, key)]
+    return clear if key is None else [*clear, _hash(kind, text, key)]
 
 
 def _leaves_by(rules: Rules | None) -> Callable[[str], bool]:
@@ -210,11 +211,11 @@ def _is_harmless(kind: Kind, text: str, leaves: Callable[[str], bool]) -> bool:
         return False
     try:
         return leaves(text)
-    except Exception:  # noqa: BLE001 - what cannot be redacted is not shown
+    except Exception:  # noqa: BLE001 - a value that cannot be redacted is hashed
         return False
 
 
-def _hashed(kind: Kind, text: str, key: bytes) -> str:
+def _hash(kind: Kind, text: str, key: bytes) -> str:
     message = f"{kind}\0{text}".encode("utf-8", "surrogatepass")
     return f"hash:{hmac.digest(key, message, 'sha256').hex()[:_DIGEST_CHARS]}"
 
@@ -227,7 +228,7 @@ def _key(rules: Rules | None) -> bytes | None:
     except ConfigError as error:
         warn_once(
             f"secret key:{error}",
-            "users, and what of a run's keys redaction would change, cannot be hashed, so they are "
+            "users, and keys of runs that redaction would change, cannot be hashed, so they are "
             "not kept: %s",
             error,
         )

@@ -1,6 +1,6 @@
-"""The secret key of this installation, under which identifiers are hashed.
+"""The secret key of this installation, with which identifiers are hashed.
 
-A file in the user's data folder that only its owner may read; it is made when it is first needed.
+It is in a file in the user's data folder that only its owner may read, created on first use.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from kp_langchain.folders import data_dir
 
 _BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_known: dict[Path, bytes] = {}
+_cache: dict[Path, bytes] = {}
 
 
 def secret_key_file() -> Path:
-    """Return the path of the file with the key. It need not exist."""
+    """Return the path of the key file. It need not exist."""
     return data_dir() / "secret.key"
 
 
 def secret_key() -> bytes:
-    """Return the key of this installation; make it if there is none.
+    """Return the key of this installation; create it if there is none.
 
     Raises:
-        ConfigError: There is no folder for it, or the file cannot be read or made, is damaged, or
-            others may read it.
+        ConfigError: There is no folder for it, or the file cannot be read or created, is damaged,
+            or others may read it.
     """
     path = secret_key_file()
-    key = _known.get(path)
+    key = _cache.get(path)
     if key is None:
-        if not path.is_absolute():  # without a home folder it would lie wherever this process is
+        if (
+            not path.is_absolute()
+        ):  # without a home folder it would be relative to the working folder
             raise ConfigError("there is no folder for the key of this installation; set HOME")
         try:
-            key = _known[path] = _read(path) or _make(path)
+            key = _cache[path] = _read(path) or _create(path)
         except OSError as error:
             raise ConfigError(
-                f"the key of this installation, {path}, cannot be read or made: {error.strerror}"
+                f"the key of this installation, {path}, cannot be read or created: {error.strerror}"
             ) from None
     return key
 
 
 def _read(path: Path) -> bytes | None:
-    # Neither waits for the other end of a pipe, nor goes to where a link leads.
+    # Opening must neither wait for the other end of a named pipe nor follow a link.
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, os.O_RDONLY | flags)
@@ -62,40 +64,40 @@ def _read(path: Path) -> bytes | None:
         raise ConfigError(f"others may read the key {path}; run: chmod 600 {path}")
     if len(key) != _BYTES:
         raise ConfigError(
-            f"the key {path} is damaged; restore it from a copy, or move it away, after which a new"
-            " one is made and runs are no longer found by what was hashed under the old one"
+            f"the key {path} is damaged; restore it from a copy, or move it away: a new key is "
+            "created then, and hashes under the old one no longer match"
         )
     return key
 
 
-def _publish(beside: str, path: Path, key: bytes) -> None:
-    """Give the file `beside` its name.
+def _publish(temporary: str, path: Path, key: bytes) -> None:
+    """Give the temporary file its final name.
 
     Raises:
         FileExistsError: Another process was first.
     """
     try:
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
-        new = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(new, "wb") as file:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(key)
 
 
-def _make(path: Path) -> bytes:
+def _create(path: Path) -> bytes:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = secrets.token_bytes(_BYTES)
-    # Whole from its first moment; of several processes that make one, the first has made it.
-    descriptor, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    # The file is complete as soon as it exists; of several processes, the first one's key is used.
+    descriptor, temporary = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileExistsError):
-            _publish(beside, path, key)
+            _publish(temporary, path, key)
     finally:
-        Path(beside).unlink()
+        Path(temporary).unlink()
     return _read(path) or key

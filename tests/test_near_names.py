@@ -202,7 +202,7 @@ def test_doctor_shows_none_of_them_as_in_force(folder: Path) -> None:
         KP_DOMAINS__MEDIAL__KEEP="all",
     )
     said = row(done.stdout, "settings")
-    assert "says max_steps, domains.legal.keep domains.finnance: no run has this domain" in said
+    assert "sets max_steps, domains.legal.keep domains.finnance: no run has this domain" in said
     assert "did you mean finance?" in said
     assert "environment: KP_EMBEDDING_MODEL, KP_EXIT_TIMEOUT_S, KP_FUNCTION_TIMEOUT_S domai" in said
     assert "domains.medial: no run has this domain; did you mean medical?" in said
@@ -218,7 +218,7 @@ def test_doctor_shows_a_domain_that_runs_have_as_in_force(folder: Path) -> None:
     assert watching.flush(120)
     (folder / "kp.toml").write_text("[domains.finnance]\nthreshold = 0.4\n")
     done = cli("doctor", "--database", "runs.db", KP_EMBEDDING_MODEL="/no/such/model", columns=200)
-    assert "says domains.finnance.threshold" in row(done.stdout, "settings")
+    assert "sets domains.finnance.threshold" in row(done.stdout, "settings")
 
 
 def test_commands_that_find_no_run_of_a_domain_name_the_nearest(folder: Path) -> None:

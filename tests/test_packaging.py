@@ -28,16 +28,16 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 ROOMS = [  # each may import its own row and the rows above
     {
-        "_version", "errors", "schema", "_forksafe", "_logging", "_host_exceptions",
-        "_quiet_loggers",
-        "near_names", "printable", "folders", "verdict",
+        "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
+        "_version", "near_names", "printable", "folders", "verdict",
     },
     {
-        "scoring", "embedding", "config", "config_files", "config_trust", "redaction", "agent_id",
-        "run_keys", "secret_key",
+        "scoring", "embedding", "config", "config_faults", "config_files", "config_trust",
+        "redaction", "agent_id", "run_keys", "secret_key",
     },
+    {"gate", "score_log"},
     {"calibration"},
-    {"gate", "score_log", "store"},
+    {"store"},
     {"registry"},
     {"recording"},
     {"integrations"},

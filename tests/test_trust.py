@@ -78,7 +78,7 @@ def test_nothing_that_sends_redirects_unredacts_or_loads_code_counts(folder, cap
     Settings.current()
     (told,) = warnings(caplog)
     assert str(folder / "kp.toml") in told
-    assert f"does not count: {REFUSED}; " in told
+    assert f"are ignored: {REFUSED}; " in told
     assert f"kp-langchain trust {folder}/kp.toml" in told
 
 
@@ -158,7 +158,7 @@ def test_a_folder_does_not_switch_on_what_the_user_switched_off(folder, own, off
     own.write_text("disabled = true\n")
     (folder / "kp.toml").write_text(f"disabled = {off}\n")
     assert Settings().disabled
-    assert "does not count: disabled; " in caplog.text
+    assert "are ignored: disabled; " in caplog.text
     own.write_text("")
     (folder / "kp.toml").write_text("disabled = true\n")
     assert Settings().disabled
@@ -230,7 +230,7 @@ class TestTrust:
         (folder / "kp.toml").write_text(HOSTILE)
         done = cli("trust")
         assert done.returncode == 0, done.stderr
-        assert f"{folder / 'kp.toml'} is trusted as it is now." in done.stdout
+        assert f"{folder / 'kp.toml'} is trusted with its current content." in done.stdout
         assert [line.strip() for line in done.stdout.splitlines()[1:]] == REFUSED.split(", ")
         with pytest.raises(ConfigError, match="stays local"):  # it does count now
             Settings()
@@ -271,7 +271,7 @@ class TestTrust:
 
     def test_calibrate_keeps_a_trusted_file_trusted(self, folder):
         write_trusted("database_url = 'a.db'\n")
-        assert not write_policy("finance", threshold=0.625).ignored
+        assert not write_policy("finance", threshold=0.625).is_ignored
         assert Settings().database_url == str(folder / "a.db")
         assert Settings().policy_for("finance").threshold == 0.625
         (folder / "kp.toml").write_text("database_url = 'b.db'\n")
@@ -306,15 +306,15 @@ class TestWhereRunsMayBeSent:
         monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.25")
         assert Settings().policy_for("code").weights is not None
         monkeypatch.setenv("KP_DOMAINS__CODE__VISIBILITY", "network")
-        with pytest.raises(ConfigError, match="without what a file says that is not trusted"):
+        with pytest.raises(ConfigError, match="without the settings of a file that is not trusted"):
             Settings()
 
     def test_calibrate_says_so_and_a_file_of_its_own_counts(self, folder, own):
         own.write_text("[domains.finance]\nvisibility = 'network'\n")
-        assert not write_policy("finance", threshold=0.625).ignored
+        assert not write_policy("finance", threshold=0.625).is_ignored
         assert Settings().policy_for("finance").threshold == 0.625
         (folder / "kp.toml").write_text("max_steps = 7\n")
-        assert write_policy("finance", threshold=0.625).ignored
+        assert write_policy("finance", threshold=0.625).is_ignored
         assert Settings().policy_for("finance").threshold is None
 
 
@@ -445,13 +445,13 @@ class TestRunsThatStayLocal:
             Settings(defaults=both)
 
 
-def test_doctor_says_which_file_says_what_and_what_does_not_count(folder, own):
+def test_doctor_shows_what_each_file_sets_and_what_is_ignored(folder, own):
     own.write_text("max_queue = 5\n")
     (folder / "kp.toml").write_text(HOSTILE)
     done = cli("doctor", columns=300)
     assert (
-        f"{folder / 'kp.toml'} (in the working folder, not trusted) says max_steps" in done.stdout
+        f"{folder / 'kp.toml'} (in the working folder, not trusted) sets max_steps" in done.stdout
     )
-    assert f"does not count: {REFUSED}" in done.stdout
-    assert f"{own} (your own) says max_queue" in done.stdout
+    assert f"ignored: {REFUSED}" in done.stdout
+    assert f"{own} (your own) sets max_queue" in done.stdout
     assert "none configured" in done.stdout

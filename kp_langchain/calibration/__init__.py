@@ -1,4 +1,4 @@
 """Confidence, thresholds and weights learned from verdicts, one domain at a time.
 
-Nothing here knows of a store or a command line, and only fitting needs scikit-learn.
+Nothing here depends on the store or the command line, and only fitting needs scikit-learn.
 """

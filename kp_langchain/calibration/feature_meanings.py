@@ -1,4 +1,4 @@
-"""What each feature means, in a few words."""
+"""The meaning of each feature, in a few words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "calls_per_tool": "calls for each tool used",
         "arguments_per_call": "arguments of a tool call, on average",
         "retries": "times a call was tried again",
-        "inputs_from_observations": "share of the words given to tools that came from tools before",
+        "inputs_from_observations": "share of the words in tool inputs that earlier results have",
         # Errors.
         "error_recoveries": "errors after which the run went on",
         "error_share": "share of such errors among the steps",
@@ -80,11 +80,11 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "answer_numbers_seen": "share of the answer's numbers that the tools' results have",
     }
 )
-"""By name; the features that count the calls of a single tool have theirs from `meaning_of`."""
+"""By feature, without those that count the calls of one tool; `meaning_of` has all of them."""
 
 
 def meaning_of(feature: str) -> str:
-    """Return in a few words what a feature measures; an unknown one is its own meaning."""
+    """Return the meaning of a feature in a few words; for an unknown one, its name."""
     if feature.startswith(CALLED):
         return f"calls of the tool {feature.removeprefix(CALLED)}"
     return MEANINGS.get(feature, feature)

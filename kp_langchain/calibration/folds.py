@@ -1,4 +1,4 @@
-"""Folds of labelled runs in which a task never stands on both sides."""
+"""Folds of labelled runs in which a task is never in both training and test set."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from typing import Any
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.errors import MissingExtraError
 
-_MOST = 10
+_MOST_FOLDS = 10
 
 
 def folds(runs: Sequence[LabelledRun]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the places of runs to learn from and of runs to judge by, the same each time.
+    """Yield the indices of training runs and of test runs; the same runs give the same folds.
 
-    There are ten folds, or as many as the rarer outcome has different tasks (at least two); each
+    There are ten folds, or as many as the rarer outcome has different tasks (at least two). Each
     has about the same share of successes.
+
+    Args:
+        runs: The runs; both outcomes must occur on two different tasks at least.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
     selection = library("sklearn.model_selection")
-    number = min(_MOST, tasks_with(runs, success=True), tasks_with(runs, success=False))
+    number = min(_MOST_FOLDS, tasks_with(runs, success=True), tasks_with(runs, success=False))
     splitter = selection.StratifiedGroupKFold(number, shuffle=True, random_state=0)
-    places = range(len(runs))
-    tasks = numbered([run.task for run in runs])
-    split = splitter.split(places, [run.success for run in runs], tasks)
-    for learned, judged in split:
-        yield learned.tolist(), judged.tolist()
+    tasks = task_numbers([run.task for run in runs])
+    for training, test in splitter.split(range(len(runs)), [run.success for run in runs], tasks):
+        yield training.tolist(), test.tolist()
 
 
-def numbered(tasks: Sequence[str]) -> list[int]:
+def task_numbers(tasks: Sequence[str]) -> list[int]:
     """Return a number for each task, equal where tasks are; NumPy is slow with long texts."""
     numbers = {task: number for number, task in enumerate(sorted(set(tasks)))}
     return [numbers[task] for task in tasks]
@@ -43,7 +44,7 @@ def tasks_with(runs: Sequence[LabelledRun], *, success: bool) -> int:
 
 
 def library(module: str) -> Any:
-    """Return a module of scikit-learn, or of scipy, which comes with it.
+    """Import and return a module of scikit-learn, or of scipy, which comes with it.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.

@@ -1,4 +1,4 @@
-"""`LabelledRun`: a scored run of which somebody said whether it succeeded."""
+"""`LabelledRun`: a scored run with a verdict on its success."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kp_langchain.calibration.features import FEATURES_VERSION, VERSION
 
 @dataclass(frozen=True, slots=True)
 class LabelledRun:
-    """What is known of a run with a verdict; the run's text may be gone.
+    """The figures of a run with a verdict; its text need not be stored any more.
 
-    Args:
-        task: What was to be done; runs with equal task are repeats of one task.
+    Attributes:
+        task: The task; runs with an equal task are repeats of it.
         success: The verdict.
-        features: What `features_of` gave for the run.
-        looked_successful: Whether the run looked successful before anybody said anything of it.
-        complexity: The dimension's value as scored then, 0 to 1.
-        novelty: The same.
-        tool_diversity: The same.
+        features: The result of `features_of` for the run.
+        looked_successful: Whether the run looked successful before any report or verdict.
+        complexity: Complexity when the run was scored, 0 to 1.
+        novelty: Novelty when the run was scored, 0 to 1.
+        tool_diversity: Tool diversity when the run was scored, 0 to 1.
         created_at: When the run began.
     """
 

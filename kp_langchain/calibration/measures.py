@@ -1,6 +1,6 @@
-"""How well confidences and scores tell good runs from bad, and how sure one can be of that.
+"""How well confidences and scores separate successes from failures, with confidence intervals.
 
-Runs of one task are alike, so each interval is drawn as if tasks, not runs, had been sampled.
+Runs of one task are alike, so the intervals treat tasks, not runs, as what was sampled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.folds import library, numbered
+from kp_langchain.calibration.folds import library, task_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ _Z_90 = 1.644854  # normal quantile of a two-sided interval of 90 %
 class Estimate:
     """A figure and its confidence interval.
 
-    Args:
+    Attributes:
         value: The figure.
         low: Lower end.
         high: Upper end.
@@ -42,7 +42,7 @@ class Estimate:
 class ReliabilityBin:
     """A row of a reliability table: runs of about equal confidence, and how many succeeded.
 
-    Args:
+    Attributes:
         runs: How many runs.
         confidence: Their mean confidence, 0 to 1.
         success_rate: The share of them that succeeded, with a 90 % interval.
@@ -69,10 +69,8 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
     error = _clustered_error(influence, tasks)
     if not 0.0 < value < 1.0:
         return Estimate(value, value, value)
-    middle, reach = (
-        math.log(value / (1 - value)),
-        _reach(successes, tasks, 0.95) * error / (value * (1 - value)),
-    )
+    middle = math.log(value / (1 - value))
+    reach = _reach(successes, tasks, 0.95) * error / (value * (1 - value))
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
 
@@ -86,14 +84,14 @@ def auc_gain(
 ) -> Estimate:
     """Return how much higher the AUC of `scores` is than that of `others`, -1 to 1.
 
-    Both are of the same runs, and what they have in common does not widen the interval.
+    Both are for the same runs, and what they have in common does not widen the interval.
 
     Args:
         successes: Which runs succeeded; both outcomes must occur.
         scores: Their scores or confidences.
         others: Those to compare with.
         tasks: Their tasks.
-        certainty: How sure the interval is to hold the true gain, 0 to 1.
+        certainty: The probability that the interval covers the true gain, 0 to 1.
     """
     value, influence = _placements(successes, scores)
     other_value, other_influence = _placements(successes, others)
@@ -105,7 +103,7 @@ def auc_gain(
 
 
 def brier(successes: Sequence[bool], confidences: Sequence[float]) -> float:
-    """Return the mean squared distance of confidence and outcome (Brier 1950); lower is better."""
+    """Return the mean squared error of confidences against outcomes (Brier 1950)."""
     return _mean([(p - y) ** 2 for y, p in zip(successes, confidences, strict=True)])
 
 
@@ -113,14 +111,14 @@ def reliability(
     successes: Sequence[bool], confidences: Sequence[float], tasks: Sequence[str], bins: int = 5
 ) -> tuple[ReliabilityBin, ...]:
     """Return how often runs of about equal confidence succeeded, in bins of equally many runs."""
-    order = sorted(range(len(successes)), key=lambda at: confidences[at])
-    edges = [round(len(order) * at / bins) for at in range(bins + 1)]
+    order = sorted(range(len(successes)), key=lambda index: confidences[index])
+    edges = [round(len(order) * number / bins) for number in range(bins + 1)]
     rows = (order[low:high] for low, high in pairwise(edges))
     return tuple(
         ReliabilityBin(
             len(row),
-            _mean([confidences[at] for at in row]),
-            share([successes[at] for at in row], [tasks[at] for at in row]),
+            _mean([confidences[index] for index in row]),
+            share([successes[index] for index in row], [tasks[index] for index in row]),
         )
         for row in rows
         if row
@@ -130,8 +128,8 @@ def reliability(
 def share(successes: Sequence[bool], tasks: Sequence[str]) -> Estimate:
     """Return the share of successes with its 90 % interval (Wilson 1927).
 
-    Its lower end is the one that holds with 95 %. Repeats of a task count as one run for the width
-    of the interval, which errs on the side of caution.
+    Its lower end is also the lower bound with 95 % confidence. Repeats of a task count as one run
+    for the width of the interval, which makes it wider rather than narrower.
 
     Args:
         successes: Which runs succeeded; at least one run.
@@ -146,27 +144,27 @@ def share(successes: Sequence[bool], tasks: Sequence[str]) -> Estimate:
 def _placements(
     successes: Sequence[bool], scores: Sequence[float]
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the AUC, and by how much each run moves it."""
+    """Return the AUC, and the influence of each run on it."""
     import numpy as np
 
-    good = np.asarray(successes, dtype=bool)
-    given = np.asarray(scores, dtype=np.float64)
-    placement = np.empty(len(given))
-    for these, sign in ((good, 1), (~good, -1)):
-        others = np.sort(sign * given[~these])
-        below = np.searchsorted(others, sign * given[these], side="left")
-        not_above = np.searchsorted(others, sign * given[these], side="right")
-        placement[these] = (below + not_above) / (2 * len(others))
-    value = float(placement[good].mean())
-    counts = np.where(good, good.sum(), (~good).sum())
+    is_success = np.asarray(successes, dtype=bool)
+    values = np.asarray(scores, dtype=np.float64)
+    placement = np.empty(len(values))
+    for group, sign in ((is_success, 1), (~is_success, -1)):
+        others = np.sort(sign * values[~group])
+        below = np.searchsorted(others, sign * values[group], side="left")
+        not_above = np.searchsorted(others, sign * values[group], side="right")
+        placement[group] = (below + not_above) / (2 * len(others))
+    value = float(placement[is_success].mean())
+    counts = np.where(is_success, is_success.sum(), (~is_success).sum())
     return value, (placement - value) / counts
 
 
 def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) -> float:
-    """Return how many standard errors a two-sided interval reaches."""
+    """Return how many standard errors a two-sided interval reaches on each side."""
     counts = [
-        len({task for task, good in zip(tasks, successes, strict=True) if good is wanted})
-        for wanted in (True, False)
+        len({task for task, success in zip(tasks, successes, strict=True) if success is outcome})
+        for outcome in (True, False)
     ]
     return float(library("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1)))
 
@@ -174,7 +172,7 @@ def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) ->
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:
     import numpy as np
 
-    sums = np.bincount(numbered(tasks), weights=influence)
+    sums = np.bincount(task_numbers(tasks), weights=influence)
     if len(sums) < 2:
         return math.inf
     return math.sqrt(float((sums**2).sum()) * len(sums) / (len(sums) - 1))

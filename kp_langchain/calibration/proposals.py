@@ -1,4 +1,4 @@
-"""Thresholds and weights that a domain's verdicts speak for."""
+"""Thresholds and weights proposed from a domain's verdicts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.weights import ScoringWeights
 
-# Weights are tried in steps of a tenth above the least, 165 combinations: what 200 verdicts can
-# tell apart is coarser still.
-_LEAST_WEIGHT = 0.05
+# Weights are tried in steps of a tenth above the smallest: 165 combinations, which is already finer
+# than what 200 verdicts can distinguish.
+_SMALLEST_WEIGHT = 0.05
 _WEIGHT_STEP = 0.1
 _SHARES = [percent / 100 for percent in range(5, 100, 5)]
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPoint:
-    """What a threshold would let pass of the labelled runs.
+    """The labelled runs that pass at one threshold.
 
-    Args:
+    Attributes:
         threshold: The score from which a run passes, 0 to 1, in thousandths.
         runs: How many runs pass.
         tasks: How many different tasks they have.
@@ -42,13 +42,13 @@ class ThresholdPoint:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdProposal:
-    """A threshold for what was wished, and the curve it was read from.
+    """A threshold for a target, and the curve it was read from.
 
-    Args:
-        point: What is proposed; None if the wish cannot be fulfilled.
-        curve: All points, the lowest threshold first.
-        wish: What was wished, in words.
-        refusal: Why nothing is proposed; None if something is.
+    Attributes:
+        point: The proposed threshold; None if no threshold reaches the target.
+        curve: All thresholds, the lowest first.
+        wish: The target, in words.
+        refusal: Why no threshold is proposed; None if one is.
     """
 
     point: ThresholdPoint | None
@@ -67,21 +67,16 @@ def propose_threshold(
     """Read a threshold from the scores of labelled runs.
 
     For a pass rate it is the lowest threshold that no larger share of the runs reaches. For a
-    precision it is the lowest one at which the lower end of the precision's interval reaches what
-    is wished. The mere share of successes would promise too much, because the luckiest of many
-    thresholds looks best. So read, few promises are broken where scores tell good runs from bad
-    (simulated, 0.8 from 200 runs: 7 of 140). Where they hardly do, few are given, and most of those
-    are broken (17 of 24); and where scores tell nothing, but 0.75 of the runs succeed anyway, 0.8
-    is promised to one sample in nine.
+    precision it is the lowest one whose interval lies above the target; see `_at_precision`.
 
     Args:
         runs: The labelled runs.
-        scores: Their scores, 0 to 1; with held-out confidences, or the promise is too good.
+        scores: Their scores, 0 to 1, with held-out confidences: others would look too good.
         pass_rate: The share of runs that is to pass, above 0, at most 1.
-        precision: The share of successes wished among those that pass, above 0, below 1.
+        precision: The share of successes among the runs that pass, above 0, below 1.
 
     Raises:
-        ConfigError: Not exactly one wish was given, it is out of range, or there are no runs.
+        ConfigError: Both targets are given, or neither; it is out of range; or there are no runs.
     """
     if (pass_rate is None) == (precision is None):
         raise ConfigError("give either a pass rate or a precision")
@@ -89,37 +84,53 @@ def propose_threshold(
         raise ConfigError("no labelled runs to read a threshold from; collect verdicts first")
     curve = _curve(runs, scores)
     if pass_rate is not None:
-        wished = _checked("pass rate", pass_rate, highest=1.0)
-        wish = f"pass rate {wished:.2f}"
-        fitting = [point for point in curve if point.pass_rate <= wished]
-        refusal = (
-            f"no threshold lets as few as {wished:.2f} pass: the highest, "
-            f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {len(runs)} runs"
-        )
-    else:
-        wished = _checked("precision", precision, highest=0.999)
-        wish = f"precision {wished:.2f}"
-        fitting = [point for point in curve if point.precision.low >= wished]
-        best = max(curve, key=lambda point: (point.precision.low, -point.threshold))
-        refusal = (
-            f"no threshold is sure to give precision {wished:.2f}: the surest, "
-            f"{best.threshold:.3f}, gives {best.precision} with {best.runs} of {len(runs)} runs; "
-            "wish for less, or collect more verdicts"
-        )
-    if not fitting:
-        return ThresholdProposal(None, curve, wish, refusal)
-    return ThresholdProposal(fitting[0], curve, wish, None)
+        return _at_pass_rate(curve, _check("pass rate", pass_rate, highest=1.0), len(runs))
+    return _at_precision(curve, _check("precision", precision, highest=0.999), len(runs))
+
+
+def point_at(curve: Sequence[ThresholdPoint], threshold: float) -> ThresholdPoint | None:
+    """Return which runs pass at any threshold, 0 to 1; None if none does."""
+    return next((point for point in curve if point.threshold >= threshold), None)
+
+
+def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
+    refusal = (
+        f"no threshold lets as few as {target:.2f} pass: the highest, "
+        f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {runs} runs"
+    )
+    point = next((point for point in curve if point.pass_rate <= target), None)
+    return ThresholdProposal(point, curve, f"pass rate {target:.2f}", None if point else refusal)
+
+
+def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
+    """Propose the lowest threshold at which the lower end of the precision's interval is enough.
+
+    The mere share of successes would promise too much, because the luckiest of many thresholds
+    looks best. With the lower end, few promises are broken where scores separate good runs from bad
+    (simulated, 0.8 from 200 runs: 7 of 140). Where they hardly do, few promises are made, and most
+    of those are broken (17 of 24). Where scores carry no information but 0.75 of the runs succeed
+    anyway, 0.8 is promised for one sample in nine.
+    """
+    best = max(curve, key=lambda point: (point.precision.low, -point.threshold))
+    refusal = (
+        f"no threshold is sure to give precision {target:.2f}: the surest, "
+        f"{best.threshold:.3f}, gives {best.precision} with {best.runs} of {runs} runs; "
+        "lower the target, or collect more verdicts"
+    )
+    point = next((point for point in curve if point.precision.low >= target), None)
+    return ThresholdProposal(point, curve, f"precision {target:.2f}", None if point else refusal)
 
 
 def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[ThresholdPoint, ...]:
-    # Rounded to what is written into a file, so that the figures are those of what is written.
+    # Rounded as thresholds are written into a file, so that the figures hold for the written one.
     points = []
-    for place in sorted({_thousandths(score) for score in scores}):
-        passing = [run for run, score in zip(runs, scores, strict=True) if score >= place / 1000]
+    for thousandths in sorted({_thousandths(score) for score in scores}):
+        threshold = thousandths / 1000
+        passing = [run for run, score in zip(runs, scores, strict=True) if score >= threshold]
         tasks = [run.task for run in passing]
         points.append(
             ThresholdPoint(
-                threshold=place / 1000,
+                threshold=threshold,
                 runs=len(passing),
                 tasks=len(set(tasks)),
                 pass_rate=len(passing) / len(runs),
@@ -130,12 +141,13 @@ def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[Thresh
 
 
 def _thousandths(score: float) -> int:
-    """The most thousandths that the score reaches; the product may be rounded up past them."""
-    place = math.floor(score * 1000)
-    return place if place / 1000 <= score else place - 1
+    """Return the most thousandths that the score reaches."""
+    thousandths = math.floor(score * 1000)
+    # The product may have been rounded up beyond the score.
+    return thousandths if thousandths / 1000 <= score else thousandths - 1
 
 
-def _checked(name: str, value: float | None, *, highest: float) -> float:
+def _check(name: str, value: float | None, *, highest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= highest:
         raise ConfigError(f"{name} is {value!r}; it must be a number above 0, at most {highest:g}")
     return float(value)
@@ -143,12 +155,12 @@ def _checked(name: str, value: float | None, *, highest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How good the runs are that scores put first.
+    """How good the runs with the highest scores are.
 
-    Args:
+    Attributes:
         weights: The weights of the scores.
         auc: Area under the ROC curve of the scores.
-        top_runs: How many runs the top tenth holds.
+        top_runs: How many runs the top tenth has.
         top_success: The share of successes among them, with a 90 % interval.
         top_tasks: How many different tasks they have.
         top_solved: How many different tasks their successes have.
@@ -167,12 +179,12 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class WeightsProposal:
-    """Weights for a domain beside those in force, both judged on held-out runs.
+    """The best weights for a domain and those in force, both evaluated on held-out runs.
 
-    Args:
-        in_force: How the weights in force rank the runs.
-        proposed: How runs are ranked by weights that were chosen without any run of their task;
-            its `weights` are those chosen on all runs.
+    Attributes:
+        in_force: The ranking by the weights in force.
+        proposed: The ranking by chosen weights: each run is scored with weights that were chosen
+            without any run of its task. Its `weights` are those chosen on all runs.
         auc_gain: How much higher the proposed weights' AUC is, with a 95 % interval, -1 to 1.
         base_rate: The share of successes among all runs.
         refusal: Why the weights in force should stay; None if the proposed ones may replace them.
@@ -190,11 +202,12 @@ def propose_weights(
 ) -> WeightsProposal:
     """Choose weights by which the best-scored runs solve the most different tasks.
 
-    What is kept should be right, and not all of the same. One figure holds both: how many different
-    tasks are solved for each run that is kept. A failure adds nothing to it, nor does a second
-    solution of one task. How many runs will be kept is not known here, and the top tenth of 200
-    runs is too few to tell weights apart; so the figure is averaged over keeping from 5 % to 95 %.
-    Every weight is at least 0.05, for a dimension that counts nothing could not be seen to matter.
+    The runs that are kept should be successes, and not all of one task. One figure measures both:
+    how many different tasks are solved for each run that is kept. A failure adds nothing to it, nor
+    does a second solution of one task. How many runs will be kept is not known here, and the top
+    tenth of 200 runs is too small to compare weights by; so the figure is averaged over keeping
+    from 5 % to 95 %. Every weight is at least 0.05: of a dimension without weight nobody could see
+    whether it matters.
 
     Args:
         runs: The labelled runs.
@@ -203,7 +216,7 @@ def propose_weights(
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        ConfigError: There are no two tasks with a success, or none with a failure.
+        ConfigError: The successes, or the failures, are of fewer than two tasks.
     """
     fewest = min(tasks_with(runs, success=True), tasks_with(runs, success=False))
     if fewest < 2:
@@ -212,30 +225,34 @@ def propose_weights(
             "collect more verdicts"
         )
     candidates = list(_candidates())
-    columns = [
-        [total(run, weights, one) for run, one in zip(runs, confidences, strict=True)]
-        for weights in candidates
-    ]
-    now = [total(run, in_force, one) for run, one in zip(runs, confidences, strict=True)]
+    columns = [_scores(runs, weights, confidences) for weights in candidates]
+    current = _scores(runs, in_force, confidences)
     held_out = [0.0] * len(runs)
-    for learned, judged in folds(runs):
-        chosen = _best(columns, runs, learned)
-        for at in judged:
-            held_out[at] = columns[chosen][at]
-    before = _ranking(in_force, runs, now)
+    for training, test in folds(runs):
+        best = _best(columns, runs, training)
+        for index in test:
+            held_out[index] = columns[best][index]
+    before = _ranking(in_force, runs, current)
     after = _ranking(candidates[_best(columns, runs, range(len(runs)))], runs, held_out)
     truth, tasks = [run.success for run in runs], [run.task for run in runs]
-    gain = auc_gain(truth, held_out, now, tasks)
+    gain = auc_gain(truth, held_out, current, tasks)
     return WeightsProposal(
         in_force=before,
         proposed=after,
         auc_gain=gain,
         base_rate=sum(truth) / len(truth),
-        refusal=_why_not(before, after, gain),
+        refusal=_refusal(before, after, gain),
     )
 
 
-def _why_not(before: Ranking, after: Ranking, gain: Estimate) -> str | None:
+def _scores(
+    runs: Sequence[LabelledRun], weights: ScoringWeights, confidences: Sequence[float]
+) -> list[float]:
+    return [total(run, weights, one) for run, one in zip(runs, confidences, strict=True)]
+
+
+def _refusal(before: Ranking, after: Ranking, gain: Estimate) -> str | None:
+    """Return why the weights in force should stay; None if the chosen ones may replace them."""
     if after.harvest <= before.harvest:
         return (
             f"keep the weights in force: chosen weights solve {after.harvest:.3f} different tasks "
@@ -252,40 +269,43 @@ def _why_not(before: Ranking, after: Ranking, gain: Estimate) -> str | None:
 
 
 def _candidates() -> Iterator[ScoringWeights]:
-    steps = round((1 - 4 * _LEAST_WEIGHT) / _WEIGHT_STEP)
+    steps = round((1 - 4 * _SMALLEST_WEIGHT) / _WEIGHT_STEP)
     for first in product(range(steps + 1), repeat=3):
         if sum(first) <= steps:
             parts = (*first, steps - sum(first))
-            yield ScoringWeights(*(round(_LEAST_WEIGHT + _WEIGHT_STEP * n, 2) for n in parts))
+            yield ScoringWeights(*(round(_SMALLEST_WEIGHT + _WEIGHT_STEP * n, 2) for n in parts))
 
 
 def _best(
-    columns: Sequence[Sequence[float]], runs: Sequence[LabelledRun], places: Sequence[int]
+    columns: Sequence[Sequence[float]], runs: Sequence[LabelledRun], indices: Sequence[int]
 ) -> int:
-    """Return which column of scores harvests most from the runs at these places."""
-    return max(range(len(columns)), key=lambda at: _harvest(runs, _order(columns[at], places)))
+    """Return the column of scores with the highest harvest from the runs at these indices."""
+    return max(
+        range(len(columns)), key=lambda column: _harvest(runs, _order(columns[column], indices))
+    )
 
 
-def _order(scores: Sequence[float], places: Sequence[int]) -> list[int]:
-    return sorted(places, key=lambda at: -scores[at])
+def _order(scores: Sequence[float], indices: Sequence[int]) -> list[int]:
+    return sorted(indices, key=lambda index: -scores[index])
 
 
 def _harvest(runs: Sequence[LabelledRun], order: Sequence[int]) -> float:
-    solved: set[str] = set()
+    """Return the harvest (see `Ranking`) of runs, given their indices from best to worst score."""
+    tasks: set[str] = set()
     counts = [0]
-    for at in order:
-        if runs[at].success:
-            solved.add(runs[at].task)
-        counts.append(len(solved))
-    kept = [max(1, round(part * len(order))) for part in _SHARES]
-    return math.fsum(counts[number] / number for number in kept) / len(kept)
+    for index in order:
+        if runs[index].success:
+            tasks.add(runs[index].task)
+        counts.append(len(tasks))
+    sizes = [max(1, round(part * len(order))) for part in _SHARES]
+    return math.fsum(counts[size] / size for size in sizes) / len(sizes)
 
 
 def _ranking(
     weights: ScoringWeights, runs: Sequence[LabelledRun], scores: Sequence[float]
 ) -> Ranking:
     order = _order(scores, range(len(runs)))
-    top = [runs[at] for at in order[: max(1, round(len(runs) / 10))]]
+    top = [runs[index] for index in order[: max(1, round(len(runs) / 10))]]
     return Ranking(
         weights=weights,
         auc=auc([run.success for run in runs], scores, [run.task for run in runs]),

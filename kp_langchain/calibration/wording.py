@@ -1,7 +1,7 @@
-"""Words by which agents and tools show failure, doubt, refusal: English, some of four more languages.
+"""Words by which agents and tools show failure, doubt or refusal: English, some of four more languages.
 
-A word list judges nothing by itself. It counts, and the verdicts of a domain say what the count
-is worth there.
+A word list judges nothing by itself. It gives counts, and the model learns from a domain's verdicts
+what they mean there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Scripts written without spaces are read sign by sign.
+# Scripts written without spaces are split into single characters.
 _WORD = re.compile(r"[぀-ヿ㐀-鿿가-힣]|[^\W_]+(?:['’][^\W_]+)?")
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")  # the same, but faster
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -17,14 +17,14 @@ _NAME = re.compile(r"\b[A-Z][a-z]+")
 
 
 class Text:
-    """A text cut to a bound, read in the ways that features need.
+    """The beginning of a text, and its words.
 
     Args:
         raw: The text.
-        most_chars: How many characters of it are read.
+        max_chars: How many characters of it to use.
 
     Attributes:
-        raw: The text, cut.
+        raw: The beginning of the text.
         is_ascii: Whether it holds ASCII characters only.
         lower: The text in lower case.
         words: Its words in lower case, in order.
@@ -33,8 +33,8 @@ class Text:
 
     __slots__ = ("is_ascii", "lower", "raw", "vocabulary", "words")
 
-    def __init__(self, raw: str | None, most_chars: int) -> None:
-        self.raw = (raw or "")[:most_chars]
+    def __init__(self, raw: str | None, max_chars: int) -> None:
+        self.raw = (raw or "")[:max_chars]
         self.is_ascii = self.raw.isascii()
         self.lower = self.raw.lower()
         self.words: list[str] = (_ASCII_WORD if self.is_ascii else _WORD).findall(self.lower)
@@ -51,12 +51,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Something that texts say in one of several ways.
+    """A meaning that texts express by certain words or phrases.
 
-    Args:
+    Attributes:
         words: Single words.
-        phrases: What is not a word by itself, in ASCII.
-        foreign: The same with other characters, which no ASCII text needs to be searched for.
+        phrases: Phrases and parts of words, in ASCII.
+        foreign: The same with other characters; ASCII texts are not searched for them.
     """
 
     words: frozenset[str]
@@ -64,9 +64,9 @@ class Signal:
     foreign: tuple[str, ...]
 
     def count(self, text: Text) -> int:
-        """Return in how many ways `text` says it, by words, and how often, by phrases."""
-        found = len(self.words & text.vocabulary) + sum(map(text.lower.count, self.phrases))
-        return found if text.is_ascii else found + sum(map(text.lower.count, self.foreign))
+        """Return how many of the words occur in `text`, plus how often the phrases do."""
+        number = len(self.words & text.vocabulary) + sum(map(text.lower.count, self.phrases))
+        return number if text.is_ascii else number + sum(map(text.lower.count, self.foreign))
 
 
 def _signal(words: str, *phrases: str) -> Signal:

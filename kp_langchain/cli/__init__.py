@@ -1,1 +1,1 @@
-"""Looking at what was scored: the command line."""
+"""The command line: `app` runs it, `commands` holds one module a command, the rest is shared."""

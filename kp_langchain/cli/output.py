@@ -1,23 +1,25 @@
-"""What commands print: lines and JSON that a terminal can be shown, whatever the texts hold."""
+"""Plain lines and JSON on standard output, safe for a terminal whatever the text holds."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from datetime import datetime
+from typing import Any, TextIO
 
 from kp_langchain.printable import printable, printable_json
 
 
 def visible(text: str) -> str:
-    """Return text without what a terminal would obey; its lines stay lines."""
+    """Return `text` without the characters that control a terminal; line feeds stay."""
     return printable(text, keep="\n")
 
 
 def say(text: str, *, file: TextIO | None = None) -> None:
-    """Print text on standard output, or to another file, as a terminal can be shown it."""
+    """Print `text` on standard output or on another file, safe for a terminal."""
     print(visible(text), file=file or sys.stdout)
 
 
@@ -26,18 +28,37 @@ def say_json(value: object) -> None:
     print(printable_json(json.dumps(value, ensure_ascii=False)))  # noqa: T201
 
 
+def json_fields(record: Any, *, without: str = "") -> dict[str, Any]:
+    """Return the public fields of a dataclass, ready for JSON; times as ISO 8601 text.
+
+    Args:
+        record: An instance of a dataclass.
+        without: A field to leave out.
+    """
+    names = (field.name for field in dataclasses.fields(record))
+    values = {
+        name: getattr(record, name)
+        for name in names
+        if not name.startswith("_") and name != without
+    }
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }
+
+
 def is_closed_pipe(error: BaseException | None) -> bool:
-    """Return whether an exception came of a reader that closed its end of the output."""
+    """Return whether an exception arose because the reader closed its end of the output."""
     while error is not None and not isinstance(error, BrokenPipeError):
-        error = error.__context__  # typer and rich make a SystemExit of it
+        error = error.__context__  # typer and rich turn it into a SystemExit
     return error is not None
 
 
 def discard(*streams: TextIO) -> None:
-    """Let go of what is buffered, which the interpreter would try to write when it ends."""
+    """Discard buffered output, which the interpreter would try to write at exit."""
     for stream in streams:
-        # One that is no file, or closed, is not written at the end.
+        # A stream that is no file, or is closed, is not written at exit.
         with suppress(AttributeError, OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

@@ -1,4 +1,4 @@
-"""Writes what was learned of a domain into the configuration file, and leaves the rest alone."""
+"""Write a domain's threshold and weights into the configuration file, and change nothing else."""
 
 from __future__ import annotations
 
@@ -23,102 +23,111 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a policy that was written.
+class WrittenPolicy:
+    """The result of writing a policy.
 
-    Args:
-        path: The file it stands in now.
-        created: Whether the file is new.
-        overridden_by: Environment variables that say otherwise and come first, for each field.
-        ignored: Whether it does not count, because the file is not trusted and the domain's runs
-            may be sent.
+    Attributes:
+        path: The file that it was written to.
+        is_new_file: Whether the file was created.
+        overridden_by: For each field that has no effect, the environment variables that override
+            it.
+        is_ignored: Whether it has no effect because the file is not trusted and the domain's
+            runs may be sent.
     """
 
     path: Path
-    created: bool
+    is_new_file: bool
     overridden_by: Mapping[str, tuple[str, ...]]
-    ignored: bool = False
+    is_ignored: bool = False
 
 
 def write_policy(
     domain: str, *, threshold: float | None = None, weights: ScoringWeights | None = None
-) -> Written:
+) -> WrittenPolicy:
     """Write a domain's threshold, weights or both into the configuration file.
 
     That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory. It is replaced
-    as a whole or not at all; a link stays a link, and a new file is made if there is none. A file
-    that was trusted stays so, and a new one, which holds nothing else, becomes so if need be.
+    as a whole or not at all; a link stays a link, and a missing file is created. A trusted file
+    stays trusted; a new one, which holds nothing else, becomes trusted if it has to be.
 
     Args:
         domain: The domain's exact name.
-        threshold: 0 to 1; None leaves what the file says of it.
-        weights: None leaves what the file says of them.
+        threshold: 0 to 1; None leaves that of the file.
+        weights: None leaves those of the file.
 
     Raises:
-        ConfigError: The file cannot be used, changed or written; it is as it was.
+        ConfigError: The file cannot be used, changed or written; it is unchanged.
         MissingExtraError: tomlkit is not installed.
     """
     path = config_file()
+    target, old = _read(path)
     values: dict[str, Any] = {}
     if threshold is not None:
         values["threshold"] = threshold
     if weights is not None:
         values["weights"] = dataclasses.asdict(weights)
-    try:
-        target = path.expanduser().resolve()
-        created = not target.exists()
-        if created:
-            old = ""
-        elif not target.is_file():  # such as /dev/null, which would be a file from then on
-            raise ConfigError(f"{path} is no file that can be written; name one in KP_CONFIG")
-        else:
-            Settings()  # says what is wrong with a file that cannot be read, better than we could
-            old = target.read_bytes().decode()
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    new = with_policy(old, domain, values)
+    new = with_policy(old or "", domain, values)
     try:
         settings = Settings.supposing(new.removeprefix(_BYTE_ORDER_MARK))
     except ConfigError as error:
-        raise ConfigError(f"{path} is left as it was, because with the change {error}") from None
+        raise ConfigError(f"{path} is unchanged, because with the change {error}") from None
     try:
         _replace(target, new.encode())
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError(f"{path} is left as it was: it cannot be written: {reason}") from None
-    wanted = {"threshold": threshold, "weights": weights}
-    overridden = {
-        field: variables
-        for field in _differing(settings, domain, wanted)
-        if (variables := _variables(domain, field))
+        raise ConfigError(f"{path} is unchanged, because it cannot be written: {reason}") from None
+    without_effect = _differences(settings, domain, {"threshold": threshold, "weights": weights})
+    overridden_by = {
+        field: variables for field in without_effect if (variables := _variables(domain, field))
     }
-    ignored = not overridden and bool(_differing(settings, domain, wanted))
+    is_ignored = bool(without_effect) and not overridden_by
     place = config_trust.place_of(path)
-    if config_trust.is_trusted(place, old.encode()) or (created and ignored):
+    was_trusted = config_trust.is_trusted(place, (old or "").encode())
+    if was_trusted or (old is None and is_ignored):
         config_trust.trust(place, new.encode())
-        ignored = False
-    return Written(path, created, overridden, ignored)
+        is_ignored = False
+    return WrittenPolicy(path, old is None, overridden_by, is_ignored)
 
 
-def _differing(settings: Settings, domain: str, wanted: Mapping[str, Any]) -> list[str]:
+def _read(path: Path) -> tuple[Path, str | None]:
+    """Return the file behind a path, following links, and its text; None if there is none.
+
+    Raises:
+        ConfigError: The file cannot be read, is no regular file, or holds settings that cannot be
+            used.
+    """
+    try:
+        target = path.expanduser().resolve()
+        if not target.exists():
+            return target, None
+        if not target.is_file():  # such as /dev/null, which would become a file
+            raise ConfigError(f"{path} is no file that can be written; name one in KP_CONFIG")
+        Settings()  # reports what is wrong with the file in more detail than tomllib
+        return target, target.read_bytes().decode()
+    except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _differences(settings: Settings, domain: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the fields whose values the settings do not give for a domain; None counts as none."""
     policy = settings.policy_for(domain)
     return [
         field
-        for field, value in wanted.items()
+        for field, value in values.items()
         if value is not None and getattr(policy, field) != value
     ]
 
 
 def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
-    """Return a TOML text with values of `[domains.<domain>]` put in, and nothing else changed.
+    """Return a TOML text with values of `[domains.<domain>]` set, and nothing else changed.
 
     Args:
-        text: Valid TOML; a byte order mark and line ends of Windows stay.
+        text: Valid TOML; a byte order mark and Windows line endings are kept.
         domain: The domain's name.
-        values: Numbers by key, or for `weights` a mapping of such.
+        values: Numbers by key; for `weights`, a mapping of numbers.
 
     Raises:
-        ConfigError: tomlkit does not get it right; the message has what to write by hand.
+        ConfigError: tomlkit cannot make the change; the message shows what to write by hand.
         MissingExtraError: tomlkit is not installed.
     """
     try:
@@ -131,54 +140,54 @@ def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
         return text
     mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
     plain = text.removeprefix(_BYTE_ORDER_MARK)
-    ends_as_on_windows = "\n" in plain and plain.count("\n") == plain.count("\r\n")
-    if ends_as_on_windows:
+    has_crlf = "\n" in plain and plain.count("\n") == plain.count("\r\n")
+    if has_crlf:
         plain = plain.replace("\r\n", "\n")
-    wanted = tomllib.loads(plain)
-    policy = wanted.setdefault("domains", {}).setdefault(domain, {})
+    target = tomllib.loads(plain)
+    policy = target.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
         policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
-    addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_laid_out(values))}"
+    addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_inline(values))}"
     try:
-        new = _edited(plain, domain, values, addition)
-        right = tomllib.loads(new) == wanted
-    except Exception:  # noqa: BLE001 - of an intricate file tomlkit raises what it likes
-        right, new = False, plain
-    if not right:
+        new = _edit(plain, domain, values, addition)
+        is_correct = tomllib.loads(new) == target
+    except Exception:  # noqa: BLE001 - tomlkit raises errors of many kinds on unusual files
+        is_correct, new = False, plain
+    if not is_correct:
         raise ConfigError(
-            f"{config_file()} is laid out in a way that this program cannot change; "
-            f"write it by hand:\n{addition}"
+            f"{config_file()} has a layout that this program cannot change; "
+            f"add this by hand:\n{addition}"
         )
-    return mark + (new.replace("\n", "\r\n") if ends_as_on_windows else new)
+    return mark + (new.replace("\n", "\r\n") if has_crlf else new)
 
 
-def _edited(text: str, domain: str, values: Mapping[str, Any], addition: str) -> str:
+def _edit(text: str, domain: str, values: Mapping[str, Any], addition: str) -> str:
     import tomlkit
     from tomlkit.items import InlineTable
 
     document = tomlkit.parse(text)
     domains: Any = document.get("domains", {})
     if domain in domains:
-        for key, value in _laid_out(values).items():
-            _put(domains[domain], key, value)
+        for key, value in _inline(values).items():
+            _set(domains[domain], key, value)
     elif isinstance(domains, InlineTable):
         table = tomlkit.inline_table()
-        table.update(_laid_out(values))
+        table.update(_inline(values))
         domains[domain] = table
     else:
-        # At the end, so that no comment comes to stand over another table than it is about.
+        # At the end, so that every comment stays above the table that it is about.
         head = text if text.endswith("\n") or not text else text + "\n"
         return f"{head}\n{addition}" if head.strip() else head + addition
     return tomlkit.dumps(document)
 
 
-def _put(table: Any, key: str, value: Any) -> None:
-    """Set a key of a table; a new one comes after its last key and before comments that follow."""
+def _set(table: Any, key: str, value: Any) -> None:
+    """Set a key of a table; a new key is inserted before comments at the table's end."""
     from tomlkit.items import Table
 
     if key in table and isinstance(value, Mapping):
         for name, part in value.items():
-            _put(table[key], name, part)
+            _set(table[key], name, part)
         return
     tail: list[Any] = []
     if key not in table and isinstance(table, Table):
@@ -190,56 +199,56 @@ def _put(table: Any, key: str, value: Any) -> None:
         table.value.body.extend(tail)
 
 
-def _laid_out(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as tomlkit is to write them: a mapping in one line."""
+def _inline(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values for tomlkit that make it write a mapping as an inline table."""
     import tomlkit
 
-    laid_out: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            laid_out[key] = tomlkit.inline_table()
-            laid_out[key].update(value)
+            items[key] = tomlkit.inline_table()
+            items[key].update(value)
         else:
-            laid_out[key] = value
-    return laid_out
+            items[key] = value
+    return items
 
 
 def _key(name: str) -> str:
-    """A name as a key; quoted for TOML 1.0, which knows fewer escapes than tomlkit writes."""
+    """Return a name as a TOML key; quoted for TOML 1.0, which has fewer escapes than tomlkit."""
     if re.fullmatch(r"[A-Za-z0-9_-]+", name):
         return name
     return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _replace(target: Path, content: bytes) -> None:
-    """Put `content` in place of a file in one step, so that a crash leaves the old or the new."""
+    """Replace the content of a file in one step: a crash leaves the old or the new one."""
     try:
-        before = target.stat()
+        status = target.stat()
     except FileNotFoundError:
-        before = None
-    if before is not None and not os.access(target, os.W_OK):
+        status = None
+    if status is not None and not os.access(target, os.W_OK):
         raise PermissionError(None, "it is read-only")
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    # What the umask lets a new file be, others may read; what replaces a file may be as secret.
-    mode = 0o666 if before is None else 0o600
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    # Others may read a new file if the umask allows it; the replaced file may be secret.
+    mode = 0o666 if status is None else 0o600
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if before is not None:
-                with suppress(OSError):  # only root can keep a file another's
-                    os.chown(beside, before.st_uid, before.st_gid)
-                beside.chmod(stat.S_IMODE(before.st_mode))
+            if status is not None:
+                with suppress(OSError):  # only root can give a file to another user
+                    os.chown(temporary, status.st_uid, status.st_gid)
+                temporary.chmod(stat.S_IMODE(status.st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(target)
+        temporary.replace(target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def _variables(domain: str, field: str) -> tuple[str, ...]:
-    """The environment variables that can say something of a field of a domain's policy."""
+    """Return the environment variables that can set a field of a domain's policy."""
     whole = f"KP_DOMAINS__{domain}__{field}".upper()
     return tuple(
         name

@@ -1,10 +1,10 @@
-"""The database that a command looks at."""
+"""The option `--database`, and the store that a command opens."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
 
 Database = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads it at run time
-    typer.Option(help="Database URL or SQLite file; by default the one of the settings."),
+    str | None,
+    typer.Option(help="Database URL or SQLite file; by default that of the settings."),
 ]
 
 
 def open_store(database: str | None) -> TraceStore:
-    """Return the store at `database`, or the one of the settings.
+    """Return the store at `database`, or that of the settings.
 
     Raises:
-        KPError: It was named, and there is none.
+        KPError: `database` names a file that does not exist, or the settings cannot be used.
     """
     from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
 
     store = TraceStore(database or Settings().database_url)
-    # Looking at a database that is not there must not make one.
+    # A mistyped file name must not create a database.
     if database and is_missing(store):
         raise KPError(f"there is no database at {store.location}; check --database")
     return store
 
 
 def has_registry(store: TraceStore) -> bool:
-    """Return whether what passes is contributed: a registry is set, or the store has sent to one.
+    """Return whether runs that pass are contributed: a registry is configured, or was used before.
 
     Raises:
         StoreError: The store cannot be read.
@@ -50,5 +50,5 @@ def has_registry(store: TraceStore) -> bool:
 
 
 def is_missing(store: TraceStore) -> bool:
-    """Tell whether a store is a file that is not there (yet)."""
+    """Return whether a store is a file that does not exist (yet)."""
     return "://" not in store.location and not Path(store.location).exists()

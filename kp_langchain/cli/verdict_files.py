@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, explained, read_lines
+from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, file_errors, read_lines
 from kp_langchain.errors import KPError, VerdictError
 from kp_langchain.recording.verdict_reader import read_success
 from kp_langchain.verdict import RunVerdict, Verdict
@@ -18,11 +18,14 @@ _AN_ID = "trace_id, id or run_id"
 _SHOWN_CHARS = 40
 _LONGEST_CSV_LINE_CHARS = 1 << 20
 _TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
-_NO_CSV = '"x"x\n'  # stands for what is not read of a row that is too long
+_INVALID_CSV = '"x"x\n'  # replaces the unread part of a row that is too long
 
 
 def read_labels(file: str) -> Iterator[RunVerdict]:
-    """Read a `.csv` file, or another one as JSONL; `-` is JSONL on standard input.
+    """Yield the lines of a file of verdicts.
+
+    Args:
+        file: A `.csv` file; any other is read as JSONL, and `-` is JSONL on standard input.
 
     Raises:
         KPError: The file cannot be read, or its header names no id.
@@ -53,36 +56,36 @@ def _json_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]
 
 def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]:
     with (
-        explained(file, "read"),
-        # What is no UTF-8 spoils its own line only.
-        Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as lines,
+        file_errors(file, "read"),
+        # Bytes that are not UTF-8 spoil only their own line.
+        Path(file).open(encoding="utf-8-sig", errors="replace", newline="") as stream,
     ):
-        read = _CsvLines(lines)
-        first = next(read, "")
-        if read.too_long:
+        lines = _CsvLines(stream)
+        first = next(lines, "")
+        if lines.is_row_too_long:
             raise KPError(f"{file}:1: {_TOO_LONG}")
-        # A spreadsheet writes what its country takes for a comma.
+        # Spreadsheets write the locale's delimiter.
         delimiter = max(",;\t", key=first.count)
         try:
-            head = next(csv.reader([first], delimiter=delimiter), [])
+            header = next(csv.reader([first], delimiter=delimiter), [])
         except csv.Error as error:
             raise KPError(f"{file}:1: no CSV: {error}") from None
-        names = [name.strip().casefold() for name in head]
+        names = [name.strip().casefold() for name in header]
         if not set(names) & set(_IDS):
             raise KPError(
-                f"{file} begins with {_shown(first.strip())}; its first line must name the "
+                f"{file} begins with {_quote(first.strip())}; its first line must name the "
                 f"columns, one of them {_AN_ID}"
             )
-        reader = csv.reader(read, delimiter=delimiter, strict=True)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
         while True:
             place = f"{file}:{reader.line_num + 2}"
-            read.begin_row()
+            lines.begin_row()
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield place, KPError(_TOO_LONG if read.too_long else f"no CSV: {error}")
+                yield place, KPError(_TOO_LONG if lines.is_row_too_long else f"no CSV: {error}")
                 continue
             if len(row) > len(names):
                 yield place, KPError(f"{len(row)} fields, but the first line names {len(names)}")
@@ -91,10 +94,10 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
 
 
 class _CsvLines:
-    """The lines of a CSV file; a row that is too long is not held in memory.
+    """The lines of a CSV file, without holding a row in memory that is too long.
 
     Attributes:
-        too_long: Whether the row under way is too long; what stands for its rest is no CSV.
+        is_row_too_long: Whether the current row is too long; its rest is replaced by invalid CSV.
     """
 
     def __init__(self, lines: TextIO) -> None:
@@ -102,9 +105,9 @@ class _CsvLines:
         self.begin_row()
 
     def begin_row(self) -> None:
-        """Count anew: a row may go over several lines."""
+        """Start counting the characters of the next row, which may span several lines."""
         self._chars = 0
-        self.too_long = False
+        self.is_row_too_long = False
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -114,18 +117,18 @@ class _CsvLines:
         if not line:
             raise StopIteration
         self._chars += len(line)
-        self.too_long |= self._chars > _LONGEST_CSV_LINE_CHARS
+        self.is_row_too_long |= self._chars > _LONGEST_CSV_LINE_CHARS
         while len(part) == _LONGEST_CSV_LINE_CHARS and not part.endswith("\n"):
-            self.too_long = True
+            self.is_row_too_long = True
             part = self._lines.readline(_LONGEST_CSV_LINE_CHARS)
-        return _NO_CSV if self.too_long else line
+        return _INVALID_CSV if self.is_row_too_long else line
 
 
 def _id_in(fields: Mapping[str, object]) -> str:
     for name in _IDS:
-        found = fields.get(name)
-        if isinstance(found, str) and found.strip():
-            return found.strip()
+        value = fields.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
     raise KPError(f"no {_AN_ID}")
 
 
@@ -137,17 +140,17 @@ def _verdict_in(fields: Mapping[str, object]) -> Verdict:
     try:
         success = None if success is None else read_success(success)
     except VerdictError as error:
-        raise KPError(f"{error}; it is {_shown(fields['success'])}") from error
+        raise KPError(f"{error}; it is {_quote(fields['success'])}") from error
     if isinstance(confidence, str):
         try:
             confidence = float(confidence)
         except ValueError:
             raise KPError(
-                f"confidence is {_shown(confidence)}; give a number from 0 to 1"
+                f"confidence is {_quote(confidence)}; give a number from 0 to 1"
             ) from None
     return Verdict(success, confidence, note, source="label")  # type: ignore[arg-type]
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

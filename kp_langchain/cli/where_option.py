@@ -1,9 +1,9 @@
-"""The option `--where KEY=VALUE`: which runs are meant."""
+"""The option `--where KEY=VALUE`, which selects runs by a key of their config."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -13,40 +13,40 @@ from kp_langchain.printable import printable
 from kp_langchain.run_keys import KINDS
 
 Where = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help=f"Only runs with this key: {', '.join(KINDS)}. May be given several times.",
+        help=f"Only runs with this key: {', '.join(KINDS)}. May be repeated.",
     ),
 ]
 
 
-def keys_of(options: Iterable[str] | None) -> dict[str, Any]:
-    """Return the keys that runs are looked for by.
+def parse_keys(options: Iterable[str] | None) -> dict[str, Any]:
+    """Return the keys to select runs by, by name.
 
     Args:
-        options: Each as `KEY=VALUE`.
+        options: The values of the option, each `KEY=VALUE`.
 
     Raises:
-        KPError: One has another form, an unknown key, no value, or a key that another one has.
+        KPError: An option has no `=`, an unknown key or no value, or repeats a key.
     """
     keys: dict[str, Any] = {}
     for option in options or ():
         key, equals, value = (part.strip() for part in option.partition("="))
-        known = f"the keys are {', '.join(KINDS)}"
+        choices = f"the keys are {', '.join(KINDS)}"
         if not equals:
-            raise _mistake(option, f"it has no '='; write KEY=VALUE, and {known}")
+            raise _error(option, f"it has no '='; write KEY=VALUE, and {choices}")
         if key not in KINDS:
             near = near_name(key, KINDS)
-            right = f"did you mean {near}? " if near else ""
-            raise _mistake(option, f"unknown key; {right}{known}")
+            hint = f"did you mean {near}? " if near else ""
+            raise _error(option, f"unknown key; {hint}{choices}")
         if not value:
-            raise _mistake(option, f"it has no value; write {key}=VALUE")
+            raise _error(option, f"it has no value; write {key}=VALUE")
         if key in keys:
-            raise _mistake(option, f"{key} was given before; give each key once")
+            raise _error(option, f"{key} was given before; give each key once")
         keys[key] = value
     return keys
 
 
-def _mistake(option: str, fault: str) -> KPError:
-    return KPError(f"--where {printable(option)}: {fault}")
+def _error(option: str, problem: str) -> KPError:
+    return KPError(f"--where {printable(option)}: {problem}")

@@ -19,16 +19,16 @@ from kp_langchain.store import TraceStore
 
 
 def chat_model(name: str) -> BaseChatModel:
-    """Make the chat model called `provider:name`.
+    """Return the chat model `provider:name`.
 
     Raises:
         MissingExtraError: langchain is not installed.
-        ConfigError: There is no such model, or its provider's package or key is missing.
+        ConfigError: There is no such model, or the package or key of its provider is missing.
     """
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_langchain() from error
     try:
         model: BaseChatModel = init_chat_model(name)
     except Exception as error:
@@ -39,12 +39,12 @@ def chat_model(name: str) -> BaseChatModel:
 def run_tasks(
     store: TraceStore, scorer: Scorer, model: BaseChatModel | None = None
 ) -> Iterator[tuple[DemoTask, ScoredTrace | None]]:
-    """Run each task and yield it with its scored trace.
+    """Run each task, and yield it with its scored trace; None if the run was not scored.
 
     Args:
-        store: Where breakdowns and kept traces go.
-        scorer: Scores all of them, so that a repeated task meets its predecessor.
-        model: Answers instead of the script.
+        store: The store for the runs.
+        scorer: Scores all of them, so that a repeated task is compared with the first one.
+        model: A chat model in place of the script.
 
     Raises:
         MissingExtraError: langchain is not installed.
@@ -52,11 +52,11 @@ def run_tasks(
     """
     for task in TASKS:
         handler = KPCallbackHandler(task.domain, store=store, scorer=scorer, agent_id="demo")
-        answering = model if model is not None else ScriptedChatModel(task.answers)
+        chat = model if model is not None else ScriptedChatModel(task.answers)
         try:
-            _invoke(task, answering, handler)
+            _invoke(task, chat, handler)
         except ConnectionError:
-            pass  # the task whose tool breaks: a failed run is scored, too
+            pass  # one task's tool fails on purpose: a failed run is scored too
         except Exception as error:
             if model is None:
                 raise
@@ -73,12 +73,12 @@ def _invoke(task: DemoTask, model: BaseChatModel, handler: KPCallbackHandler) ->
     try:
         from langchain.agents import create_agent
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_langchain() from error
     question: Any = {"messages": [("user", task.question)]}
     create_agent(model, list(task.tools)).invoke(question, config)
 
 
-def _missing() -> MissingExtraError:
+def _missing_langchain() -> MissingExtraError:
     return MissingExtraError(
         "the demo runs agents of langchain, which is not installed: "
         "pip install 'kp-langchain[demo]'"

@@ -1,4 +1,4 @@
-"""A chat model that gives prepared answers, so that everything around it can be real."""
+"""A chat model with scripted answers, for runs in which everything else is real."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _ids = count(1)
 
 
 def call(name: str, call_id: str = "", **args: Any) -> ToolCall:
-    """A tool call as a model would ask for it; every call gets an id of its own by default."""
+    """Return a tool call as a model requests it; by default with an id of its own."""
     return ToolCall(name=name, args=args, id=call_id or f"call_{next(_ids)}", type="tool_call")
 
 
 def say(text: str, *calls: ToolCall) -> AIMessage:
-    """An answer with `text` that asks for `calls`."""
+    """Return an answer with `text` that requests `calls`."""
     return AIMessage(text, tool_calls=list(calls))
 
 
 class ScriptedChatModel(BaseChatModel):
-    """Gives its answers in order; an exception among them is raised.
+    """Give the answers in order; raise an exception that is among them.
 
     Args:
-        answers: What to answer, one entry a call.
+        answers: The answers, one a call.
 
     Raises:
-        LookupError: It was asked more often than it has answers.
+        LookupError: The model is called more often than it has answers.
+        TypeError: An answer is neither an `AIMessage` nor an exception.
     """
 
     answers: deque[Any] = Field(default_factory=deque)
@@ -57,7 +58,7 @@ class ScriptedChatModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Offer tools, as every chat model that calls tools must; the script decides anyway."""
+        """Bind tools, as agents require of a chat model; the script does not depend on them."""
         return self.bind(
             tools=[convert_to_openai_tool(tool) for tool in tools],
             tool_choice=tool_choice,
@@ -92,8 +93,8 @@ class ScriptedChatModel(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         answer = self._next()
         words = answer.text.split(" ") if isinstance(answer.content, str) else []
-        for at, word in enumerate(words):
-            text = word if at == len(words) - 1 else f"{word} "
+        for index, word in enumerate(words):
+            text = word if index == len(words) - 1 else f"{word} "
             chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
             if run_manager:
                 run_manager.on_llm_new_token(text, chunk=chunk)

@@ -1,4 +1,4 @@
-"""What the demo's agents are asked, and what the scripted model answers."""
+"""The tasks of the demo's agents, and the answers of the scripted model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kp_langchain.demo.scripted import call, say
 class DemoTask:
     """One run of the demo.
 
-    Args:
-        title: What to call it in the table.
-        domain: The domain it is scored in.
-        question: What the agent is asked.
-        answers: What the scripted model says, call by call.
-        tools: What the agent may use; an agent without tools is a plain prompt chain.
+    Attributes:
+        title: Its title in the table.
+        domain: The domain that it is scored in.
+        question: The user's message to the agent.
+        answers: The answers of the scripted model, one a call.
+        tools: The agent's tools; an agent without tools is a plain prompt chain.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The tools of the demo's agents: small, local and deterministic, with mistakes worth making."""
+"""The tools of the demo's agents: local and deterministic, with errors to recover from."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ORDERS = {
 @tool
 def positions(client: str) -> str:
     """List a client's open positions by currency."""
-    held = _POSITIONS.get(client.upper())
-    if held is None:
+    amounts = _POSITIONS.get(client.upper())
+    if amounts is None:
         raise ToolException(f"no client {client!r}; known are {', '.join(sorted(_POSITIONS))}")
-    return "; ".join(f"{currency} {amount:,}" for currency, amount in held.items())
+    return "; ".join(f"{currency} {amount:,}" for currency, amount in amounts.items())
 
 
 @tool
@@ -46,10 +46,10 @@ def exchange_rate(currency: str) -> str:
 @tool
 def value_at_risk(currency: str, amount: float, days: int = 10) -> str:
     """Compute the 95 % value at risk in USD of a currency position over some days."""
-    known = currency.upper()
-    if known not in _RATES:
+    code = currency.upper()
+    if code not in _RATES:
         raise ToolException(f"no volatility for {currency!r}")
-    risk = 1.645 * amount * _RATES[known] * _VOLATILITY[known] * (days / 252) ** 0.5
+    risk = 1.645 * amount * _RATES[code] * _VOLATILITY[code] * (days / 252) ** 0.5
     return f"95 % value at risk over {days} days: {risk:,.0f} USD"
 
 
@@ -92,10 +92,10 @@ def interactions(drug: str, other: str) -> str:
 @tool
 def guideline(topic: str) -> str:
     """Look up a treatment guideline."""
-    found = _GUIDELINES.get(topic.lower())
-    if found is None:
+    text = _GUIDELINES.get(topic.lower())
+    if text is None:
         raise ToolException(f"no guideline on {topic!r}; there are {', '.join(_GUIDELINES)}")
-    return found
+    return text
 
 
 @tool
@@ -132,5 +132,5 @@ CODE: tuple[BaseTool, ...] = (read_file, apply_patch, run_tests)
 MEDICAL: tuple[BaseTool, ...] = (interactions, guideline, dose_limit)
 CUSTOMER_SERVICE: tuple[BaseTool, ...] = (find_order, refund_policy, refund)
 
-for _one in (*FINANCE, *CODE, *MEDICAL, *CUSTOMER_SERVICE):
-    _one.handle_tool_error = True  # a ToolException is the model's to read; others end the run
+for _tool in (*FINANCE, *CODE, *MEDICAL, *CUSTOMER_SERVICE):
+    _tool.handle_tool_error = True  # the model reads a ToolException; another error ends the run

@@ -19,7 +19,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from kp_langchain.agent_id import usable
+from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.outcome import looks_successful, settle
 from kp_langchain.recording.recorder import Recorder
@@ -89,7 +89,7 @@ def trace_from_messages(
         record,
         step_list,
         domain=domain,
-        agent_id=usable(agent_id) if agent_id else None,
+        agent_id=check_agent_id(agent_id) if agent_id else None,
         policy=policy or DomainPolicy(),
         verdict=settle(looks, verdicts=[] if stated is None else [stated]),
         answer=answer,

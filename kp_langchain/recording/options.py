@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.agent_id import shown, usable
+from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.scorer import Scorer
@@ -238,7 +238,7 @@ def agent_of(option: str | None, settings: Settings, registry: Registry | None) 
     """Return the agent id that traces carry, with a warning if it is not that of the key."""
     if registry is None:
         agent_id = option or settings.agent_id
-        return None if agent_id is None else usable(agent_id, settings.redaction)
+        return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
     from kp_langchain.registry.from_settings import agent_of, key_agent
 
     agent_id, of_key = agent_of(option, settings, registry), key_agent(registry)
@@ -250,7 +250,9 @@ def agent_of(option: str | None, settings: Settings, registry: Registry | None) 
             "register --agent-id kp:agent:NAME",
             registry.url,
             agent_id or "no agent_id",
-            shown(of_key) if of_key else "an agent that is not known here (set agent_id to it)",
+            redact_agent_id(of_key)
+            if of_key
+            else "an agent that is not known here (set agent_id to it)",
         )
     return agent_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
-from kp_langchain.agent_id import normalised, shown, usable
+from kp_langchain.agent_id import check_agent_id, normalise_agent_id, redact_agent_id
 from kp_langchain.registry.client import Registry
 from kp_langchain.registry.credentials import stored_key
 from kp_langchain.registry.urls import base_url
@@ -69,13 +69,14 @@ def agent_of(agent_id: str | None, settings: Settings, registry: Registry | None
     if trace_agent is None:
         # Earlier versions registered any text; an id that would be redacted is not used.
         is_same = (
-            agent_of_key is not None and shown(agent_of_key, settings.redaction) == agent_of_key
+            agent_of_key is not None
+            and redact_agent_id(agent_of_key, settings.redaction) == agent_of_key
         )
         return agent_of_key if is_same else None
-    trace_agent = usable(trace_agent, settings.redaction)
+    trace_agent = check_agent_id(trace_agent, settings.redaction)
     return (
         agent_of_key
-        if agent_of_key is not None and normalised(agent_of_key) == trace_agent
+        if agent_of_key is not None and normalise_agent_id(agent_of_key) == trace_agent
         else trace_agent
     )
 

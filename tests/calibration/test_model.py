@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.model import ConfidenceModel, OutdatedModelError, Term
+from kp_langchain.calibration.model import ConfidenceModel, Term
+from kp_langchain.errors import OutdatedModelError
 
 MODEL = ConfidenceModel(
     domain="finance",

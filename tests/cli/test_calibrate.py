@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from kp_langchain import ScoringWeights, Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.proposals import propose_threshold
+from kp_langchain.calibration.proposals import point_at, propose_threshold
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.cli.app import app
-from kp_langchain.cli.domain_calibration import at_threshold
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.scoring.weights import PROFILES
@@ -158,7 +157,7 @@ def test_a_variable_that_comes_first_is_told(store, monkeypatch):
     assert "0.330" in done.stdout
     assert "kp.toml, a new file" in done.stdout
     assert (
-        "It has no effect here: KP_DOMAINS__FINANCE__THRESHOLD in the environment says another "
+        "It has no effect here: KP_DOMAINS__FINANCE__THRESHOLD in the environment sets another "
         "threshold and comes first" in done.stdout
     )
     written = told("--domain", "finance", "--write")["written"]
@@ -321,7 +320,7 @@ def test_what_passes_at_any_threshold_is_read_off_the_curve(two_domains):
     scores = [total(run, PROFILES["code"]) for run in runs]
     curve = propose_threshold(runs, scores, pass_rate=1.0).curve
     for threshold in [at / 200 for at in range(201)]:
-        point = at_threshold(curve, threshold)
+        point = point_at(curve, threshold)
         # To a thousandth, as thresholds are proposed.
         assert (point.runs if point else 0) == sum(
             -(-round(score * 1e6) // 1000) / 1000 >= threshold for score in scores

@@ -259,8 +259,8 @@ def test_what_a_row_says_is_no_command_to_copy(here, address):
 def test_registering_says_what_comes_before_the_new_key(server, here):
     done = cli("register", "--agent-id", "kp:agent:desk", **here, KP_AGENT_ID="other")
     assert done.returncode == 0
-    assert "But api_key is set (KP_API_KEY) and comes before it" in done.stdout
-    assert "But agent_id is set (KP_AGENT_ID) to another one" in done.stdout
+    assert "But api_key is set (KP_API_KEY) and overrides the new key" in done.stdout
+    assert "But agent_id is set (KP_AGENT_ID) to another agent" in done.stdout
     assert KEY not in done.stdout + done.stderr
 
 
@@ -274,7 +274,7 @@ def test_registering_keeps_the_key_of_another_agent(server, here):
     before, asked = path.read_text(), len(server.requests)
     done = cli("register", "--agent-id", "other", **settings)
     assert done.returncode == 1
-    assert "already, of kp:agent:desk; with --replace it is lost" in done.stderr
+    assert "already, of kp:agent:desk; --replace would lose it" in done.stderr
     assert (path.read_text(), len(server.requests)) == (before, asked)
     assert cli("register", "--agent-id", "other", "--replace", **settings).returncode == 0
     assert json.loads(path.read_text())[server.url]["agent_id"] == "kp:agent:other"

@@ -12,7 +12,7 @@ import pytest
 
 import kp_langchain
 from kp_langchain import Registry, TraceStore
-from kp_langchain.cli.doctor import EXTRAS
+from kp_langchain.cli.commands.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
 from tests.cli.test_cli import ROOT, cli
@@ -59,7 +59,7 @@ def test_all_is_well(onnx: str) -> None:
 
 def test_what_scoring_goes_by_is_shown(onnx: str) -> None:
     said = row(cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200).stdout, "scoring")
-    assert said.startswith("remembers the last 1,000 traces, until newer ones need the room")
+    assert said.startswith("remembers the last 1,000 traces, until newer ones take their place")
     assert "complexity counts all steps; 100 ms for one run" in said
     Path("kp.toml").write_text("novelty_memory = 50\nnovelty_ttl_s = 86400\n")
     done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_STEP_CAP="20", columns=200)
@@ -72,7 +72,7 @@ def test_no_database_is_made(onnx: str) -> None:
     for words in (["doctor"], ["doctor", "--database", "new.db"]):
         done = cli(*words, KP_EMBEDDING_MODEL=onnx)
         assert done.returncode == 0, done.stdout
-        assert "not there yet" in row(done.stdout, "store")
+        assert "does not exist yet" in row(done.stdout, "store")
     assert [path for path in Path().rglob("*") if path.is_file()] == []
     assert not Path(os.environ["XDG_DATA_HOME"]).exists()
 
@@ -140,7 +140,7 @@ def test_a_registry_is_asked_once_whether_it_knows_the_key(onnx: str) -> None:
     with LoopbackRegistry(keys={KEY}, read_limit=300) as server:
         status, said, agent = asked(server, onnx, KP_API_KEY=KEY, KP_AGENT_ID="desk")
         assert (status, said) == (0, f"{server.url}, with a key, which it knows")
-        assert agent == "kp:agent:desk; whose the key is, is not known here"
+        assert agent == "kp:agent:desk; the agent of the key is not known here"
         status, said, _ = asked(server, onnx, KP_API_KEY="kp_wrong", KP_AGENT_ID="desk")
         assert status == 1
         assert "BROKEN" in said
@@ -157,14 +157,14 @@ def test_a_registry_is_asked_once_whether_it_knows_the_key(onnx: str) -> None:
 def test_the_agent_in_force_is_held_against_that_of_the_key(onnx: str) -> None:
     with LoopbackRegistry(keys=set()) as server:
         cli("register", "--agent-id", "desk", KP_REGISTRY_URL=server.url)
-        assert asked(server, onnx)[::2] == (0, "kp:agent:desk, as of the key")
+        assert asked(server, onnx)[::2] == (0, "kp:agent:desk, the agent of the key")
         status, _, agent = asked(server, onnx, KP_AGENT_ID="other")
         assert status == 1
         assert "kp:agent:other, but the key is of kp:agent:desk" in agent
         assert "nothing that is sent can be withdrawn" in agent
         status, _, agent = asked(server, onnx, KP_API_KEY=KEY)
         assert status == 1
-        assert "traces carry none; whose the key is, is not known here" in agent
+        assert "traces carry none; the agent of the key is not known here" in agent
         status, _, agent = asked(server, onnx, KP_AGENT_ID="ada@example.org")
         assert (status, "would be redacted" in agent, "ada" in agent) == (1, True, False)
 
@@ -196,7 +196,7 @@ def test_a_registry_that_is_to_be_left_alone_is_not_asked(onnx: str) -> None:
         )
         settings = {"KP_API_KEY": KEY, "KP_AGENT_ID": "desk", "KP_DATABASE_URL": "runs.db"}
         status, said, _ = asked(server, onnx, **settings)
-        assert (status, "to be left alone for" in said) == (0, True)
+        assert (status, "it wants a pause of" in said) == (0, True)
         assert server.requests == []
 
 
@@ -204,7 +204,7 @@ def test_that_anybody_sees_org_is_said(onnx: str) -> None:
     with LoopbackRegistry() as server:
         settings = {"KP_REGISTRY_URL": server.url, "KP_API_KEY": KEY, "KP_EMBEDDING_MODEL": onnx}
         done = cli("doctor", KP_DOMAINS__FINANCE__VISIBILITY="org", columns=200, **settings)
-        assert "shows such units to anybody" in row(done.stdout, "visibility")
+        assert "shows such units to everybody" in row(done.stdout, "visibility")
 
 
 def test_a_registry_that_cannot_be_used_is_broken(onnx: str) -> None:

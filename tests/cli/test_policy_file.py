@@ -192,13 +192,13 @@ def test_a_file_as_people_write_it():
 
 def test_a_file_is_made_where_there_is_none(folder, monkeypatch):
     written = write_policy("finance", threshold=0.625)
-    assert (written.path, written.created, written.overridden_by) == (Path("kp.toml"), True, {})
+    assert (written.path, written.is_new_file, written.overridden_by) == (Path("kp.toml"), True, {})
     assert (folder / "kp.toml").read_text() == "[domains.finance]\nthreshold = 0.625\n"
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE((folder / "kp.toml").stat().st_mode) == 0o666 & ~mask
     monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
-    assert write_policy("finance", weights=WEIGHTS).created
+    assert write_policy("finance", weights=WEIGHTS).is_new_file
     assert Settings().policy_for("finance").weights == WEIGHTS
     assert Settings().policy_for("finance").threshold is None
     assert sorted(path.name for path in folder.iterdir()) == ["kp.toml", "other.toml"]
@@ -210,7 +210,7 @@ def test_mode_and_link_stay(folder):
     (real / "real.toml").write_text("api_key = 'kp_x' # mine\n")
     (real / "real.toml").chmod(0o640)
     (folder / "kp.toml").symlink_to("etc/real.toml")
-    assert not write_policy("finance", threshold=0.625).created
+    assert not write_policy("finance", threshold=0.625).is_new_file
     assert (folder / "kp.toml").is_symlink()
     assert (real / "real.toml").read_text().startswith("api_key = 'kp_x' # mine\n")
     assert stat.S_IMODE((real / "real.toml").stat().st_mode) == 0o640
@@ -248,9 +248,9 @@ def test_a_change_that_would_not_load_is_not_made(folder, monkeypatch):
     monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__COMPLEXITY", "0.1")
     monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__TOOL_DIVERSITY", "0")
     monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__OUTCOME_CONFIDENCE", "0")
-    with pytest.raises(ConfigError, match=r"kp\.toml is left as it was, because with the change"):
+    with pytest.raises(ConfigError, match=r"kp\.toml is unchanged, because with the change"):
         write_policy("finance", threshold=1.5)
-    with pytest.raises(ConfigError, match="is left as it was"):
+    with pytest.raises(ConfigError, match="is unchanged"):
         write_policy("", threshold=0.5)
     assert (folder / "kp.toml").read_text() == "[domains.finance]\nkeep = 'all'\n"
 
@@ -272,7 +272,7 @@ def test_variables_that_come_first_are_named(monkeypatch):
 def test_a_read_only_file_stays_as_it_was(folder):
     (folder / "kp.toml").write_text("max_steps = 7\n")
     (folder / "kp.toml").chmod(0o400)
-    with pytest.raises(ConfigError, match="left as it was: it cannot be written: it is read-only"):
+    with pytest.raises(ConfigError, match="because it cannot be written: it is read-only"):
         write_policy("finance", threshold=0.625)
     assert (folder / "kp.toml").read_text() == "max_steps = 7\n"
 
@@ -292,6 +292,6 @@ def test_a_disk_without_room_leaves_the_old_file(folder):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)),
         check=False,
     )
-    assert "kp.toml is left as it was: it cannot be written" in done.stdout, done.stderr
+    assert "kp.toml is unchanged, because it cannot be written" in done.stdout, done.stderr
     assert (folder / "kp.toml").read_text() == "max_steps = 7 # seven\n"
     assert [path.name for path in folder.iterdir()] == ["kp.toml"]

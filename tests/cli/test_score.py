@@ -1,4 +1,4 @@
-"""`kp-langchain score`: what comes out, what is skipped, and going on where it was stopped."""
+"""`kp-langchain score`: what comes out, what is skipped, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace, Scorer, Settings, VectorCache
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, Line, read_lines
-from kp_langchain.cli.score import Scoring, profiles
+from kp_langchain.cli.line_scorer import LineScorer, profiles
 from kp_langchain.gate import default_threshold
 from kp_langchain.scoring import FastembedEmbedder
 
@@ -68,11 +68,11 @@ class Hashed:
 
 def score(
     files, out, *, embedder=None, max_elements: int = 5, with_model: bool = True
-) -> tuple[Scoring, list[str]]:
+) -> tuple[LineScorer, list[str]]:
     told: list[str] = []
     embedder = (embedder or Hashed()) if with_model else None
     scorer = Scorer(embedder=embedder, cache=VectorCache(max_elements, 16))
-    scoring = Scoring(scorer, Settings(), tell=told.append, advance=lambda _: None)
+    scoring = LineScorer(scorer, Settings(), report=told.append, advance=lambda _: None)
     scoring.run([str(file) for file in files], out and str(out))
     return scoring, told
 
@@ -255,8 +255,8 @@ def test_nothing_at_all():
         (["in.jsonl", "missing.jsonl"], "missing.jsonl: No such file"),
         (["."], "folder"),
         (["in.jsonl", "in.jsonl"], "more than once"),
-        (["in.jsonl", "--out", "in.jsonl"], "to be read and to be written"),
-        (["in.jsonl", "--out", "./sub/../in.jsonl"], "to be read and to be written"),
+        (["in.jsonl", "--out", "in.jsonl"], "is both input and output"),
+        (["in.jsonl", "--out", "./sub/../in.jsonl"], "is both input and output"),
         (["in.jsonl", "--nonsense"], "--nonsense"),
     ],
 )
@@ -343,7 +343,7 @@ def inputs() -> list[str]:
     st.sampled_from([3, 20, 1000]),
     st.booleans(),
 )
-def test_goes_on_after_a_stop_at_any_byte(
+def test_resumes_after_a_stop_at_any_byte(
     folder, whole_lines, of_the_next, max_elements, with_model
 ):
     files = inputs()
@@ -356,7 +356,7 @@ def test_goes_on_after_a_stop_at_any_byte(
     Path("part.jsonl").write_bytes(kept + half[: int(of_the_next * (len(half) - 1))])
     scoring, told = score(files, "part.jsonl", max_elements=max_elements, with_model=with_model)
     assert scoring.scored == 140 - whole_lines
-    assert told[0].startswith("going on after ") == (whole_lines > 0)
+    assert told[0].startswith("resuming after ") == (whole_lines > 0)
     assert Path("part.jsonl").read_bytes().startswith(kept)
     assert_same(read(Path("part.jsonl")), read(Path("whole.jsonl")))
     again, _ = score(files, "part.jsonl", max_elements=max_elements, with_model=with_model)
@@ -398,7 +398,7 @@ def test_killed_again_and_again():
     assert_same(read(Path("out.jsonl")), read(Path("whole.jsonl")))
 
 
-def test_ctrl_c_leaves_what_can_be_gone_on_with():
+def test_ctrl_c_leaves_what_can_be_resumed():
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_MODEL, "score", "-", "--out", "out.jsonl"],
         stdin=subprocess.PIPE,
@@ -419,12 +419,12 @@ def test_ctrl_c_leaves_what_can_be_gone_on_with():
         process.send_signal(signal.SIGINT)  # it waits for more lines
         told = process.stderr.read()
         assert process.wait(600) == 130
-    assert "interrupted; the same command goes on from here" in told
+    assert "interrupted; the same command resumes from here" in told
     assert "scored 64," in told
     assert len(read(Path("out.jsonl"))) == 64
     done = cli("-", "--out", "out.jsonl", text="".join(lines))
     assert done.returncode == 0, done.stderr
-    assert "going on after -:64" in done.stderr
+    assert "resuming after -:64" in done.stderr
     assert [r["source"]["line"] for r in read(Path("out.jsonl"))] == list(range(1, 201))
 
 
@@ -448,7 +448,7 @@ def test_a_file_of_something_else_is_left_as_it_is(content):
     Path("out.jsonl").write_text(content)
     done = cli("in.jsonl", "--out", "out.jsonl")
     assert done.returncode == 2
-    assert "cannot be gone on with" in done.stderr
+    assert "cannot resume out.jsonl: " in done.stderr
     assert Path("out.jsonl").read_text() == content
 
 
@@ -478,7 +478,7 @@ def test_lines_are_read_as_they_are_needed():
             yield Line("x", pulled, json.dumps(wire(pulled % 99)).encode())
 
     scorer = Scorer(embedder=Hashed())
-    scoring = Scoring(scorer, Settings(), tell=print, advance=lambda _: None)
+    scoring = LineScorer(scorer, Settings(), report=print, advance=lambda _: None)
     scored = 0
     for records in itertools.islice(scoring.records(endless()), 30):
         scored += len(records)
@@ -488,7 +488,7 @@ def test_lines_are_read_as_they_are_needed():
 def test_long_lines_are_scored_in_smaller_groups():
     long = json.dumps({**wire(1), "unknown": "x" * 3_000_000}).encode()
     lines = (Line("x", number, long) for number in range(1, 13))
-    scoring = Scoring(Scorer(embedder=None), Settings(), tell=print, advance=lambda _: None)
+    scoring = LineScorer(Scorer(embedder=None), Settings(), report=print, advance=lambda _: None)
     assert {len(records) for records in scoring.records(lines)} == {3}
 
 
@@ -533,7 +533,7 @@ def test_help_tells_the_exit_statuses():
         assert words in told
 
 
-def test_goes_on_among_texts_that_cannot_be_read(folder, onnx_folder):
+def test_resumes_among_texts_that_cannot_be_read(folder, onnx_folder):
     model = FastembedEmbedder(onnx_folder)
     texts = [
         "pay the invoice",
@@ -548,7 +548,7 @@ def test_goes_on_among_texts_that_cannot_be_read(folder, onnx_folder):
 
     def scored(name: str) -> list[dict[str, Any]]:
         scorer = Scorer(embedder=model, cache=VectorCache(3))
-        scoring = Scoring(scorer, Settings(), tell=print, advance=lambda _: None)
+        scoring = LineScorer(scorer, Settings(), report=print, advance=lambda _: None)
         scoring.run([str(folder / "in.jsonl")], str(folder / name))
         lines = (folder / name).read_text().splitlines()
         return [json.loads(line)["breakdown"] for line in lines]

@@ -13,7 +13,7 @@ from typing import Any
 
 from kp_langchain import ReasoningTrace, trace_from_messages
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES
-from kp_langchain.cli.score import read_trace
+from kp_langchain.cli.line_scorer import read_trace
 from kp_langchain.recording.outcome import looks_successful
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 

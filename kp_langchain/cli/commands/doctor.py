@@ -1,4 +1,4 @@
-"""The command `doctor`: what is in force, and what of it is broken."""
+"""The command `doctor`: what is in force, and what is broken."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "sentence-transformers": ("sentence_transformers", "threadpoolctl"),
-    "torch": ("sentence_transformers", "threadpoolctl"),  # another name of the same
+    "torch": ("sentence_transformers", "threadpoolctl"),  # an alias of it
     "embeddings": ("fastembed",),
     "calibrate": ("sklearn", "tomlkit"),
     "postgres": ("psycopg",),
     "demo": ("langchain", "langgraph"),
 }
-"""What can be installed besides, and the modules that it brings."""
+"""The extras, and the modules that each installs."""
 
 _SAMPLES = {
     "English": "Find out why the invoice was paid twice, and ask the bank for one refund.",
@@ -50,47 +50,46 @@ _TOPIC_WIDTH = 24
 class Finding:
     """One thing that is in force.
 
-    Args:
+    Attributes:
         topic: What it is about, in a word.
-        said: What there is to say about it; never a secret.
-        broken: Whether it does not work.
+        text: What to print about it; never a secret.
+        is_broken: Whether it does not work.
     """
 
     topic: str
-    said: str
-    broken: bool = False
+    text: str
+    is_broken: bool = False
 
 
 def doctor(database: Database = None) -> None:
     """Show what is in force: settings, store, registry, embedding model, extras.
 
-    Loads the embedding model, so it takes as long as that. Creates no database. Asks the registry
-    one question, if one is configured with a key.
+    Loads the embedding model, which may take some seconds. Creates no database. If a registry is
+    configured with a key, sends it one request.
 
     Exit status: 0, all of it works; 1, something is broken.
     """
     from rich.text import Text
 
-    from kp_langchain.cli.run_tables import make_console
+    from kp_langchain.cli.console import make_console
 
     console = make_console()
-    broken = 0
+    is_broken = False
     for finding in findings(database):
-        broken += finding.broken
-        text = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
-        text.append("BROKEN: " if finding.broken else "", style="red")
-        margin = "\n" + " " * _TOPIC_WIDTH
-        text.append(finding.said.replace("\n", margin))
-        console.print(text, soft_wrap=True)
-    if broken:
+        is_broken |= finding.is_broken
+        line = Text(f"{finding.topic:<{_TOPIC_WIDTH}}")
+        line.append("BROKEN: " if finding.is_broken else "", style="red")
+        line.append(finding.text.replace("\n", "\n" + " " * _TOPIC_WIDTH))
+        console.print(line, soft_wrap=True)
+    if is_broken:
         raise typer.Exit(1)
 
 
 def findings(database: str | None = None) -> Iterator[Finding]:
-    """Look at everything, one thing after the other.
+    """Check everything and yield what was found, as it is found.
 
     Args:
-        database: URL or file of the store; None for the one of the settings.
+        database: URL or file of the store; None for that of the settings.
     """
     from kp_langchain.config import Settings
 
@@ -102,11 +101,11 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     try:
         settings = Settings()
     except KPError as error:
-        if len(sources) == 1:
-            yield Finding("settings", str(error), broken=True)
+        if len(sources) == 1:  # else the error was already reported
+            yield Finding("settings", str(error), is_broken=True)
     else:
-        on = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
-        yield Finding("recording", on)
+        status = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
+        yield Finding("recording", status)
         yield _store(database)
         yield from _registry(settings, database)
         yield from _embedding(settings)
@@ -115,75 +114,80 @@ def findings(database: str | None = None) -> Iterator[Finding]:
 
 
 def _sources(database: str | None) -> Iterator[Finding]:
-    """Say which sources there are, and what counts of each; the environment comes first."""
+    """Yield the sources of settings, and which settings of each apply; the environment is last."""
     from kp_langchain.config_files import places, read_files
 
     lines = []
-    fault = None
+    problem = None
     try:
         files = {file.path: file for file in read_files()}
     except KPError as error:
-        files, fault = {}, str(error)
+        files, problem = {}, str(error)
     for place in places():
         file = files.get(place.path)
         if file is None:
             lines.append(f"{'no file ' if place.content is None else ''}{place.path}")
             continue
         domains = file.values.get("domains")
-        unused = _unused_domains(domains if isinstance(domains, dict) else (), database)
-        counting = [key for key in _keys(file.values) if not _is_of(key, unused)]
-        says = ", ".join(counting) or "nothing"
-        lines.append(f"{file.path} ({file.standing.value}) says {says}")
-        lines += _of_unused_domains(unused)
-        if file.refused:
-            lines.append(f"  does not count: {', '.join(file.refused)}")
+        misspelt = _misspelt_domains(domains if isinstance(domains, dict) else (), database)
+        keys = [key for key in _keys(file.values) if not _is_of(key, misspelt)]
+        lines.append(f"{file.path} ({file.standing.value}) sets {', '.join(keys) or 'nothing'}")
+        lines += _misspelt_domain_lines(misspelt)
+        if file.ignored_keys:
+            lines.append(f"  ignored: {', '.join(file.ignored_keys)}")
             lines.append(f"  {file.remedy}")
     lines += _environment(database)
     yield Finding("settings", "\n".join(lines))
-    if fault is not None:
-        yield Finding("settings", fault, broken=True)
+    if problem is not None:
+        yield Finding("settings", problem, is_broken=True)
 
 
 def _environment(database: str | None) -> list[str]:
-    """Say which variables count, and which are no settings; an empty one counts as not set."""
+    """Return, as lines to print, which variables apply, and which are no settings."""
     from kp_langchain.config import unknown_variables
 
     unknown = unknown_variables()
-    set_ones = (name for name, value in os.environ.items() if value)
-    ours = (name for name in set_ones if name.upper().startswith("KP_"))
-    domain_of = {name: _domain_of(name) for name in sorted(ours) if name not in unknown}
-    unused = _unused_domains(filter(None, domain_of.values()), database)
-    counting = [name for name, domain in domain_of.items() if domain not in unused]
-    lines = [f"environment: {', '.join(counting) or 'no setting'}", *_of_unused_domains(unused)]
-    for name, meant in sorted(unknown.items()):
-        lines.append(f"  {name} is no setting" + (f"; did you mean {meant}?" if meant else ""))
+    # An empty variable counts as not set.
+    variables = (name for name, value in os.environ.items() if value)
+    kp_variables = (name for name in variables if name.upper().startswith("KP_"))
+    domain_of = {name: _domain_of(name) for name in sorted(kp_variables) if name not in unknown}
+    misspelt = _misspelt_domains(filter(None, domain_of.values()), database)
+    settings = [name for name, domain in domain_of.items() if domain not in misspelt]
+    lines = [
+        f"environment: {', '.join(settings) or 'no setting'}",
+        *_misspelt_domain_lines(misspelt),
+    ]
+    for name, near in sorted(unknown.items()):
+        lines.append(f"  {name} is no setting" + (f"; did you mean {near}?" if near else ""))
     return lines
 
 
 def _domain_of(variable: str) -> str | None:
-    """The domain of whose policy a variable is a part."""
+    """Return the domain whose policy a variable sets; None if it sets no domain's."""
     _, is_policy, rest = variable.upper().partition("KP_DOMAINS__")
     return rest.partition("__")[0].lower() if is_policy else None
 
 
-def _unused_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
-    """Return the domains that are nearly built-in ones and have no runs, with what they are."""
+def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
+    """Return the domains that have no runs and are nearly built-in ones, with those."""
     from kp_langchain.near_names import near_name
     from kp_langchain.scoring.weights import PROFILES
     from kp_langchain.store import TraceStore
 
     pairs = ((name, near_name(name, PROFILES)) for name in domains)
-    near = {name: meant for name, meant in pairs if meant is not None}
+    misspelt = {name: near for name, near in pairs if near is not None}
     with suppress(KPError), TraceStore(database) as store:
-        if near and not is_missing(store):
-            near = {name: meant for name, meant in near.items() if not store.count(domain=name)}
-    return near
+        if misspelt and not is_missing(store):
+            misspelt = {
+                name: near for name, near in misspelt.items() if not store.count(domain=name)
+            }
+    return misspelt
 
 
-def _of_unused_domains(unused: Mapping[str, str]) -> list[str]:
+def _misspelt_domain_lines(misspelt: Mapping[str, str]) -> list[str]:
     return [
-        f"  domains.{name}: no run has this domain; did you mean {meant}?"
-        for name, meant in unused.items()
+        f"  domains.{name}: no run has this domain; did you mean {near}?"
+        for name, near in misspelt.items()
     ]
 
 
@@ -205,17 +209,19 @@ def _store(database: str | None) -> Finding:
     try:
         with TraceStore(database) as store:
             if is_missing(store):
-                return Finding("store", f"{store.location}, not there yet; the first run makes it")
-            waiting = store.unscored.count()
+                return Finding(
+                    "store", f"{store.location} does not exist yet; the first run creates it"
+                )
+            unscored = store.unscored.count()
             more = (
-                f"; {waiting:,} more wait to be scored, by their process or, when that is gone, by "
-                "the next that records here"
+                f"; {unscored:,} more wait to be scored, by their process or, if that has ended, "
+                "by the next one that records here"
             )
             return Finding(
-                "store", f"{store.location}, {store.count():,} runs{more if waiting else ''}"
+                "store", f"{store.location}, {store.count():,} runs{more if unscored else ''}"
             )
     except KPError as error:
-        return Finding("store", str(error), broken=True)
+        return Finding("store", str(error), is_broken=True)
 
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
@@ -225,15 +231,15 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
     try:
         registry = configured_registry(settings)
     except KPError as error:
-        yield Finding("registry", str(error), broken=True)
+        yield Finding("registry", str(error), is_broken=True)
         return
     if registry is None:
         yield Finding(
-            "registry", "none configured; what passes is kept, and nothing is sent anywhere"
+            "registry", "none configured; runs that pass are kept, and nothing is sent anywhere"
         )
     elif registry.key_id == ANONYMOUS:
-        without = "without a key; get one: kp-langchain register"
-        yield Finding("registry", f"{registry.url}, {without}")
+        hint = "without a key; get one: kp-langchain register"
+        yield Finding("registry", f"{registry.url}, {hint}")
     else:
         yield _key(registry, settings, database)
         yield _agent(registry, settings)
@@ -241,26 +247,28 @@ def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
 
 
 def _key(registry: Registry, settings: Settings, database: str | None) -> Finding:
-    """Ask the registry once whether it knows the key, unless it is to be left alone."""
+    """Ask the registry once whether it knows the key, unless it asked for a pause."""
     line = f"{registry.url}, with a key"
-    left_alone_s = _left_alone_s(registry, database)
+    pause_s = _pause_s(registry, database)
     if settings.disabled:
         return Finding("registry", f"{line}; not asked, because recording is off")
-    if left_alone_s > 0.0:
-        return Finding("registry", f"{line}; to be left alone for {left_alone_s:.0f} s")
+    if pause_s > 0.0:
+        return Finding(
+            "registry", f"{line}; not asked, because it wants a pause of {pause_s:.0f} s"
+        )
     answer = registry.check()
     if answer.kind == "done":
-        allowed = None if answer.allowance is None else answer.allowance.limit
-        known = "which it knows" if allowed else "and does not say whether it knows it"
-        return Finding("registry", f"{line}, {known}")
-    hint = "\nSee to the key (kp-langchain register, KP_API_KEY) or to registry_url"
-    stopped = answer.kind == "stopped"
-    what = answer.reason + hint if stopped else f"it cannot be asked now: {answer.reason}"
-    return Finding("registry", f"{line}\n{what}", broken=stopped)
+        limit = None if answer.allowance is None else answer.allowance.limit
+        is_known = "which it knows" if limit else "and does not say whether it knows it"
+        return Finding("registry", f"{line}, {is_known}")
+    is_broken = answer.kind == "stopped"
+    hint = "\nCheck the key (kp-langchain register, KP_API_KEY) and registry_url"
+    reason = answer.reason + hint if is_broken else f"it cannot be asked now: {answer.reason}"
+    return Finding("registry", f"{line}\n{reason}", is_broken=is_broken)
 
 
-def _left_alone_s(registry: Registry, database: str | None) -> float:
-    """Return the seconds for which the registry asked, by a 429, to be left alone."""
+def _pause_s(registry: Registry, database: str | None) -> float:
+    """Return the seconds for which the registry, by a 429, asked not to be sent requests."""
     from datetime import UTC, datetime
 
     from kp_langchain.registry.pace import wait_s
@@ -271,36 +279,36 @@ def _left_alone_s(registry: Registry, database: str | None) -> float:
             if is_missing(store):
                 return 0.0
             standing = store.outbox.standing(registry.url, registry.key_id)
-    except KPError:  # told under "store"
+    except KPError:  # reported under "store"
         return 0.0
     return wait_s(standing, datetime.now(UTC)) if standing.throttled_at else 0.0
 
 
 def _agent(registry: Registry, settings: Settings) -> Finding:
     """Compare the agent that traces carry with the one that the key belongs to."""
-    from kp_langchain.agent_id import shown
+    from kp_langchain.agent_id import redact_agent_id
     from kp_langchain.registry.from_settings import agent_of, key_agent
 
     try:
         agent_id, of_key = agent_of(None, settings, registry), key_agent(registry)
     except KPError as error:
-        return Finding("agent", str(error), broken=True)
+        return Finding("agent", str(error), is_broken=True)
     if of_key is None:
-        said = f"{agent_id or 'traces carry none'}; whose the key is, is not known here"
+        text = f"{agent_id or 'traces carry none'}; the agent of the key is not known here"
         if agent_id is None:
-            said += "\nnothing that is sent can be withdrawn; set agent_id (KP_AGENT_ID) to it"
-        return Finding("agent", said, broken=agent_id is None)
+            text += "\nnothing that is sent can be withdrawn; set agent_id (KP_AGENT_ID) to it"
+        return Finding("agent", text, is_broken=agent_id is None)
     if agent_id == of_key:
-        return Finding("agent", f"{agent_id}, as of the key")
-    said = f"{agent_id or 'traces carry none'}, but the key is of {shown(of_key)}"
-    more = "nothing that is sent can be withdrawn; leave out agent_id, or register this one"
-    return Finding("agent", f"{said}\n{more}", broken=True)
+        return Finding("agent", f"{agent_id}, the agent of the key")
+    text = f"{agent_id or 'traces carry none'}, but the key is of {redact_agent_id(of_key)}"
+    hint = "nothing that is sent can be withdrawn; unset agent_id, or register a key for this agent"
+    return Finding("agent", f"{text}\n{hint}", is_broken=True)
 
 
 def _visibility(settings: Settings) -> Iterator[Finding]:
     policies = [settings.defaults, *map(settings.policy_for, settings.domains)]
     if any(policy.visibility == "org" for policy in policies):
-        yield Finding("visibility", "org; the public registry shows such units to anybody, too")
+        yield Finding("visibility", "org; the public registry shows such units to everybody")
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
@@ -310,24 +318,24 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
         yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
         return
     model = AutoEmbedder()
-    started = time.perf_counter()
+    start = time.perf_counter()
     try:
         dimensions = model.embed([""]).shape[1]
     except KPError as error:
-        yield Finding("embedding", str(error), broken=True)
+        yield Finding("embedding", str(error), is_broken=True)
         return
-    took_s = time.perf_counter() - started
-    counted = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
+    duration_s = time.perf_counter() - start
+    baseline = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
     yield Finding(
         "embedding",
-        f"{model.description}\n{dimensions} dimensions{counted}, loaded in {took_s:.1f} s",
+        f"{model.description}\n{dimensions} dimensions{baseline}, loaded in {duration_s:.1f} s",
     )
     yield _languages(model)
 
 
 def _scoring(settings: Settings) -> Finding:
     until = (
-        "until newer ones need the room"
+        "until newer ones take their place"
         if settings.novelty_ttl_s is None
         else f"each for {settings.novelty_ttl_s:g} s"
     )
@@ -340,20 +348,23 @@ def _scoring(settings: Settings) -> Finding:
 
 
 def _languages(model: LocalModel) -> Finding:
-    """Tell which languages the model can read."""
+    """Report which languages the model can read."""
     from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
     from kp_langchain.embedding.local_models import MODEL_VARIABLE, MULTILINGUAL_MODEL
 
     shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
-    known = {name: share for name, share in shares.items() if share is not None}
-    unread = {name: share for name, share in known.items() if share > UNREADABLE_ABOVE}
-    lines = [f"reads {', '.join(name for name in known if name not in unread) or 'none of these'}"]
-    if len(known) < len(shares):
-        lines = ["not known: the model's tokeniser does not tell what it cannot read"]
-    if unread:
-        told = ", ".join(f"{name} ({share:.0%} of its tokens)" for name, share in unread.items())
+    measurable = {name: share for name, share in shares.items() if share is not None}
+    unreadable = {name: share for name, share in measurable.items() if share > UNREADABLE_ABOVE}
+    readable = [name for name in measurable if name not in unreadable]
+    lines = [f"reads {', '.join(readable) or 'none of these'}"]
+    if len(measurable) < len(shares):
+        lines = ["not known: the model's tokeniser does not mark what it cannot read"]
+    if unreadable:
+        names = ", ".join(
+            f"{name} ({share:.0%} of its tokens)" for name, share in unreadable.items()
+        )
         lines += [
-            f"cannot read {told}; novelty is 0.5 there",
+            f"cannot read {names}; novelty is 0.5 there",
             f"to read them, set {MODEL_VARIABLE}={MULTILINGUAL_MODEL}",
         ]
     return Finding("languages", "\n".join(lines))
@@ -363,6 +374,6 @@ def _extras() -> Iterator[Finding]:
     from kp_langchain.embedding.local_models import installed
 
     for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if not installed(module)]
+        is_missing_one = not all(map(installed, modules))
         hint = f"missing; pip install 'kp-langchain[{extra}]'"
-        yield Finding(f"[{extra}]", hint if missing else "installed")
+        yield Finding(f"[{extra}]", hint if is_missing_one else "installed")

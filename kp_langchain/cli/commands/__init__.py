@@ -1,0 +1,5 @@
+"""The commands: one module each, named as the command.
+
+A module defines, under its own name, either the function that is the command or the `typer.Typer`
+that groups its subcommands. `kp_langchain.cli.app` adds every module of this folder by itself.
+"""

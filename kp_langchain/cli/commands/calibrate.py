@@ -1,0 +1,252 @@
+"""The commands `calibrate`, `calibrate show` and `calibrate remove`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from kp_langchain.cli.json_option import AsJsonLines
+from kp_langchain.cli.output import say, say_json, visible
+from kp_langchain.cli.store_option import Database, open_store
+from kp_langchain.errors import KPError
+from kp_langchain.near_names import near_name
+from kp_langchain.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import RenderableType
+
+    from kp_langchain.calibration.domain import Calibration, ThresholdTarget
+    from kp_langchain.cli.policy_file import WrittenPolicy
+    from kp_langchain.store import TraceStore
+
+calibrate = typer.Typer(
+    help="Learn each domain's confidence from verdicts, and propose thresholds and weights; "
+    "`show` explains the models in force, `remove` takes one out of force."
+)
+
+_REFUSED = 1
+_DEFAULT_PASS_RATE = 0.1
+_HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
+
+Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and change nothing.")]
+PassRate = Annotated[
+    float | None,
+    typer.Option(help=f"Share of the runs that is to pass; {_DEFAULT_PASS_RATE} by default."),
+]
+Precision = Annotated[
+    float | None, typer.Option(help="Instead: share of successes among the runs that pass.")
+]
+Write = Annotated[bool, typer.Option("--write", help="Write what is proposed into kp.toml.")]
+
+
+@calibrate.callback(invoke_without_command=True)
+def calibrate_domains(
+    context: typer.Context,
+    domain: Domain = None,
+    dry_run: DryRun = False,
+    pass_rate: PassRate = None,
+    precision: Precision = None,
+    write: Write = False,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Learn from the verdicts on each domain's runs.
+
+    Exit status: 0; 1, the model of --domain was refused, or an error ended the command; 2, wrong
+    usage.
+    """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        context.obj = database
+        return
+    target = _target(pass_rate, precision)
+    if dry_run and write:
+        raise typer.BadParameter("--dry-run writes nothing; omit it or --write")
+    from kp_langchain.calibration import domain as domain_calibration
+    from kp_langchain.config import Settings
+
+    settings = Settings()
+    result = None
+    with open_store(database) as store:
+        domains = _domains(store, domain)
+        if not domains and not as_json:
+            say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
+        for name in domains:
+            result = domain_calibration.calibrate(
+                store.models, name, settings=settings, target=target, install=not dry_run
+            )
+            if as_json:
+                _print_json(result, write=write)
+            else:
+                _print_result(result, dry_run=dry_run, write=write)
+    if domain is not None and result is not None and result.fit.refusal is not None:
+        raise typer.Exit(_REFUSED)
+
+
+@calibrate.command()
+def show(
+    context: typer.Context,
+    domain: Domain = None,
+    database: Database = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Show the models in force and earlier ones, their figures, and what they are based on."""
+    from kp_langchain.cli.model_tables import models_report
+
+    with open_store(database or context.obj) as store:
+        entries = store.models.entries(domain)
+        if as_json:
+            for entry in entries:
+                say_json(
+                    {
+                        "version": entry.version,
+                        "active": entry.active,
+                        "installed_at": entry.installed_at.isoformat(),
+                        "model": entry.model.to_dict(),
+                    }
+                )
+            return
+        if not entries:
+            of_domain = "" if domain is None else f" of domain {domain!r}"
+            say(f"No model{of_domain} in {store.location}; fit one: kp-langchain calibrate")
+        for name in dict.fromkeys(entry.domain for entry in entries):
+            _print(models_report([entry for entry in entries if entry.domain == name]))
+            say("")
+
+
+@calibrate.command()
+def remove(
+    context: typer.Context,
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The domain's name.")],
+    database: Database = None,
+) -> None:
+    """Take a domain's model out of force; its runs get the default confidence again."""
+    with open_store(database or context.obj) as store:
+        if not store.models.remove(domain):
+            raise KPError(
+                f"no model of domain {domain!r} is in force in {store.location}; "
+                "list them: kp-langchain calibrate show"
+            )
+        say(
+            f"The model of {printable(domain)} is out of force; its runs get the default "
+            "confidence, in running processes within a minute."
+        )
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Refuse options of `calibrate` before `show` or `remove`, which would ignore them."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name != "database" and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-').removeprefix('as-')} has no effect before "
+                f"{context.invoked_subcommand}; put options after it"
+            )
+
+
+def _target(pass_rate: float | None, precision: float | None) -> ThresholdTarget:
+    from kp_langchain.calibration.domain import ThresholdTarget
+
+    if pass_rate is not None and precision is not None:
+        raise typer.BadParameter("give either --pass-rate or --precision")
+    if pass_rate is not None and not 0 < pass_rate <= 1:
+        raise typer.BadParameter(f"--pass-rate is {pass_rate}; give a number above 0, at most 1")
+    if precision is not None and not 0 < precision < 1:
+        raise typer.BadParameter(f"--precision is {precision}; give a number above 0, below 1")
+    if precision is not None:
+        return ThresholdTarget(precision=precision)
+    return ThresholdTarget(pass_rate=_DEFAULT_PASS_RATE if pass_rate is None else pass_rate)
+
+
+def _domains(store: TraceStore, domain: str | None) -> list[str]:
+    """Return the domains with verdicts, or only the one named.
+
+    Raises:
+        KPError: No run of the domain that was named has a verdict.
+    """
+    domains = list(store.models.verdict_counts())
+    if domain is None:
+        return domains
+    if domain not in domains:
+        near = near_name(domain, domains)
+        hint = f"did you mean {near}?" if near else _HOW_TO_LABEL
+        raise KPError(f"no run of domain {domain!r} in {store.location} has a verdict; {hint}")
+    return [domain]
+
+
+def _print_result(result: Calibration, *, dry_run: bool, write: bool) -> None:
+    from kp_langchain.cli.model_tables import calibration_report
+
+    _print(calibration_report(result, dry_run=dry_run))
+    say("")
+    if write:
+        for line in _write_report(result, _write(result)):
+            say(line)
+    elif result.to_write is not None:
+        say(f"  --write puts {_proposal_text(result)} into kp.toml.")
+    say("")
+
+
+def _print_json(result: Calibration, *, write: bool) -> None:
+    policy = _write(result) if write else None
+    fields = policy and {
+        "path": str(policy.path),
+        "created": policy.is_new_file,
+        "overridden_by": dict(policy.overridden_by),
+    }
+    say_json(result.to_dict() | {"written": fields})
+
+
+def _print(parts: Iterable[RenderableType]) -> None:
+    from kp_langchain.cli.console import make_console
+
+    console = make_console()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _write(result: Calibration) -> WrittenPolicy | None:
+    """Write what is proposed into the configuration file; return None if nothing is."""
+    from kp_langchain.cli.policy_file import write_policy
+
+    proposal = result.to_write
+    if proposal is None or proposal.proposal.point is None:
+        return None
+    return write_policy(
+        result.fit.domain,
+        threshold=proposal.proposal.point.threshold,
+        weights=proposal.weights if proposal.are_proposed else None,
+    )
+
+
+def _proposal_text(result: Calibration) -> str:
+    """Return what there is to write, in words."""
+    proposal = result.to_write
+    if proposal is None or proposal.proposal.point is None:
+        return "nothing"
+    threshold = f"threshold {proposal.proposal.point.threshold:g}"
+    return f"{threshold} and the proposed weights" if proposal.are_proposed else threshold
+
+
+def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str]:
+    if policy is None:
+        return ["  Nothing was written, because no threshold is proposed."]
+    file = f"{policy.path}, a new file" if policy.is_new_file else str(policy.path)
+    domain = printable(result.fit.domain)
+    lines = [f"  Wrote {_proposal_text(result)} of {domain} into {visible(file)}."]
+    for field, variables in policy.overridden_by.items():
+        lines.append(
+            f"  It has no effect here: {', '.join(variables)} in the environment sets another "
+            f"{field} and comes first; unset it."
+        )
+    if policy.is_ignored:
+        lines.append(
+            "  It has no effect yet: runs of this domain may be sent, and the file is not trusted; "
+            f"read it, then: kp-langchain trust {policy.path}"
+        )
+    return lines
