@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         default_scorer,
         evaluate_value,
     )
-    from kp_langchain.scoring.weights import ScoringWeights
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
+    from kp_langchain.weights import ScoringWeights
 
 __version__ = "0.1.0"
 
@@ -68,7 +68,7 @@ _HOMES = {
         "default_scorer",
         "evaluate_value",
     ),
-    "kp_langchain.scoring.weights": ("ScoringWeights",),
+    "kp_langchain.weights": ("ScoringWeights",),
     "kp_langchain.store": ("TraceStore",),
     "kp_langchain.verdict": ("Verdict",),
 }

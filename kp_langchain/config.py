@@ -9,7 +9,6 @@ threshold = 0.7             # or KP_DOMAINS__FINANCE__THRESHOLD=0.7
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
@@ -50,7 +49,7 @@ from kp_langchain.printable import printable
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.run_keys import RunKeySources
 from kp_langchain.schema import PrivacyLevel, Visibility
-from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import PROFILES, WEIGHT_NAMES, ScoringWeights
 
 __all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
 
@@ -61,7 +60,6 @@ _VARIABLES_ALIKE_MIN = 0.75
 _YEAR_S = 365 * 24 * 3600.0
 _DAY_MS = 24 * 3600 * 1000.0
 _MOST_REMEMBERED = 1_000_000
-_WEIGHTS = [field.name for field in dataclasses.fields(ScoringWeights)]
 
 
 def _refuse_bool(value: object) -> object:
@@ -114,7 +112,7 @@ class DomainPolicy(BaseModel):
     threshold: _Unit | None = Field(default=None, description="a number from 0 to 1")
     weights: ScoringWeights | None = Field(
         default=None,
-        description="complexity, novelty, tool_diversity and outcome_confidence, "
+        description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "
         "each from 0 to 1, together 1",
     )
     visibility: Visibility = Field(
@@ -570,7 +568,7 @@ def _describe(fault: Any, origins: list[tuple[str, Mapping[str, Any]]]) -> str:
         others = f"; known here: {', '.join(Rules.model_fields)}"
         return f"{place}: {said}{others if fault['type'] == 'extra_forbidden' else ''}"
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = list(fields) if len(within) == 1 else _WEIGHTS
+        known = list(fields) if len(within) == 1 else list(WEIGHT_NAMES)
         near = difflib.get_close_matches(str(location[-1]).lower(), known, n=1)
         right = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         return f"{place}: unknown key; {right}"

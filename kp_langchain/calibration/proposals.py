@@ -12,7 +12,7 @@ from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, auc, auc_gain, share
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import ScoringWeights
 
 # Weights are tried in steps of a tenth above the least, 165 combinations: what 200 verdicts can
 # tell apart is coarser still.

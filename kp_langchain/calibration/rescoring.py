@@ -5,7 +5,7 @@ from __future__ import annotations
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE, TraceShape, outcome_confidence
 from kp_langchain.scoring.rules import apply_rules
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import ScoringWeights
 
 
 def total(

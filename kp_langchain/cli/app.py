@@ -131,7 +131,7 @@ def _list(
         return
     from kp_langchain.cli.run_tables import make_console, runs_table
     from kp_langchain.near_names import near_name
-    from kp_langchain.scoring.weights import PROFILES
+    from kp_langchain.weights import PROFILES
 
     keys = keys_of(where)
     decision = "contributed" if decision == "kept" else decision

@@ -169,8 +169,8 @@ def _domain_of(variable: str) -> str | None:
 def _unused_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
     """Return the domains that are nearly built-in ones and have no runs, with what they are."""
     from kp_langchain.near_names import near_name
-    from kp_langchain.scoring.weights import PROFILES
     from kp_langchain.store import TraceStore
+    from kp_langchain.weights import PROFILES
 
     pairs = ((name, near_name(name, PROFILES)) for name in domains)
     near = {name: meant for name, meant in pairs if meant is not None}
@@ -304,9 +304,10 @@ def _visibility(settings: Settings) -> Iterator[Finding]:
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
-    from kp_langchain.embedding.local_models import INSTALL_HINT, AutoEmbedder, anything_installed
+    from kp_langchain.embedding.auto_embedder import AutoEmbedder
+    from kp_langchain.embedding.packages import INSTALL_HINT, is_any_installed
 
-    if settings.embedding_model is None and not anything_installed():
+    if settings.embedding_model is None and not is_any_installed():
         yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
         return
     model = AutoEmbedder()
@@ -342,7 +343,7 @@ def _scoring(settings: Settings) -> Finding:
 def _languages(model: LocalModel) -> Finding:
     """Tell which languages the model can read."""
     from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
-    from kp_langchain.embedding.local_models import MODEL_VARIABLE, MULTILINGUAL_MODEL
+    from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
 
     shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
     known = {name: share for name, share in shares.items() if share is not None}
@@ -360,9 +361,9 @@ def _languages(model: LocalModel) -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    from kp_langchain.embedding.local_models import installed
+    from kp_langchain.embedding.packages import is_installed
 
     for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if not installed(module)]
+        missing = [module for module in modules if not is_installed(module)]
         hint = f"missing; pip install 'kp-langchain[{extra}]'"
         yield Finding(f"[{extra}]", hint if missing else "installed")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.weights import ScoringWeights
 
 # What is scored together is held together, and done again if the process is killed meanwhile.
 _GROUP_LINES = 64
@@ -281,7 +281,7 @@ def _refuse_constant(constant: str) -> None:
 
 def profiles(settings: Settings) -> Mapping[str, ScoringWeights]:
     """Return the weights that the settings give, by domain."""
-    from kp_langchain.scoring.weights import PROFILES
+    from kp_langchain.weights import PROFILES
 
     weights = {name: settings.policy_for(name).weights for name in (*PROFILES, *settings.domains)}
     return {domain: given for domain, given in weights.items() if given is not None}

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
         default_scorer,
         evaluate_value,
     )
-    from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+    from kp_langchain.weights import PROFILES, ScoringWeights
 
 _HOMES = {
     "Dimension": "kp_langchain.scoring.breakdown",
     "Embedder": "kp_langchain.embedding.embedders",
     "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
     "Nearest": "kp_langchain.scoring.breakdown",
-    "PROFILES": "kp_langchain.scoring.weights",
+    "PROFILES": "kp_langchain.weights",
     "RuleFired": "kp_langchain.scoring.rules",
     "ScoreBreakdown": "kp_langchain.scoring.breakdown",
     "Scorer": "kp_langchain.scoring.scorer",
-    "ScoringWeights": "kp_langchain.scoring.weights",
+    "ScoringWeights": "kp_langchain.weights",
     "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
     "VectorCache": "kp_langchain.scoring.cache",
     "aevaluate_value": "kp_langchain.scoring.scorer",

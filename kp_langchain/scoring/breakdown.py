@@ -8,17 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from kp_langchain.embedding.problems import UNREADABLE
 from kp_langchain.scoring.rules import REASONS, RuleFired
 
-# The vocabulary of `ScoreBreakdown.novelty_source`.
+# Values of `ScoreBreakdown.novelty_source`; the others are those of `embedding.problems`.
 NEAREST = "nearest remembered trace"
 REPEAT = "exact repeat"
 EMPTY_CACHE = "empty cache"
-NO_EMBEDDER = "no embedder"
-NOT_INSTALLED = "embeddings extra not installed"
-STILL_LOADING = "embedding model still loading"
-UNREADABLE = "unreadable"
-EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -19,7 +19,7 @@ from kp_langchain.scoring.rules import apply_rules
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.weights import ScoringWeights
 
 
 @dataclass(frozen=True, slots=True)

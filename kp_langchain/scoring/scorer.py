@@ -12,21 +12,28 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock, Undisturbed
+from kp_langchain.embedding import problems
 from kp_langchain.embedding.background import background
-from kp_langchain.embedding.embed import Embedding, embeddings, failed, is_ready, not_installed
-from kp_langchain.embedding.embedders import BadEmbeddingError, resolve_embedder
-from kp_langchain.embedding.identity import EmbedderIdentity, checked_baseline
-from kp_langchain.errors import ConfigError, VectorError, WeightsError
+from kp_langchain.embedding.embed import (
+    Embedding,
+    embed_texts,
+    is_ready,
+    report_failure,
+    report_not_installed,
+)
+from kp_langchain.embedding.embedders import resolve_embedder
+from kp_langchain.embedding.identity import EmbedderIdentity, check_baseline
+from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import breakdown as parts
 from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
 from kp_langchain.scoring.evaluation import Comparison, Reading
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory, fingerprint
-from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.background import Embedded
+    from kp_langchain.embedding.background import EmbeddingFuture
     from kp_langchain.scoring.cache import VectorCache
 
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
@@ -111,8 +118,10 @@ class Scorer:
         self._step_cap = step_cap
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
-        self._baseline = None if baseline is None else checked_baseline(baseline, "this scorer")
-        self._no_embedder_because = parts.NO_EMBEDDER if embedder is None else parts.NOT_INSTALLED
+        self._baseline = None if baseline is None else check_baseline(baseline, "this scorer")
+        self._no_embedder_because = (
+            problems.NO_EMBEDDER if embedder is None else problems.NOT_INSTALLED
+        )
         self._cache = cache
         self._cache_is_given = cache is not None
         self._max_remembered = max_remembered
@@ -319,7 +328,7 @@ class Scorer:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
         if self._embedder is None:
             return [self._compare(trace, ignore, remember=True, until=None) for trace in traces]
-        made = embeddings(self._embedder, [dimensions.embedded_text(trace) for trace in traces])
+        made = embed_texts(self._embedder, [dimensions.embedded_text(trace) for trace in traces])
         return self._compare_and_add(traces, made, ignore)
 
     def _compare_and_add(
@@ -355,35 +364,35 @@ class Scorer:
         if until is None:
             self.wait_until_ready()
         if self._embedder is None:
-            if self._no_embedder_because == parts.NOT_INSTALLED:
-                return not_installed()
+            if self._no_embedder_because == problems.NOT_INSTALLED:
+                return report_not_installed()
             return Embedding(None, self._no_embedder_because)
         text = dimensions.embedded_text(trace)
         try:
             if until is None or is_ready(self._embedder):
-                (embedding,) = embeddings(self._embedder, [text])
+                (embedding,) = embed_texts(self._embedder, [text])
             else:
                 coming = background.submit(self._embedder, text)
-                if coming is None or not background.comes_in_time(self._embedder, coming, until):
+                if coming is None or not background.wait_for(self._embedder, coming, until):
                     if coming is not None and remember:
                         coming.add_done_callback(partial(self._add_late, trace.id))
                     elif coming is not None:
                         coming.cancel()
-                    return Embedding(None, parts.STILL_LOADING)
+                    return Embedding(None, problems.STILL_LOADING)
                 embedding = coming.result()
             if embedding.vector is not None:
                 self._prepare_cache(embedding)
         except VectorError:  # of the cache that the caller chose
             raise
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
-            return failed(error)
+            return report_failure(error)
         return embedding
 
-    def _add_late(self, key: str, coming: Embedded) -> None:
+    def _add_late(self, key: str, coming: EmbeddingFuture) -> None:
         try:
             self._add(coming.result(), key)
         except BaseException as error:  # noqa: BLE001 - on the background's thread nobody listens
-            failed(error)
+            report_failure(error)
 
     def _add(self, embedding: Embedding, key: str) -> None:
         if embedding.vector is not None:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kp_langchain import ScoreBreakdown, Scorer
 from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.scoring.weights import PROFILES
+from kp_langchain.weights import PROFILES
 from tests.recorded import DOMAINS, FOLDER, load, play, present
 
 DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")

@@ -322,7 +322,7 @@ def test_errors_of_the_process_are_told_as_they_are(run_python, tmp_path):
     done = run_python(
         f"""
 from kp_langchain.scoring import SentenceTransformerEmbedder
-from kp_langchain.embedding.local_models import ModelLoadError
+from kp_langchain.errors import ModelLoadError
 try: SentenceTransformerEmbedder({str(tmp_path)!r}).embed(["x"])
 except ModelLoadError as error: print(error)
 """

@@ -14,7 +14,7 @@ from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.config import Settings
 from kp_langchain.gate import decide, default_threshold
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import ScoringWeights
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.runs import Run
 
