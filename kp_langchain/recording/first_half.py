@@ -19,7 +19,6 @@ from kp_langchain.run_keys import RunKeys
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.draft import Reported
     from kp_langchain.recording.recorder import Recorder
     from kp_langchain.recording.redactor import Redactor
     from kp_langchain.recording.run_record import Mark
@@ -36,7 +35,7 @@ def half_of(
     *,
     domain: str,
     before: Before,
-    reported: Reported | None,
+    reported: Verdict | None,
 ) -> dict[str, Any]:
     """Return what a paused run recorded; every text is redacted.
 
@@ -75,7 +74,7 @@ def half_of(
             _written(call, keys.setdefault(call.key, len(keys)), redaction, level) for call in calls
         ],
         "marks": marks,
-        "reported": reported and [reported.source, *reported.report],
+        "reported": reported and reported.to_list(),
         "keys": before.keys and before.keys.to_dict(),
         "task": before.task,
     }
@@ -105,9 +104,7 @@ def record_of(half: Mapping[str, Any], recorder: Recorder) -> RunRecord:
     record.dropped_steps += half["dropped_steps"]
     record.dropped_texts = half["dropped_texts"]
     reported, keys = half["reported"], half["keys"]
-    if reported and reported[1:3] != [None, None]:
-        source, success, confidence, note = reported
-        record.reported = Verdict(success, confidence, note, source)
+    record.reported = reported and Verdict.from_list(reported)
     record.before = Before(keys and RunKeys.from_dict(keys), half["task"], half["withheld"])
     return record
 

@@ -21,12 +21,13 @@ from langchain_core.messages import (
 
 from kp_langchain.agent_id import usable
 from kp_langchain.config import DomainPolicy
-from kp_langchain.recording.outcome import judge, looks_successful, read_report
-from kp_langchain.recording.pipeline import build_trace
+from kp_langchain.recording.outcome import looks_successful, settle
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import Bounds, RunRecord, Start
 from kp_langchain.recording.steps import build_steps
+from kp_langchain.recording.trace_builder import build_trace
+from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 
 
@@ -81,17 +82,16 @@ def trace_from_messages(
         ends_on_action=step_list.ends_on_action,
     )
     try:
-        report = read_report({"success": success, "confidence": confidence})
+        stated = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    verdict = judge(looks, reports=[("caller", report)])
     return build_trace(
         record,
         step_list,
         domain=domain,
         agent_id=usable(agent_id) if agent_id else None,
         policy=policy or DomainPolicy(),
-        verdict=verdict,
+        verdict=settle(looks, verdicts=[] if stated is None else [stated]),
         answer=answer,
         redaction=Redactor(record.recorder.counters, record.recorder.bounds.text_chars),
     )
