@@ -18,9 +18,7 @@ class LabelledRun:
         success: The verdict.
         features: What `features_of` gave for the run.
         looked_successful: Whether the run looked successful before anybody said anything of it.
-        complexity: The dimension's value as scored then, 0 to 1.
-        novelty: The same.
-        tool_diversity: The same.
+        values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
         created_at: When the run began.
     """
 
@@ -28,9 +26,7 @@ class LabelledRun:
     success: bool
     features: Mapping[str, float]
     looked_successful: bool
-    complexity: float
-    novelty: float
-    tool_diversity: float
+    values: Mapping[str, float]
     created_at: datetime
 
     @property

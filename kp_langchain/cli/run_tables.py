@@ -16,18 +16,15 @@ from rich.text import Text
 
 from kp_langchain.cli.output import visible
 from kp_langchain.printable import short_id
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.dimensions import DIMENSIONS
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import Contribution, StoredRun
     from kp_langchain.verdict import Verdict
 
-_DIMENSIONS = (
-    ("compl.", "cplx", "complexity"),
-    ("novel.", "novl", "novelty"),
-    ("tools", "tool", "tool_diversity"),
-    ("outc.", "outc", "outcome_confidence"),
-)
+_DIMENSIONS = tuple((*dimension.headings, dimension.name) for dimension in DIMENSIONS)
 _BAR = 12
 _WIDTH_FOR_DIMENSIONS = 76
 _WIDTH_FOR_WHOLE_NAMES = 96
@@ -113,7 +110,8 @@ def runs_table(
             cells.append(_time(run.created_at, now, console.width))
         cells.append(Text(visible(run.domain)))
         if with_dimensions:
-            cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
+            values = ScoreBreakdown.from_dict(run.breakdown).dimensions
+            cells += (f"{values[key].value:.2f}" for *_, key in _DIMENSIONS)
         cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
         if with_bar:
             cells.append(

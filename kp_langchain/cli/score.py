@@ -221,7 +221,7 @@ class Scoring:
     def _remember(self, out: str) -> None:
         """Let the scorer remember what it did when the last line was written."""
         from kp_langchain.schema import ReasoningTrace
-        from kp_langchain.scoring.breakdown import EMPTY_CACHE, NEAREST
+        from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST
 
         room = self._scorer.max_remembered
         texts: list[int] = []  # where the lines stand whose texts are remembered, newest first

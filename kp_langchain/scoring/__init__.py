@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.dimensions import embedded_text
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import (
         Scorer,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         default_scorer,
         evaluate_value,
     )
+    from kp_langchain.scoring.trace_text import embedded_text
     from kp_langchain.weights import PROFILES, ScoringWeights
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "VectorCache": "kp_langchain.scoring.cache",
     "aevaluate_value": "kp_langchain.scoring.scorer",
     "default_scorer": "kp_langchain.scoring.scorer",
-    "embedded_text": "kp_langchain.scoring.dimensions",
+    "embedded_text": "kp_langchain.scoring.trace_text",
     "evaluate_value": "kp_langchain.scoring.scorer",
     "resolve_embedder": "kp_langchain.embedding.embedders",
 }

@@ -30,8 +30,9 @@ def fingerprint(text: str) -> bytes:
     lower case, superscripts, half and full width are not: `Foo` and `foo`, `2⁵` and `25` may be
     different things, and where a model can read them, it says how alike they are.
     """
-    same = " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
-    return sha256(same.encode("utf-8", "surrogatepass")).digest()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
+    return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
 
 
 class RepeatMemory:

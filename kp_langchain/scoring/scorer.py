@@ -25,11 +25,11 @@ from kp_langchain.embedding.embedders import resolve_embedder
 from kp_langchain.embedding.identity import EmbedderIdentity, check_baseline
 from kp_langchain.errors import BadEmbeddingError, ConfigError, VectorError, WeightsError
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring import breakdown as parts
-from kp_langchain.scoring import dimensions
+from kp_langchain.scoring import sources
 from kp_langchain.scoring.breakdown import Nearest, ScoreBreakdown
-from kp_langchain.scoring.evaluation import Comparison, Reading
+from kp_langchain.scoring.evaluation import Comparison, Evaluation
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory, fingerprint
+from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
@@ -264,17 +264,17 @@ class Scorer:
             ConfigError: The batch size is no whole number above 0.
             WeightsError: The weights are unusable.
         """
-        from kp_langchain.scoring.batches import Evaluations
+        from kp_langchain.scoring.batches import BreakdownIterator
 
         _check_above_0("batch_size", batch_size)
         weighting = None if weights is None else ScoringWeights.of(weights)
-        return Evaluations(
+        return BreakdownIterator(
             traces,
             batch_size,
-            read=lambda given: self._read(given, weighting),
+            begin=lambda given: self._read(given, weighting),
             compare=lambda batch: self._compare_all([one.trace for one in batch], ignore),
             compare_one=lambda one: self._compare(one.trace, ignore, remember=True, until=None),
-            explain=lambda one, comparison, started: one.explained(
+            finish=lambda one, comparison, started: one.breakdown(
                 comparison, step_cap=self._step_cap, started=started, budget_ms=None
             ),
         )
@@ -291,7 +291,7 @@ class Scorer:
         reading = self._read(given, weights)
         until = self._until(started)
         comparison = self._compare(reading.trace, ignore, remember=remember, until=until)
-        return reading.explained(
+        return reading.breakdown(
             comparison,
             step_cap=self._step_cap,
             started=started,
@@ -302,13 +302,13 @@ class Scorer:
         budget_ms = self._latency_budget_ms
         return None if budget_ms is None else started + _WAITING_SHARE * budget_ms / 1000
 
-    def _read(self, given: TraceLike, weights: WeightsLike | None) -> Reading:
+    def _read(self, given: TraceLike, weights: WeightsLike | None) -> Evaluation:
         trace = ReasoningTrace.model_validate(given)
         if weights is not None:
-            return Reading.of(trace, _CUSTOM, ScoringWeights.of(weights))
+            return Evaluation.of(trace, _CUSTOM, ScoringWeights.of(weights))
         domain = trace.metadata.task_domain
         profile = domain if domain in self._profiles else "default"
-        return Reading.of(trace, profile, self._profiles[profile])
+        return Evaluation.of(trace, profile, self._profiles[profile])
 
     def _compare(
         self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, until: float | None
@@ -328,7 +328,7 @@ class Scorer:
         """Do what `_compare` does for each trace, but raise what the embedder raises."""
         if self._embedder is None:
             return [self._compare(trace, ignore, remember=True, until=None) for trace in traces]
-        made = embed_texts(self._embedder, [dimensions.embedded_text(trace) for trace in traces])
+        made = embed_texts(self._embedder, [embedded_text(trace) for trace in traces])
         return self._compare_and_add(traces, made, ignore)
 
     def _compare_and_add(
@@ -367,7 +367,7 @@ class Scorer:
             if self._no_embedder_because == problems.NOT_INSTALLED:
                 return report_not_installed()
             return Embedding(None, self._no_embedder_because)
-        text = dimensions.embedded_text(trace)
+        text = embedded_text(trace)
         try:
             if until is None or is_ready(self._embedder):
                 (embedding,) = embed_texts(self._embedder, [text])
@@ -407,13 +407,13 @@ class Scorer:
         share = embedding.unreadable_share
         if repeated is not None:
             known = found is not None and found[1] > _SAME
-            return Comparison(repeated, parts.NEAREST if known else parts.REPEAT, share)
+            return Comparison(repeated, sources.NEAREST if known else sources.REPEAT, share)
         if embedding.problem:
             return Comparison(None, embedding.problem, share)
         if found is None:
-            return Comparison(None, parts.EMPTY_CACHE, share)
+            return Comparison(None, sources.EMPTY_CACHE, share)
         baseline = self._identity(embedding).baseline
-        return Comparison(Nearest(*found), parts.NEAREST, share, baseline)
+        return Comparison(Nearest(*found), sources.NEAREST, share, baseline)
 
     def _identity(self, embedding: Embedding) -> EmbedderIdentity:
         if self._baseline is None:
@@ -496,7 +496,7 @@ def default_scorer() -> Scorer:
 
 
 def _fingerprint(trace: ReasoningTrace) -> bytes:
-    return fingerprint(dimensions.embedded_text(trace))
+    return fingerprint(embedded_text(trace))
 
 
 def _profiles_of(given: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.labelled_run import LabelledRun
     from kp_langchain.store.trace_store import TraceStore
 
-_AS_SCORED = ("complexity", "novelty", "tool_diversity")
-
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
@@ -130,11 +128,12 @@ def _installed(row: dict[str, Any]) -> InstalledModel:
 def _labelled(row: dict[str, Any]) -> LabelledRun:
     from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
     from kp_langchain.calibration.labelled_run import LabelledRun
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     try:
-        values = {name: row["breakdown"][name]["value"] for name in _AS_SCORED}
+        dimensions = ScoreBreakdown.from_dict(row["breakdown"]).dimensions
         features = {name: value for name, value in row["features"].items() if math.isfinite(value)}
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the figures of run {row['trace_id']} cannot be read, so something else than this "
             "package changed them; restore the store, or delete that run"
@@ -144,6 +143,6 @@ def _labelled(row: dict[str, Any]) -> LabelledRun:
         success=row["success"],
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
+        values={name: dimension.value for name, dimension in dimensions.items()},
         created_at=row["created_at"],
-        **values,
     )
