@@ -26,7 +26,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the README's Python takes for granted: a model and tools."""
     # Without the model, so that it takes no seconds to load; the tests of scoring have it.
     monkeypatch.setattr("kp_langchain.embedding.packages.is_any_installed", lambda: False)
-    monkeypatch.setattr("kp_langchain.scoring.scorer._default_scorer", None)
+    monkeypatch.setattr("kp_langchain.scoring.default._default_scorer", None)
     answers = [say("I look.", call("search", q="a")), say("Hedge half."), say("Hedge all of it.")]
     answers.append(say("Hedge 5 of them."))
     return {"model": ScriptedChatModel(answers), "tools": [search]}

@@ -40,7 +40,8 @@ from kp_langchain.recording.store_writer import writer_of
 from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.recording.user_functions import UserFunctions
 from kp_langchain.recording.verdict_reader import plain_number
-from kp_langchain.scoring.scorer import Scorer, default_scorer
+from kp_langchain.scoring.default import default_scorer
+from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore
 from kp_langchain.store.notes import use_redactor
 from kp_langchain.verdict import Verdict

@@ -14,13 +14,9 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
+    from kp_langchain.scoring.default import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.rules import RuleFired
-    from kp_langchain.scoring.scorer import (
-        Scorer,
-        aevaluate_value,
-        default_scorer,
-        evaluate_value,
-    )
+    from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.scoring.trace_text import embedded_text
     from kp_langchain.weights import PROFILES, ScoringWeights
 
@@ -36,10 +32,10 @@ _HOMES = {
     "ScoringWeights": "kp_langchain.weights",
     "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
     "VectorCache": "kp_langchain.scoring.cache",
-    "aevaluate_value": "kp_langchain.scoring.scorer",
-    "default_scorer": "kp_langchain.scoring.scorer",
+    "aevaluate_value": "kp_langchain.scoring.default",
+    "default_scorer": "kp_langchain.scoring.default",
     "embedded_text": "kp_langchain.scoring.trace_text",
-    "evaluate_value": "kp_langchain.scoring.scorer",
+    "evaluate_value": "kp_langchain.scoring.default",
     "resolve_embedder": "kp_langchain.embedding.embedders",
 }
 

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
 from kp_langchain.scoring.dimensions import DIMENSIONS, Evidence, TraceShape, check_confidence
-from kp_langchain.scoring.sources import TRACE_SOURCE
+from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST, REPEAT, TRACE_SOURCE
 from kp_langchain.scoring.weighted_sum import combine
 
 if TYPE_CHECKING:
+    from kp_langchain.embedding.embed import Embedding
     from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.scoring.novelty_memory import Match
     from kp_langchain.weights import ScoringWeights
+
+_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,25 @@ class Comparison:
     source: str
     unreadable_share: float | None = None
     baseline: float = 0.0
+
+    @classmethod
+    def of(cls, embedding: Embedding, match: Match, baseline: float) -> Comparison:
+        """Return the comparison of a trace.
+
+        Args:
+            embedding: The embedding of the trace's text.
+            match: What the memory has that is similar.
+            baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+        """
+        share, nearest = embedding.unreadable_share, match.nearest
+        if match.repeat is not None:
+            is_nearest = nearest is not None and nearest.similarity > _SAME
+            return cls(match.repeat, NEAREST if is_nearest else REPEAT, share)
+        if embedding.problem:
+            return cls(None, embedding.problem, share)
+        if nearest is None:
+            return cls(None, EMPTY_CACHE, share)
+        return cls(nearest, NEAREST, share, baseline)
 
 
 @dataclass(slots=True)
@@ -93,10 +116,12 @@ class Evaluation:
             step_cap,
         )
         dimensions: dict[str, Any] = {}
+        contributions = []
         for row in DIMENSIONS:
             value, weight = row.formula(evidence), getattr(weights, row.name)
-            dimensions[row.name] = Dimension(value, weight, value * weight, row.why(evidence))
-        contributions = [dimension.contribution for dimension in dimensions.values()]
+            contribution = value * weight
+            contributions.append(contribution)
+            dimensions[row.name] = Dimension(value, weight, contribution, row.why(evidence))
         weighted_sum, total, rules = combine(contributions, self.shape, success=self.success)
         return ScoreBreakdown(
             total=total,
