@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _DIMENSIONS = tuple((*dimension.headings, dimension.name) for dimension in DIMENSIONS)
 _BAR = 12
-_WIDTH_FOR_DIMENSIONS = 76
-_WIDTH_FOR_WHOLE_NAMES = 96
-_WIDTH_FOR_BAR = 112
-_WIDTH_FOR_YEAR = 128
+_WIDTH_FOR_DIMENSIONS = 56 + 5 * len(_DIMENSIONS)
+_WIDTH_FOR_WHOLE_NAMES = 64 + 8 * len(_DIMENSIONS)
+_WIDTH_FOR_BAR = _WIDTH_FOR_WHOLE_NAMES + 16
+_WIDTH_FOR_YEAR = _WIDTH_FOR_BAR + 16
 _WIDTH_BESIDE_TOOL = 44  # number, step, some of the text, and milliseconds
 _TOOL_WIDTH_MIN = 8
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
