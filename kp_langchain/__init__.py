@@ -35,15 +35,11 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.scorer import (
-        Scorer,
-        aevaluate_value,
-        default_scorer,
-        evaluate_value,
-    )
-    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.scoring.default import aevaluate_value, default_scorer, evaluate_value
+    from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
     from kp_langchain.verdict import Verdict
+    from kp_langchain.weights import ScoringWeights
 
 _HOMES = {
     "kp_langchain.recording.from_messages": ("trace_from_messages",),
@@ -67,13 +63,9 @@ _HOMES = {
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
     "kp_langchain.scoring.cache": ("VectorCache",),
-    "kp_langchain.scoring.scorer": (
-        "Scorer",
-        "aevaluate_value",
-        "default_scorer",
-        "evaluate_value",
-    ),
-    "kp_langchain.scoring.weights": ("ScoringWeights",),
+    "kp_langchain.scoring.default": ("aevaluate_value", "default_scorer", "evaluate_value"),
+    "kp_langchain.scoring.scorer": ("Scorer",),
+    "kp_langchain.weights": ("ScoringWeights",),
     "kp_langchain.store": ("TraceStore",),
     "kp_langchain.verdict": ("Verdict",),
 }

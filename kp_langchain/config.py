@@ -42,7 +42,7 @@ from kp_langchain.near_names import near_name
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.run_keys import RunKeySources
 from kp_langchain.schema import PrivacyLevel, Visibility
-from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import PROFILES, WEIGHT_NAMES, ScoringWeights
 
 __all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
 
@@ -101,7 +101,7 @@ class DomainPolicy(BaseModel):
     threshold: _Unit | None = Field(default=None, description="a number from 0 to 1")
     weights: ScoringWeights | None = Field(
         default=None,
-        description="complexity, novelty, tool_diversity and outcome_confidence, "
+        description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "
         "each from 0 to 1, together 1",
     )
     visibility: Visibility = Field(

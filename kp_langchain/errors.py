@@ -46,6 +46,18 @@ class EmbedderError(KPError, RuntimeError):
     """An embedding model cannot be loaded, or returns unusable vectors."""
 
 
+class ModelLoadError(EmbedderError):
+    """The embedding model cannot be found, downloaded or loaded."""
+
+
+class ModelProcessEndedError(EmbedderError):
+    """The process that runs the embedding model has ended, is frozen, or cannot be started."""
+
+
+class BadEmbeddingError(EmbedderError):
+    """An embedder returned something other than one finite vector per text."""
+
+
 class MissingExtraError(KPError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 

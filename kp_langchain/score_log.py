@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kp_langchain")
 
-_DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
-
 
 def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
@@ -68,8 +66,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         # `thread` and `name` are the log record's own.
         fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
         fields |= {"run_name": keys.name, "tags": list(keys.tags)}
-    for name in _DIMENSIONS:
-        dimension = getattr(breakdown, name)
+    for name, dimension in breakdown.dimensions.items():
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight
         fields[f"{name}_contribution"] = dimension.contribution

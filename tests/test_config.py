@@ -19,7 +19,7 @@ from kp_langchain.config import (
     data_dir,
 )
 from kp_langchain.errors import ConfigError
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import ScoringWeights
 from tests.trusting import write_trusted
 
 pytestmark = pytest.mark.usefixtures("default_limits")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, ScoringWeights, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.near_names import near_name
-from kp_langchain.scoring.weights import PROFILES
+from kp_langchain.weights import PROFILES
 from tests.agents import ASK, handler, searching
 from tests.cli.test_cli import cli
 from tests.cli.test_doctor import row

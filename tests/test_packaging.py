@@ -29,12 +29,12 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
-        "_version", "near_names", "printable", "folders", "verdict",
+        "_version", "near_names", "printable", "folders", "verdict", "weights",
     },
-    {
-        "scoring", "embedding", "config", "config_faults", "config_files", "config_trust",
-        "redaction", "agent_id", "run_keys", "secret_key",
-    },
+    {"redaction", "agent_id", "run_keys", "secret_key"},
+    {"config", "config_faults", "config_files", "config_trust"},
+    {"embedding"},
+    {"scoring"},
     {"gate", "score_log"},
     {"calibration"},
     {"store"},

@@ -18,7 +18,7 @@ from kp_langchain.calibration.proposals import (
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

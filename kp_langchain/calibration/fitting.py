@@ -35,7 +35,7 @@ from kp_langchain.calibration.model import (
 )
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import PROFILES, ScoringWeights
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,9 +18,7 @@ class LabelledRun:
         success: The verdict.
         features: The result of `features_of` for the run.
         looked_successful: Whether the run looked successful before any report or verdict.
-        complexity: Complexity when the run was scored, 0 to 1.
-        novelty: Novelty when the run was scored, 0 to 1.
-        tool_diversity: Tool diversity when the run was scored, 0 to 1.
+        values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
         created_at: When the run began.
     """
 
@@ -28,9 +26,7 @@ class LabelledRun:
     success: bool
     features: Mapping[str, float]
     looked_successful: bool
-    complexity: float
-    novelty: float
-    tool_diversity: float
+    values: Mapping[str, float]
     created_at: datetime
 
     @property

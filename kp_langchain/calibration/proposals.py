@@ -12,12 +12,12 @@ from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, auc, auc_gain, share
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import WEIGHT_NAMES, ScoringWeights
 
-# Weights are tried in steps of a tenth above the smallest: 165 combinations, which is already finer
-# than what 200 verdicts can distinguish.
+# Above the smallest weights, the rest of 1 is split in eight steps. For four dimensions these are
+# tenths, 165 combinations, which is already finer than what 200 verdicts can distinguish.
 _SMALLEST_WEIGHT = 0.05
-_WEIGHT_STEP = 0.1
+_WEIGHT_STEPS = 8
 _SHARES = [percent / 100 for percent in range(5, 100, 5)]
 
 
@@ -269,11 +269,12 @@ def _refusal(before: Ranking, after: Ranking, gain: Estimate) -> str | None:
 
 
 def _candidates() -> Iterator[ScoringWeights]:
-    steps = round((1 - 4 * _SMALLEST_WEIGHT) / _WEIGHT_STEP)
-    for first in product(range(steps + 1), repeat=3):
-        if sum(first) <= steps:
-            parts = (*first, steps - sum(first))
-            yield ScoringWeights(*(round(_SMALLEST_WEIGHT + _WEIGHT_STEP * n, 2) for n in parts))
+    number = len(WEIGHT_NAMES)
+    step = (1 - number * _SMALLEST_WEIGHT) / _WEIGHT_STEPS
+    for first in product(range(_WEIGHT_STEPS + 1), repeat=number - 1):
+        if sum(first) <= _WEIGHT_STEPS:
+            parts = (*first, _WEIGHT_STEPS - sum(first))
+            yield ScoringWeights(*(round(_SMALLEST_WEIGHT + step * n, 6) for n in parts))
 
 
 def _best(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.scorer import Scorer
-    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.weights import ScoringWeights
 
 # The lines of a group are held in memory together, and scored again if the process is killed before
 # they are written.
@@ -152,7 +152,7 @@ class LineScorer:
     def _remember(self, out: str) -> None:
         """Fill the scorer's memory with what it held when the last line was written."""
         from kp_langchain.schema import ReasoningTrace
-        from kp_langchain.scoring.breakdown import EMPTY_CACHE, NEAREST
+        from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST
 
         capacity = self._scorer.max_remembered
         # Offsets of the newest records, and of the newest whose vectors are remembered, which can
@@ -214,7 +214,7 @@ def _refuse_constant(constant: str) -> None:
 
 def profiles(settings: Settings) -> Mapping[str, ScoringWeights]:
     """Return the weights that the settings give, by domain."""
-    from kp_langchain.scoring.weights import PROFILES
+    from kp_langchain.weights import PROFILES
 
     by_domain = {name: settings.policy_for(name).weights for name in (*PROFILES, *settings.domains)}
     return {domain: weights for domain, weights in by_domain.items() if weights is not None}

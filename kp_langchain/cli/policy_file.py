@@ -17,7 +17,7 @@ from typing import Any
 from kp_langchain import config_trust
 from kp_langchain.config import Settings, config_file
 from kp_langchain.errors import ConfigError, MissingExtraError
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.weights import ScoringWeights
 
 _BYTE_ORDER_MARK = "\ufeff"
 

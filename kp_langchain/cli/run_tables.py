@@ -13,23 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from kp_langchain.cli.output import visible
+from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.dimensions import DIMENSIONS
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
 
-_DIMENSIONS = (
-    ("compl.", "cplx", "complexity"),
-    ("novel.", "novl", "novelty"),
-    ("tools", "tool", "tool_diversity"),
-    ("outc.", "outc", "outcome_confidence"),
-)
+_DIMENSIONS = tuple((*dimension.headings, dimension.name) for dimension in DIMENSIONS)
 _BAR_CELLS = 12
-_WIDTH_FOR_DIMENSIONS = 76
-_WIDTH_FOR_WHOLE_NAMES = 96
-_WIDTH_FOR_BAR = 112
-_WIDTH_FOR_YEAR = 128
+_WIDTH_FOR_DIMENSIONS = 56 + 5 * len(_DIMENSIONS)
+_WIDTH_FOR_WHOLE_NAMES = 64 + 8 * len(_DIMENSIONS)
+_WIDTH_FOR_BAR = _WIDTH_FOR_WHOLE_NAMES + 16
+_WIDTH_FOR_YEAR = _WIDTH_FOR_BAR + 16
 _WIDTH_BESIDE_TOOL = 44  # number, step, some of the text, and milliseconds
 _TOOL_WIDTH_MIN = 8
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
@@ -65,7 +62,8 @@ def runs_table(
             cells.append(_time(run.created_at, now, console.width))
         cells.append(Text(visible(run.domain)))
         if console.width >= _WIDTH_FOR_DIMENSIONS:
-            cells += (f"{run.breakdown[key]['value']:.2f}" for *_, key in _DIMENSIONS)
+            values = ScoreBreakdown.from_dict(run.breakdown).dimensions
+            cells += (f"{values[key].value:.2f}" for *_, key in _DIMENSIONS)
         cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
         if console.width >= _WIDTH_FOR_BAR:
             cells.append(

@@ -1,1 +1,1 @@
-"""Embedding models: what turns a text into the vector that novelty is measured with."""
+"""Embedding: models that turn a text into the vector that novelty is measured with."""

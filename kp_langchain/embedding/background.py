@@ -1,4 +1,4 @@
-"""Loading models, and embedding until they are loaded, on threads of their own."""
+"""Loads models on threads of their own, which also embed the texts that wait for the load."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ import time
 from collections import deque
 from concurrent.futures import (
     Future,
-    thread,  # noqa: F401 - not later: a fork under way would print an error
+    thread,  # noqa: F401 - imported during a fork, it would print an error
     wait,
 )
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import NoForkSection, allow_forks, wait_until_outside
-from kp_langchain.embedding.embed import Embedding, embeddings, origin
+from kp_langchain.embedding import problems
+from kp_langchain.embedding.embed import Embedding, embed_texts, origin
 from kp_langchain.embedding.local_models import FORK_PATIENCE_S
-from kp_langchain.scoring import breakdown as parts
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedders import Embedder
 
-Embedded: TypeAlias = Future[Embedding]
+EmbeddingFuture: TypeAlias = Future[Embedding]
 
-_MOST_WAITING = 1000  # as many as a cache remembers by default
+_QUEUE_MAX = 1000  # the number of texts that a cache remembers by default
 _EXIT_PATIENCE_S = 10.0
 _READY = "ready?"
 
 
 class _Queue:
-    """What waits for one embedder, and the thread that works on it."""
+    """The texts that wait for one embedder, and the thread that embeds them."""
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
-        self.waiting: deque[tuple[str, Embedded]] = deque()
-        self.load: Embedded | None = None
-        self.overdue: Embedded | None = None
+        self.waiting: deque[tuple[str, EmbeddingFuture]] = deque()
+        self.load: EmbeddingFuture | None = None
+        self.overdue: EmbeddingFuture | None = None
         self.thread: threading.Thread | None = None
         self.undisturbed = NoForkSection(patience_s=FORK_PATIENCE_S)
 
 
 class Background:
-    """Embeds texts on a daemon thread for each embedder, which ends when there is none left.
+    """Embeds texts on a daemon thread per embedder; the thread ends when no text waits.
 
-    A forked child starts without the parent's texts. At exit the texts that wait are dropped,
-    since nobody could use their vectors, and an embedder at work in this process is waited for,
-    up to 10 s: a process that ends in the middle of loading a model may crash on its way out.
+    A forked child starts without the parent's texts. At exit, waiting texts are dropped, because
+    their vectors would have no use. The exit waits up to 10 s for an embedder at work in this
+    process: a process that ends while it loads a model may crash.
     """
 
     def __init__(self) -> None:
@@ -62,41 +62,49 @@ class Background:
         self._queues: dict[int, _Queue] = {}
         self._lock = threading.Lock()
 
-    def submit(self, embedder: Embedder, text: str) -> Embedded | None:
-        """Have `text` embedded; None if 1,000 texts wait already, or the process is ending."""
-        with self._undisturbed, self._lock:  # in this order: a fork waits for whoever has the lock
+    def submit(self, embedder: Embedder, text: str) -> EmbeddingFuture | None:
+        """Queue a text, return its future; None if 1,000 texts wait, or the process is ending."""
+        with self._undisturbed, self._lock:  # in this order: a fork waits for the lock's owner
             queue = self._queue(embedder)
-            if queue is None or len(queue.waiting) >= _MOST_WAITING:
+            if queue is None or len(queue.waiting) >= _QUEUE_MAX:
                 return None
-            vector: Embedded = Future()
-            queue.waiting.append((text, vector))
-            return vector
+            future: EmbeddingFuture = Future()
+            queue.waiting.append((text, future))
+            return future
 
-    def comes_in_time(self, embedder: Embedder, vector: Embedded, until: float) -> bool:
-        """Wait for a vector until `until`, in seconds of `time.perf_counter`.
+    def wait_for(self, embedder: Embedder, future: EmbeddingFuture, deadline: float) -> bool:
+        """Wait for an embedding until a deadline.
 
-        While somebody has waited for one in vain, whatever stands behind that in the queue is not
-        waited for: if each run took its whole budget, a worker could not keep up with the runs.
+        Once a caller has waited in vain, the texts queued behind that one are not waited for: if
+        each run took its whole budget, a worker could not keep up with the runs.
+
+        Args:
+            embedder: The embedder that the text was queued for.
+            future: What `submit` returned.
+            deadline: Seconds of `time.perf_counter`.
+
+        Returns:
+            Whether the future is done.
         """
         queue = self._queues.get(id(origin(embedder)))
         overdue = None if queue is None else queue.overdue
-        in_vain = overdue is not None and not overdue.done()
-        left_s = 0.0 if in_vain else max(0.0, until - time.perf_counter())
-        if wait([vector], timeout=left_s).done:
+        is_late = overdue is not None and not overdue.done()
+        timeout_s = 0.0 if is_late else max(0.0, deadline - time.perf_counter())
+        if wait([future], timeout=timeout_s).done:
             return True
-        if queue is not None and not in_vain:
-            queue.overdue = vector
+        if queue is not None and not is_late:
+            queue.overdue = future
         return False
 
     def wait_until_loaded(self, embedder: Embedder, timeout_s: float | None) -> bool:
-        """Wait until the embedder's model is loaded or has failed to load; begin it if need be.
+        """Wait until an embedder's model is loaded or failed to load; start the load if need be.
 
         Args:
-            embedder: One that says it is not ready.
+            embedder: An embedder that is not ready.
             timeout_s: Longest wait in seconds; None for no limit.
 
         Returns:
-            False if it is still loading. True, too, if the process is ending and nothing loads.
+            False if the model is still loading. True also if the process is ending.
         """
         with self._undisturbed, self._lock:
             queue = self._queues.get(id(origin(embedder)))
@@ -130,11 +138,11 @@ class Background:
         return queue
 
     def _hook_exit(self) -> None:
-        """Have `_end` called before the machinery of threads and pools closes; once.
+        """Register `_end`, once, to be called before threads and pools are shut down.
 
-        A model being loaded needs that machinery, and `atexit` comes after it closed. The modules
-        of the pools, which models import, refuse to be imported during an exit, and close their
-        pools in the order opposite to that in which they and we asked for it.
+        A model that is loading needs both, and `atexit` runs after they are shut down. The modules
+        of the pools, which models import, cannot be imported during an exit; they register their
+        own shutdown when imported, and the last registration runs first.
         """
         if not self._has_exit_hook:
             importlib.import_module("concurrent.futures.process")
@@ -147,33 +155,33 @@ class Background:
                 if not queue.waiting:
                     del self._queues[key]
                     return
-                text, vector = queue.waiting.popleft()
-            if vector.set_running_or_notify_cancel():  # or nobody wants it any more
+                text, future = queue.waiting.popleft()
+            if future.set_running_or_notify_cancel():
                 with queue.undisturbed:
-                    self._embed(queue.embedder, text, vector)
+                    self._embed(queue.embedder, text, future)
 
-    def _embed(self, embedder: Embedder, text: str, vector: Embedded) -> None:
+    def _embed(self, embedder: Embedder, text: str, future: EmbeddingFuture) -> None:
         try:
-            (result,) = embeddings(embedder, [text])
-        except BaseException as error:  # noqa: BLE001 - whoever asked has to know
-            # A model half loaded at exit fails because of that, which is not reported.
+            (embedding,) = embed_texts(embedder, [text])
+        except BaseException as error:  # noqa: BLE001 - the future hands it to the caller
+            # At exit a model that is half loaded fails for that reason, which is not reported.
             if self._ended:
-                vector.set_result(Embedding(None, parts.STILL_LOADING))
+                future.set_result(Embedding(None, problems.STILL_LOADING))
             else:
-                vector.set_exception(error)
+                future.set_exception(error)
         else:
-            vector.set_result(result)
+            future.set_result(embedding)
 
     def _end(self) -> None:
         with self._lock:
             self._ended = True
             queues = list(self._queues.values())
-            dropped = [vector for queue in queues for _, vector in queue.waiting]
+            futures = [future for queue in queues for _, future in queue.waiting]
             for queue in queues:
                 queue.waiting.clear()
-        for vector in dropped:
-            if vector.set_running_or_notify_cancel():
-                vector.set_result(Embedding(None, parts.STILL_LOADING))
+        for future in futures:
+            if future.set_running_or_notify_cancel():
+                future.set_result(Embedding(None, problems.STILL_LOADING))
         threads = [queue.thread for queue in queues if queue.thread is not None]
         wait_until_outside(threads, _EXIT_PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""What an embedder makes of a text: a vector, or a reason why there is none."""
+"""`Embedding`: what an embedder makes of a text, a vector or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
+from kp_langchain.embedding import problems
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, identity_of
 from kp_langchain.embedding.legibility import UNREADABLE_ABOVE, warn_unreadable
-from kp_langchain.embedding.local_models import INSTALL_HINT
+from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import KPError, MissingExtraError
-from kp_langchain.scoring import breakdown as parts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Embedding:
     """A text's embedding.
 
-    Args:
+    Attributes:
         vector: float32, shape (dimensions,); None if there is none.
-        problem: Why there is none, in the vocabulary of `ScoreBreakdown.novelty_source`.
+        problem: Why there is no vector, as `ScoreBreakdown.novelty_source` words it; empty if there
+            is one.
         unreadable_share: Share of the text's tokens that the model cannot read, 0 to 1; None if
-            the embedder does not tell.
-        identity: Which embedder the vector is from.
+            the embedder does not report it.
+        identity: The embedder that the vector comes from.
     """
 
     vector: NDArray[np.float32] | None
@@ -38,49 +39,52 @@ class Embedding:
     identity: EmbedderIdentity = NO_IDENTITY
 
 
-def embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
-    """Embed what the embedder can read of `texts`.
+def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
+    """Embed those of `texts` that the embedder can read.
+
+    Returns:
+        One embedding per text, in order.
 
     Raises:
-        Exception: What the embedder raises.
+        Exception: Whatever the embedder raises.
     """
-    ask = getattr(embedder, "unreadable_share", None)
-    found: list[Embedding] = []
+    unreadable_share = getattr(embedder, "unreadable_share", None)
+    embeddings: list[Embedding] = []
     readable: list[str] = []
     for text in texts:
-        share: float | None = None if ask is None else ask(text)
+        share: float | None = None if unreadable_share is None else unreadable_share(text)
         if share is not None and share > UNREADABLE_ABOVE:
             warn_unreadable(share)
-            found.append(Embedding(None, parts.UNREADABLE, share))
+            embeddings.append(Embedding(None, problems.UNREADABLE, share))
         else:
             readable.append(text)
-            found.append(Embedding(None, "", share))
+            embeddings.append(Embedding(None, "", share))
     vectors = iter(embedder.embed(readable) if readable else ())
     identity = identity_of(embedder)
     return [
         one if one.problem else Embedding(next(vectors), "", one.unreadable_share, identity)
-        for one in found
+        for one in embeddings
     ]
 
 
 def is_ready(embedder: Embedder) -> bool:
-    """Tell whether an embedder has nothing to load any more."""
+    """Return whether an embedder has nothing left to load."""
     return bool(getattr(embedder, "ready", True))
 
 
 def origin(embedder: Embedder) -> object:
-    """Return the object that does the work: several adapters may stand before one."""
+    """Return the object that does the work: several adapters may wrap the same one."""
     return getattr(embedder, "origin", embedder)
 
 
-def failed(error: BaseException) -> Embedding:
-    """Return what there is when an embedder raised, and warn once per kind of failure."""
+def report_failure(error: BaseException) -> Embedding:
+    """Return the embedding of a text whose embedder raised, and warn once per kind of failure."""
     if isinstance(error, MissingExtraError):
-        return not_installed()
+        return report_not_installed()
     name = type(error).__name__
-    # Only our own messages are known to hold none of the trace's text.
+    # Only messages of this package are known not to quote the trace's text.
     detail = error if isinstance(error, KPError) else "message withheld"
-    problem = f"{parts.EMBEDDER_FAILED}: {name}"
+    problem = f"{problems.EMBEDDER_FAILED}: {name}"
     warn_once(
         problem,
         "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
@@ -90,12 +94,12 @@ def failed(error: BaseException) -> Embedding:
     return Embedding(None, problem)
 
 
-def not_installed() -> Embedding:
-    """Return what there is when nothing that runs a model is installed, and warn once."""
+def report_not_installed() -> Embedding:
+    """Return the embedding of a text where no package runs models, and warn once."""
     warn_once(
         "embeddings extra",
         "novelty is 0.5 for every trace but exact repeats, because nothing that runs an embedding "
         "model is installed: %s (or pass embedder=None to say that this is meant)",
         INSTALL_HINT,
     )
-    return Embedding(None, parts.NOT_INSTALLED)
+    return Embedding(None, problems.NOT_INSTALLED)

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, as far as embedding models come from there."""
+"""Embedding models from the Hugging Face hub: its cache, its downloads, its progress bars."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.local_models import MODEL_VARIABLE
+from kp_langchain.embedding.model_names import MODEL_VARIABLE
 
 _TIMEOUT_S = 10.0
 
 
 def announce_download(repository: str, size: str) -> None:
-    """Log that a download is about to start, if the hub can be reached at all.
+    """Check that the hub has a model, and log that its download is about to start.
 
     Args:
         repository: Name on the hub.
-        size: What the reader may know of its size, in words.
+        size: Its size in words, for the message.
 
     Raises:
-        Exception: The hub does not answer or does not know the model. One question with a timeout
-            finds out at once what the download's own retries would take a minute over.
+        Exception: The hub does not answer or does not know the model. One request with a timeout
+            shows this at once; the download's own retries would take a minute.
     """
     from huggingface_hub import HfApi
 
@@ -41,11 +41,11 @@ def model_snapshot(name: str, *, local: bool) -> Path:
     """Return the folder with a sentence-transformers model from the hub: weights and settings.
 
     Args:
-        name: Name on the hub; without an owner, that of sentence-transformers.
-        local: Look in the local cache alone, and download nothing.
+        name: Name on the hub; the owner is sentence-transformers if it names none.
+        local: Whether to use only the local cache, without a download.
 
     Raises:
-        Exception: It is not there, or cannot be downloaded.
+        Exception: The model is not in the cache, or cannot be downloaded.
     """
     from huggingface_hub import snapshot_download
 
@@ -62,7 +62,7 @@ def model_snapshot(name: str, *, local: bool) -> Path:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Download without progress bars, and leave the host's choice about them as it was."""
+    """A block that downloads without progress bars and restores the host's choice afterwards."""
     constants = importlib.import_module("huggingface_hub.constants")
     hub = importlib.import_module("huggingface_hub.utils")
     if constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:  # the environment has decided

@@ -1,4 +1,4 @@
-"""What makes embeddings comparable: the model they are from, its revision, its baseline."""
+"""`EmbedderIdentity`: the model, revision and baseline that make two embeddings comparable."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAMES = ("model", "model_name", "model_id", "deployment")
 
 @dataclass(frozen=True, slots=True)
 class EmbedderIdentity:
-    """Which embedder a vector is from. Vectors of two identities are never compared.
+    """The embedder that a vector comes from. Vectors of two identities are never compared.
 
-    Args:
-        model: Name or path of the model; of an embedder that names none, its class.
-        revision: Which version of it; empty if it has none.
-        baseline: Cosine similarity of unrelated texts to it, 0 to below 1. Novelty is counted from
-            there.
+    Attributes:
+        model: Name or path of the model; for an embedder that names none, its class.
+        revision: Version of the model; empty if it has none.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1. Novelty is
+            counted from there.
     """
 
     model: str = ""
@@ -28,17 +28,18 @@ class EmbedderIdentity:
 
 
 NO_IDENTITY = EmbedderIdentity()
-"""Of what no embedder made."""
+"""The identity where no embedder was used."""
 
 
 def identity_of(embedder: object) -> EmbedderIdentity:
-    """Return what an embedder says of itself.
+    """Return an embedder's identity.
 
-    That is its `identity`, or what its attributes `model` (or `model_name`, `model_id`,
-    `deployment`), `revision` and `baseline` say.
+    That is its attribute `identity`, or else what its attributes `model` (or `model_name`,
+    `model_id`, `deployment`), `revision` and `baseline` say.
 
     Raises:
-        ConfigError: The baseline is none; the message has its value.
+        ConfigError: The baseline is not a number from 0 to below 1, or cannot be read; the message
+            has its value.
     """
     own = _attribute(embedder, "identity")
     if isinstance(own, EmbedderIdentity):
@@ -50,19 +51,23 @@ def identity_of(embedder: object) -> EmbedderIdentity:
     return EmbedderIdentity(
         model,
         revision if isinstance(revision, str) else "",
-        checked_baseline(_attribute(embedder, "baseline"), type(embedder).__name__),
+        check_baseline(_attribute(embedder, "baseline"), type(embedder).__name__),
     )
 
 
-def checked_baseline(value: object, source: str) -> float:
+def check_baseline(value: object, source: str) -> float:
     """Return a baseline as a float, 0 for None.
 
+    Args:
+        value: The baseline.
+        source: What it belongs to, for the message.
+
     Raises:
-        ConfigError: It is no number from 0 to below 1; the message names `source`.
+        ConfigError: It is not a number from 0 to below 1.
     """
     if value is None:
         return 0.0
-    shown = ascii(value)[:40] if isinstance(value, bool | str) else type(value).__name__
+    text = ascii(value)[:40] if isinstance(value, bool | str) else type(value).__name__
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         try:
             number = float(value)
@@ -70,9 +75,9 @@ def checked_baseline(value: object, source: str) -> float:
             number = math.inf
         if 0 <= number < 1:  # false of NaN as well
             return number
-        shown = f"{number:g}"
+        text = f"{number:g}"
     raise ConfigError(
-        f"baseline of {source} is {shown}; it must be a number from 0 to below 1: the cosine "
+        f"baseline of {source} is {text}; it must be a number from 0 to below 1: the cosine "
         "similarity of unrelated texts, such as 0.84 for multilingual-e5-small"
     )
 

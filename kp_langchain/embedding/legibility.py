@@ -1,8 +1,8 @@
-"""How much of a text an embedding model can read, as far as its tokeniser tells.
+"""How much of a text an embedding model can read, judged by its tokeniser.
 
-A model that reads English gets a Chinese text as one unknown token after another, a Korean one as
-fragments of syllables, a Russian one letter by letter. It still returns a vector, but that says
-little more than which language it was: two unrelated texts look alike.
+A model for English receives a Chinese text as one unknown token after another, a Korean one as
+fragments of syllables, a Russian one letter by letter. It still returns a vector, but the vector
+says little more than which language it was: two unrelated texts look alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.local_models import MODEL_VARIABLE, MULTILINGUAL_MODEL
+from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
 from kp_langchain.embedding.window import fit
 
 if TYPE_CHECKING:
@@ -23,36 +23,37 @@ if TYPE_CHECKING:
 UNREADABLE_ABOVE = 0.4
 """Share of unreadable tokens above which a text has no novelty.
 
-Measured by tests/benchmarks/bench_languages.py with all-MiniLM-L6-v2 in 19 languages. Below it, a
-task in other words is told from other tasks as surely as where all can be read (AUC 0.95 to 1.00),
-above it less so (0.94 and 0.93, and 0.73 above 0.8). Texts as long as a run have at most 0.31 in
-English, Spanish and German, and 0.46 at least in the 16 other languages. Of 1,335 recorded runs in
-English none has more than 0.24.
+Measured by tests/benchmarks/bench_languages.py with all-MiniLM-L6-v2 in 19 languages. Below this
+share, the embeddings distinguish a task in other words from other tasks as reliably as in a text
+that is fully readable (AUC 0.95 to 1.00); above it less reliably (0.94 and 0.93, and 0.73 above
+0.8). Texts as long as a run have at most 0.31 in English, Spanish and German, and at least 0.46 in
+the 16 other languages. None of 1,335 recorded runs in English has more than 0.24.
 """
 
 _UNKNOWN = ("[UNK]", "<unk>")
 
-# Characters of a word in a piece, on average: as few as that, and the pieces say nothing. A letter
-# of the Latin alphabet is less than one of the others, in which models know the single letters and
-# hardly more. An ideograph or a Korean syllable by itself is read; a fragment of one is not.
+# A word whose pieces have on average no more characters than this is spelt out, and its pieces say
+# nothing. Latin has the higher limit, because in other alphabets models know the single letters and
+# hardly more. A whole ideograph or Korean syllable is read; a fragment of one is not.
 _LATIN_CHARS = 2.0
 _OTHER_CHARS = 1.25
 _WHOLE_CHARS = 0.99
-# An unknown token stands for a whole word, or for a sentence where none are set apart.
+# An unknown token stands for a whole word, or for a sentence in scripts without spaces.
 _CHARS_A_TOKEN = 4.0
 
 
 def unreadable_share(tokeniser: Tokenizer, text: str, window: int | None = None) -> float:
-    """Return the share of a text's tokens that tell the model nothing, 0 to 1.
+    """Return the share of a text's tokens that the model cannot read, 0 to 1.
 
-    These are the unknown ones, and all of a word that is broken into pieces of a letter or two. An
-    unknown token counts for as many as its characters would make. ASCII text counts as read.
+    A token is unreadable if it is unknown, or if it belongs to a word broken into pieces of a
+    letter or two. An unknown token counts as the number of tokens that its characters would
+    normally make. ASCII text counts as readable.
 
     Args:
-        tokeniser: The model's.
+        tokeniser: The model's tokeniser.
         text: The text.
-        window: The model's window in tokens: of a longer text, what the model is given counts. None
-            if it has none.
+        window: The model's window in tokens: only the part of the text that the model receives
+            counts. None if it has no window.
     """
     if text.isascii():
         return 0.0
@@ -77,14 +78,14 @@ def unreadable_share(tokeniser: Tokenizer, text: str, window: int | None = None)
 
 
 def _is_spelt(word: regex.Match[str], pieces: int) -> bool:
-    """Tell whether a word reaches the model letter by letter, or nearly so."""
+    """Return whether a word reaches the model letter by letter, or nearly so."""
     fewest = {"latin": _LATIN_CHARS, "whole": _WHOLE_CHARS}.get(word.lastgroup or "", _OTHER_CHARS)
     return pieces > 1 and len(word[0]) <= fewest * pieces
 
 
 @cache
 def _words() -> regex.Pattern[str]:
-    import regex  # takes 50 ms, and is not needed for English
+    import regex  # takes 50 ms, and English does not need it
 
     whole = r"\p{Ideographic}\p{Hangul}"
     return regex.compile(
@@ -94,7 +95,7 @@ def _words() -> regex.Pattern[str]:
 
 
 def warn_unreadable(share: float) -> None:
-    """Log, once per process, that novelty is not measured for such texts, and what to do.
+    """Log, once per process, that novelty is not measured for unreadable texts, and what to do.
 
     Args:
         share: The share of this text's tokens that cannot be read, 0 to 1.

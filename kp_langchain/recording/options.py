@@ -19,8 +19,8 @@ from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.scoring.weights import PROFILES
 from kp_langchain.store import TraceStore, default_store
+from kp_langchain.weights import PROFILES
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace

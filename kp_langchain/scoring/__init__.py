@@ -14,32 +14,28 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.dimensions import embedded_text
+    from kp_langchain.scoring.default import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.rules import RuleFired
-    from kp_langchain.scoring.scorer import (
-        Scorer,
-        aevaluate_value,
-        default_scorer,
-        evaluate_value,
-    )
-    from kp_langchain.scoring.weights import PROFILES, ScoringWeights
+    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.scoring.trace_text import embedded_text
+    from kp_langchain.weights import PROFILES, ScoringWeights
 
 _HOMES = {
     "Dimension": "kp_langchain.scoring.breakdown",
     "Embedder": "kp_langchain.embedding.embedders",
     "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
     "Nearest": "kp_langchain.scoring.breakdown",
-    "PROFILES": "kp_langchain.scoring.weights",
+    "PROFILES": "kp_langchain.weights",
     "RuleFired": "kp_langchain.scoring.rules",
     "ScoreBreakdown": "kp_langchain.scoring.breakdown",
     "Scorer": "kp_langchain.scoring.scorer",
-    "ScoringWeights": "kp_langchain.scoring.weights",
+    "ScoringWeights": "kp_langchain.weights",
     "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
     "VectorCache": "kp_langchain.scoring.cache",
-    "aevaluate_value": "kp_langchain.scoring.scorer",
-    "default_scorer": "kp_langchain.scoring.scorer",
-    "embedded_text": "kp_langchain.scoring.dimensions",
-    "evaluate_value": "kp_langchain.scoring.scorer",
+    "aevaluate_value": "kp_langchain.scoring.default",
+    "default_scorer": "kp_langchain.scoring.default",
+    "embedded_text": "kp_langchain.scoring.trace_text",
+    "evaluate_value": "kp_langchain.scoring.default",
     "resolve_embedder": "kp_langchain.embedding.embedders",
 }
 

@@ -1,4 +1,4 @@
-"""Many traces at once: the answers of one-by-one evaluation, worked out a batch at a time."""
+"""Evaluates many traces: the breakdowns of one-by-one evaluation, computed a batch at a time."""
 
 from __future__ import annotations
 
@@ -8,45 +8,44 @@ from itertools import groupby, islice
 from typing import Generic, TypeVar
 
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.evaluation import Comparison, Reading
+from kp_langchain.scoring.evaluation import Comparison, Evaluation
 
-_Given = TypeVar("_Given")
+_Trace = TypeVar("_Trace")
 
 
-class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
+class BreakdownIterator(Generic[_Trace], Iterator[ScoreBreakdown]):
     """An iterator over breakdowns, one for each trace, in order.
 
-    A trace that cannot be evaluated raises where its breakdown would come; iteration may go on
-    after it.
+    A trace that cannot be evaluated raises in its place; iteration may go on after it.
 
     Args:
         traces: The traces. No more than two batches of them are held.
-        batch_size: How many are embedded and compared together.
-        read: Makes a reading of what `traces` gives.
-        compare: Embeds the traces of readings, compares each with what is remembered and with
+        batch_size: How many traces are embedded and compared together.
+        begin: Makes an evaluation of a trace.
+        compare: Embeds the traces of evaluations, compares each with the remembered ones and with
             those before it, and remembers them. If it raises, it has remembered none.
-        compare_one: Does the same for one, and knows what to answer when that fails.
-        explain: Makes the breakdown of a reading, what came of comparing it, and when its scoring
-            began, in seconds of `time.perf_counter`; the breakdown's time is the trace's share of
-            its batch.
+        compare_one: Does the same for one trace, and handles a failing embedder.
+        finish: Makes the breakdown of an evaluation, its comparison, and the time at which its
+            scoring began, in seconds of `time.perf_counter`. The breakdown's elapsed time is the
+            trace's share of its batch.
     """
 
     def __init__(
         self,
-        traces: Iterable[_Given],
+        traces: Iterable[_Trace],
         batch_size: int,
         *,
-        read: Callable[[_Given], Reading],
-        compare: Callable[[Sequence[Reading]], Sequence[Comparison]],
-        compare_one: Callable[[Reading], Comparison],
-        explain: Callable[[Reading, Comparison, float], ScoreBreakdown],
+        begin: Callable[[_Trace], Evaluation],
+        compare: Callable[[Sequence[Evaluation]], Sequence[Comparison]],
+        compare_one: Callable[[Evaluation], Comparison],
+        finish: Callable[[Evaluation, Comparison, float], ScoreBreakdown],
     ) -> None:
         self._traces = iter(traces)
         self._batch_size = batch_size
-        self._read = read
+        self._begin = begin
         self._compare = compare
         self._compare_one = compare_one
-        self._explain = explain
+        self._finish = finish
         self._results = self._evaluate()
 
     def __next__(self) -> ScoreBreakdown:
@@ -56,60 +55,60 @@ class Evaluations(Generic[_Given], Iterator[ScoreBreakdown]):
         try:
             raise result
         finally:
-            del result  # or it and this frame would hold each other
+            del result  # the error and this frame would hold each other
 
     def _evaluate(self) -> Iterator[ScoreBreakdown | Exception]:
         while True:
-            given, failure = self._next_batch()
+            traces, failure = self._next_batch()
             started = time.perf_counter()
-            readings = [self._reading(one) for one in given]
-            reading_s = (time.perf_counter() - started) / max(1, len(given))
-            # What comes before a trace that cannot be read is remembered before that one raises,
-            # and what comes after it is not, unless iteration goes on.
-            for readable, group in groupby(readings, lambda one: isinstance(one, Reading)):
-                if readable:
-                    batch = [one for one in group if isinstance(one, Reading)]
-                    yield from self._evaluated(batch, reading_s)
+            evaluations = [self._begin_or_error(trace) for trace in traces]
+            begin_s = (time.perf_counter() - started) / max(1, len(traces))
+            # The traces before one that cannot be evaluated are remembered before it raises, those
+            # after it only if iteration goes on.
+            for is_usable, group in groupby(evaluations, lambda one: isinstance(one, Evaluation)):
+                if is_usable:
+                    batch = [one for one in group if isinstance(one, Evaluation)]
+                    yield from self._evaluate_batch(batch, begin_s)
                 else:
                     yield from (one for one in group if isinstance(one, Exception))
             if failure is not None:
                 yield failure
-            elif len(given) < self._batch_size:
+            elif len(traces) < self._batch_size:
                 return
 
-    def _next_batch(self) -> tuple[list[_Given], Exception | None]:
-        """Return the next traces, and what the iterator of traces raised after them."""
-        given: list[_Given] = []
+    def _next_batch(self) -> tuple[list[_Trace], Exception | None]:
+        """Return the next traces, and the error that their iterator raised after them."""
+        traces: list[_Trace] = []
         try:
-            given.extend(islice(self._traces, self._batch_size))
-        except Exception as error:  # noqa: BLE001 - the caller's iterator; raised again in its place
-            return given, error
-        return given, None
+            traces.extend(islice(self._traces, self._batch_size))
+        except Exception as error:  # noqa: BLE001 - the caller's iterator; raised in its place
+            return traces, error
+        return traces, None
 
-    def _reading(self, given: _Given) -> Reading | Exception:
+    def _begin_or_error(self, trace: _Trace) -> Evaluation | Exception:
         try:
-            return self._read(given)
-        except Exception as error:  # noqa: BLE001 - raised again in its place
+            return self._begin(trace)
+        except Exception as error:  # noqa: BLE001 - raised in its place
             return error
 
-    def _evaluated(
-        self, batch: Sequence[Reading], reading_s: float
+    def _evaluate_batch(
+        self, batch: Sequence[Evaluation], begin_s: float
     ) -> Iterator[ScoreBreakdown | Exception]:
         started = time.perf_counter()
         try:
-            found = self._compare(batch)
-        except Exception:  # noqa: BLE001 - one by one shows whose it is, and what is to be said
-            for reading in batch:
-                yield self._evaluated_alone(reading, reading_s)
+            comparisons = self._compare(batch)
+        except Exception:  # noqa: BLE001 - one by one shows which trace fails, and why
+            for evaluation in batch:
+                yield self._evaluate_alone(evaluation, begin_s)
             return
-        share_s = reading_s + (time.perf_counter() - started) / len(batch)
-        for reading, comparison in zip(batch, found, strict=True):
-            yield self._explain(reading, comparison, time.perf_counter() - share_s)
+        share_s = begin_s + (time.perf_counter() - started) / len(batch)
+        for evaluation, comparison in zip(batch, comparisons, strict=True):
+            yield self._finish(evaluation, comparison, time.perf_counter() - share_s)
 
-    def _evaluated_alone(self, reading: Reading, reading_s: float) -> ScoreBreakdown | Exception:
-        started = time.perf_counter() - reading_s
+    def _evaluate_alone(self, evaluation: Evaluation, begin_s: float) -> ScoreBreakdown | Exception:
+        started = time.perf_counter() - begin_s
         try:
-            comparison = self._compare_one(reading)
-        except Exception as error:  # noqa: BLE001 - raised again in its place
+            comparison = self._compare_one(evaluation)
+        except Exception as error:  # noqa: BLE001 - raised in its place
             return error
-        return self._explain(reading, comparison, started)
+        return self._finish(evaluation, comparison, started)

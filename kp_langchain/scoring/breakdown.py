@@ -8,30 +8,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from kp_langchain.embedding.problems import UNREADABLE
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, why_outcome
 from kp_langchain.scoring.rules import REASONS, RuleFired
-
-# The vocabulary of `ScoreBreakdown.novelty_source`.
-NEAREST = "nearest remembered trace"
-REPEAT = "exact repeat"
-EMPTY_CACHE = "empty cache"
-NO_EMBEDDER = "no embedder"
-NOT_INSTALLED = "embeddings extra not installed"
-STILL_LOADING = "embedding model still loading"
-UNREADABLE = "unreadable"
-EMBEDDER_FAILED = "embedder failed"  # followed by a colon and the type of the error
+from kp_langchain.scoring.sources import TRACE_SOURCE
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-
-# The `ScoreBreakdown.confidence_source` of a score whose trace is all that is known.
-UNKNOWN_SOURCE = "trace"
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """One dimension of a score.
 
-    Args:
-        value: What the formula gave, 0 to 1.
+    Attributes:
+        value: The result of the dimension's formula, 0 to 1.
         weight: How much it counts, 0 to 1.
         contribution: Value times weight: what it adds to the weighted sum.
         why: What the value rests on, in a few words.
@@ -43,11 +33,15 @@ class Dimension:
     why: str = ""
 
 
+NOT_SCORED = Dimension(0.0, 0.0, 0.0, "not scored by the version that stored this breakdown")
+"""A dimension that a breakdown of an earlier version lacks: it added nothing to the score."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The remembered trace most like the scored one.
+    """The remembered trace that is most similar to the scored one.
 
-    Args:
+    Attributes:
         trace_id: Its id; None for a vector that was added to the cache without a key.
         similarity: Cosine similarity of the two embeddings, -1 to 1.
     """
@@ -58,29 +52,31 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class ScoreBreakdown:
-    """A score and everything that led to it.
+    """A score and everything that it follows from.
 
-    Args:
+    A dimension that a later version adds has the default `NOT_SCORED`.
+
+    Attributes:
         total: The score, 0 to 1.
         complexity: How varied and long the run was.
-        novelty: How unlike the remembered traces.
-        tool_diversity: How many different tools.
-        outcome_confidence: How far the outcome can be trusted.
-        weighted_sum: The sum of the four contributions, before the rules.
-        profile: Name of the weight profile used, or `custom` for weights given with the call.
+        novelty: How unlike the remembered traces it was.
+        tool_diversity: How many different tools it used.
+        outcome_confidence: How far its outcome can be trusted.
+        weighted_sum: The sum of the contributions of the dimensions, before the rules.
+        profile: Name of the weight profile, or `custom` for weights given with the call.
         rules: The rules that applied, in order.
-        novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of one
-            whose embedding is not there to say so (novelty 0), `empty cache`, `no embedder`,
+        novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of a
+            trace whose embedding is not in the memory (novelty 0), `empty cache`, `no embedder`,
             `embeddings extra not installed`, `embedding model still loading`, `unreadable` (the
-            model does not know the text's language), or `embedder failed: <error type>`; in all
+            model cannot read the text's language), or `embedder failed: <error type>`; in all
             cases but the first two novelty is 0.5.
-        nearest: The most similar remembered trace, if any was compared.
-        confidence_source: Where the outcome's confidence came from; `trace` unless whoever knows
-            better replaces it.
+        nearest: The most similar remembered trace; None if none was compared.
+        confidence_source: Where the outcome's confidence came from; `trace` unless a report or
+            verdict replaced the trace's own.
         elapsed_ms: Milliseconds that scoring took.
-        latency_budget_ms: Milliseconds that it was allowed to take; None for no limit.
+        latency_budget_ms: Milliseconds that scoring was allowed to take; None for no limit.
         unreadable_share: Share of the text's tokens that the embedding model cannot read, 0 to 1;
-            None if nobody knows.
+            None if unknown.
     """
 
     total: _Number
@@ -93,10 +89,15 @@ class ScoreBreakdown:
     rules: tuple[RuleFired, ...]
     novelty_source: str
     nearest: Nearest | None = None
-    confidence_source: str = UNKNOWN_SOURCE
+    confidence_source: str = TRACE_SOURCE
     elapsed_ms: _Number = 0.0
     latency_budget_ms: _Number | None = None
     unreadable_share: _Number | None = None
+
+    @property
+    def dimensions(self) -> dict[str, Dimension]:
+        """The dimensions by name, in the order in which the weighted sum adds them."""
+        return {name: getattr(self, name) for name in DIMENSION_NAMES}
 
     @property
     def over_budget(self) -> bool:
@@ -109,7 +110,7 @@ class ScoreBreakdown:
     def with_confidence_from(
         self, source: str, confidence: float, *, success: bool
     ) -> ScoreBreakdown:
-        """Return the same breakdown, with the source of its confidence told.
+        """Return the same breakdown with another source of its confidence.
 
         Args:
             source: Where the confidence comes from.
@@ -122,14 +123,9 @@ class ScoreBreakdown:
         return replace(self, outcome_confidence=outcome, confidence_source=source)
 
     def line(self) -> str:
-        """Return the score and its parts in one line."""
-        parts = [
-            f"complexity {_product(self.complexity)}",
-            f"novelty {_product(self.novelty)}",
-            f"tools {_product(self.tool_diversity)}",
-            f"outcome {_product(self.outcome_confidence)}",
-        ]
-        line = f"score {self.total:.3f} = {' + '.join(parts)}"
+        """Return the score, its dimensions and rules in one line."""
+        products = [f"{row.short_label} {_product(getattr(self, row.name))}" for row in DIMENSIONS]
+        line = f"score {self.total:.3f} = {' + '.join(products)}"
         for rule in self.rules:
             line += f", {rule.name} {rule.before:.3f} -> {rule.after:.3f}"
         line += f" ({self.profile} profile"
@@ -138,60 +134,53 @@ class ScoreBreakdown:
         return line + ")"
 
     def text(self) -> str:
-        """Return the explanation as lines: dimensions, what novelty rests on, rules, score."""
-        rows = [
-            ("complexity", self.complexity),
-            ("novelty", self.novelty),
-            ("tool diversity", self.tool_diversity),
-            ("outcome confidence", self.outcome_confidence),
-        ]
+        """Return the explanation as lines: dimensions, rules, score, and the sources of both."""
         lines = [f"score {self.total:.3f} with the weights of profile {self.profile}"]
-        for label, part in rows:
-            line = f"  {label:<20}{_product(part)} = {part.contribution:.3f}   {part.why}"
-            lines.append(line.rstrip())
+        for row in DIMENSIONS:
+            dimension: Dimension = getattr(self, row.name)
+            product = f"{_product(dimension)} = {dimension.contribution:.3f}"
+            lines.append(f"  {row.label:<20}{product}   {dimension.why}".rstrip())
         lines.append(f"  {'weighted sum':<35}{self.weighted_sum:.3f}")
         for rule in self.rules:
             change = f"{rule.before:.3f} -> {rule.after:.3f}"
             lines.append(f"  rule {rule.name:<21}{change}   {REASONS.get(rule.name, '')}".rstrip())
-        took = f"in {self.elapsed_ms:.2f} ms"
+        duration = f"in {self.elapsed_ms:.2f} ms"
         if self.over_budget:
-            took += f", over the budget of {self.latency_budget_ms:g} ms"
-        lines.append(f"  {'score':<35}{self.total:.3f}   {took}")
-        if self.nearest is None:
-            share = self.unreadable_share if self.novelty_source == UNREADABLE else None
-            why = "" if share is None else f", {share:.0%} of the tokens say nothing to the model"
-            lines.append(f"  novelty from        {self.novelty_source}{why}")
-        else:
-            name = self.nearest.trace_id or "a vector without a key"
-            lines.append(f"  novelty from        {self.novelty_source}, {name}")
+            duration += f", over the budget of {self.latency_budget_ms:g} ms"
+        lines.append(f"  {'score':<35}{self.total:.3f}   {duration}")
+        lines.append(f"  novelty from        {self.novelty_source}{self._novelty_detail()}")
         lines.append(f"  confidence from     {self.confidence_source}")
         return "\n".join(lines)
 
+    def _novelty_detail(self) -> str:
+        if self.nearest is not None:
+            return f", {self.nearest.trace_id or 'a vector without a key'}"
+        if self.novelty_source == UNREADABLE and self.unreadable_share is not None:
+            return f", {self.unreadable_share:.0%} of the tokens say nothing to the model"
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
-        plain: dict[str, Any] = _READER.dump_python(self, mode="json")
-        return plain
+        data: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ScoreBreakdown:
-        """Return the breakdown that `to_dict` wrote; keys it does not know are ignored.
+        """Return the breakdown that `to_dict` wrote, also in another version of this package.
+
+        Unknown keys are ignored. A dimension that is missing is one that the version did not score:
+        its value, weight and contribution are 0.
 
         Raises:
-            pydantic.ValidationError: A key is missing or its value is wrong; the message names it.
+            pydantic.ValidationError: Another key is missing, or a value is wrong; the message names
+                it.
         """
-        return _READER.validate_python(dict(data))
+        return _ADAPTER.validate_python(dict.fromkeys(DIMENSION_NAMES, NOT_SCORED) | dict(data))
 
 
-# Not made when first needed: in a forked child that may wait for ever for a lock of Python's.
-_READER = TypeAdapter(ScoreBreakdown)
+# Made at import: made on first use in a forked child, it may wait for ever for a lock of Python's.
+_ADAPTER = TypeAdapter(ScoreBreakdown)
 
 
-def why_outcome(confidence: float, source: str, *, success: bool) -> str:
-    """Return what the dimension outcome confidence rests on, in words."""
-    ended = "succeeded" if success else "failed, so x 0.3"
-    known = f" ({source})" if source != UNKNOWN_SOURCE else ""
-    return f"confidence {confidence:.2f}{known}, {ended}"
-
-
-def _product(part: Dimension) -> str:
-    return f"{part.value:.3f} x {part.weight:.2f}"
+def _product(dimension: Dimension) -> str:
+    return f"{dimension.value:.3f} x {dimension.weight:.2f}"

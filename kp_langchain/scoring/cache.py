@@ -1,4 +1,4 @@
-"""`VectorCache`: the newest embeddings, and how similar the nearest of them is."""
+"""`VectorCache`: the newest embeddings, with an exact search for the nearest one."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
 _Vectors: TypeAlias = NDArray[np.float32]
 _Indices: TypeAlias = NDArray[np.intp]
 _Lengths: TypeAlias = NDArray[np.float64]
-_Found: TypeAlias = tuple[str | None, float]
+_Match: TypeAlias = tuple[str | None, float]
 
 # Similarities closer than this count as equal: the embedding of a text differs by about as much
-# from batch to batch, and must not lead to another nearest entry.
+# from batch to batch, and that must not change which entry is the nearest.
 _EQUAL = 1e-6
-# What lies this far below the best in float32 may still be among the equals in float64.
+# An entry this far below the best in float32 may still be equal to it in float64.
 _CLOSE = 2 * _EQUAL
 # Rows compared at once. More would gain little and hold the lock for longer.
 _BLOCK = 128
-# One row in so many is spare: each entry is moved so often on average.
+# There is one spare row for this many; each entry is moved this many times on average.
 _SPARE = 8
 # Similarities held at once, so that they stay in the processor's cache: 1 MB.
 _PRODUCTS = 1 << 18
 # Pairs recomputed at once: 12 MB for vectors of 384.
 _PAIRS = 4096
 _CACHE_LINE_BYTES = 64
-# Vectors whose squared length lies between are kept as they come. Others are scaled by a power of
-# two, which changes no digit, so that no product leaves the range of float32.
+# Vectors whose squared length is within these bounds are stored unchanged. Others are scaled by a
+# power of two, which changes no digit, so that no product leaves the range of float32.
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-80, 2.0**80
 # Spreads a small number over all bits of a hash (2^64 divided by the golden ratio).
 _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
@@ -46,23 +46,23 @@ _SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 class VectorCache:
     """A bounded memory of vectors with an exact search for the most similar one.
 
-    Rows are kept one after the other in a float32 array, beside their lengths, so a search is one
-    matrix-vector product over the rows in use, and many searches are one matrix product. A vector
-    of float32 is kept to the last digit. The array has an eighth more rows than are needed (128 at
-    least); when its end is reached, the rows in use move to its front. All operations may be called
-    from any thread, and go on working in a forked child.
+    Vectors are the rows of one float32 array, and their lengths are stored beside it. So a search
+    is one matrix-vector product over the rows in use, and many searches are one matrix product. A
+    float32 vector is stored exactly. The array has an eighth more rows than it needs (at least
+    128); when its end is reached, the rows in use move to its front. All operations may be called
+    from any thread, and keep working in a forked child.
 
     Entries within 1e-6 of the highest similarity count as equally near; the newest of them is the
-    nearest. What comes close in float32 is compared again in float64, so that a similarity is what
-    float64 arithmetic gives for vectors of float32, and one search and many at once find the same.
+    nearest. Entries that are close in float32 are compared again in float64; so a similarity is
+    that of float64 arithmetic, and one search finds the same as many at once.
 
     Args:
-        max_elements: How many vectors it holds; the oldest leaves first. 1,000 of 384 values take
-            about 1.7 MB.
+        max_elements: How many vectors it holds; the oldest is dropped first. 1,000 of 384 values
+            take about 1.7 MB.
         dimensions: Length of every vector.
-        ttl_ms: Milliseconds after which an entry no longer counts, at exactly that age already; 0
-            keeps nothing, None keeps entries until they are pushed out.
-        clock: Seconds that never run backwards.
+        ttl_ms: Age in milliseconds at which an entry no longer counts; 0 keeps nothing, None keeps
+            entries until newer ones need the room.
+        clock: Returns seconds that never run backwards.
 
     Raises:
         ValueError: An argument is out of range.
@@ -86,10 +86,11 @@ class VectorCache:
             raise ValueError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
         self._ttl_ms = ttl_ms
         self._clock = clock
-        # Of the same traces and as many, also of those that no model made a vector of.
+        # With the same bounds; it also remembers texts that have no vector.
         self.repeats = RepeatMemory(self._max_elements, ttl_ms, clock=clock)
-        self._lock = NoForkSection()  # a child forked in a matrix product may hang in its first
-        # A block is written behind the newest entry while all that it may see is still there.
+        # A child forked in the middle of a matrix product may hang in its own first one.
+        self._lock = NoForkSection()
+        # A block is written after the newest entry, while all entries it is compared with exist.
         length = self._max_elements + max(_BLOCK, self._max_elements // _SPARE)
         self._rows = _aligned_zeros(length, self._dimensions)
         self._lengths = np.zeros(length)
@@ -100,13 +101,13 @@ class VectorCache:
         self._owner: object = None
 
     def __reduce__(self) -> tuple[partial[VectorCache], tuple[()]]:
-        # To another process it travels empty: what it remembers is this process's.
+        # Only the bounds travel to another process; the entries stay in this one.
         bounds = (self._max_elements, self._dimensions, self._ttl_ms)
         return (partial(type(self), *bounds, clock=self._clock), ())
 
     @property
     def max_elements(self) -> int:
-        """How many vectors fit."""
+        """How many vectors it holds at most."""
         return self._max_elements
 
     @property
@@ -116,7 +117,7 @@ class VectorCache:
 
     @property
     def size(self) -> int:
-        """How many entries count now."""
+        """How many entries it holds now."""
         with self._lock:
             self._expire()
             return self._end - self._start
@@ -125,13 +126,13 @@ class VectorCache:
         return self.size
 
     def claim(self, owner: object) -> bool:
-        """Give the entries an owner, whose vectors alone can be compared with them.
+        """Claim the cache for one owner, if it has none. Vectors of two owners are not comparable.
 
         Args:
-            owner: What they belong to, such as the identity of an embedder.
+            owner: The owner of the vectors, such as the identity of an embedder.
 
         Returns:
-            False if they have another owner already, until `clear`.
+            Whether the cache belongs to `owner`; it keeps its owner until `clear`.
         """
         with self._lock:
             if self._owner is None:
@@ -139,22 +140,23 @@ class VectorCache:
             return self._owner == owner
 
     def add(self, vector: ArrayLike, key: str | None = None) -> None:
-        """Remember a vector; the oldest entry leaves if there is no room.
+        """Remember a vector; the oldest entry is dropped if the cache is full.
 
         Args:
             vector: `dimensions` finite numbers of any magnitude.
             key: What it stands for, such as a trace's id.
 
         Raises:
-            VectorError: Wrong length, not one row of real numbers, or not finite.
+            VectorError: The vector has the wrong length, is not one row of real numbers, or is not
+                finite.
         """
         row, length = self._read_one(vector)
         with self._lock:
             self._expire()
             self._place(row[None], length, [key])
-            self._take_in(1)
+            self._commit(1)
 
-    def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Found | None:
+    def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
 
         Args:
@@ -162,10 +164,10 @@ class VectorCache:
             ignore: Keys that do not count.
 
         Returns:
-            None if no entry counts. A zero vector has similarity 0 with everything.
+            Key and similarity; None if no entry counts. A zero vector has similarity 0 with all.
 
         Raises:
-            VectorError: Wrong length, not one row of real numbers, or not finite.
+            VectorError: As for `add`.
         """
         row, length = self._read_one(query)
         with self._lock:
@@ -178,10 +180,10 @@ class VectorCache:
         keys: Sequence[str | None],
         *,
         ignore: Set[str] = frozenset(),
-    ) -> list[_Found | None]:
-        """Do for one vector after the other what `nearest` and then `add` do, in blocks of 128.
+    ) -> list[_Match | None]:
+        """Call `nearest` and then `add` for one vector after the other, in blocks of 128.
 
-        A block is one act: other threads come in, and entries expire, between two blocks.
+        A block is atomic; other threads may come, and entries expire, between two blocks.
 
         Args:
             vectors: Finite numbers of any magnitude, shape (n, dimensions).
@@ -189,37 +191,37 @@ class VectorCache:
             ignore: Keys that do not count.
 
         Returns:
-            What `nearest` finds for each vector among the entries before it.
+            For each vector, the result of `nearest` among the entries before it.
 
         Raises:
-            VectorError: One is not what `add` takes. None has been added then.
-            ValueError: There are more keys than vectors, or fewer.
+            VectorError: As for `add`; no vector has been added then.
+            ValueError: The numbers of keys and vectors differ.
         """
         rows, lengths = self._read_all(vectors)
         if len(keys) != len(rows):
             raise ValueError(f"there are {len(rows)} vectors, but {len(keys)} keys")
-        found: list[_Found | None] = []
-        size = 1 if self._ttl_ms == 0 else _BLOCK  # nothing is kept for the next of a block
+        matches: list[_Match | None] = []
+        size = 1 if self._ttl_ms == 0 else _BLOCK  # an entry must not count for the next one
         for start in range(0, len(rows), size):
             block = slice(start, start + size)
             with self._lock:
                 self._expire()
                 self._place(rows[block], lengths[block], keys[block])
                 if len(rows[block]) == 1:
-                    found.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
+                    matches.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
                 else:
-                    found += self._nearest_of_each(rows[block], lengths[block], ignore)
-                self._take_in(len(rows[block]))
-        return found
+                    matches += self._nearest_of_each(rows[block], lengths[block], ignore)
+                self._commit(len(rows[block]))
+        return matches
 
     def max_cosine_similarity(self, query: ArrayLike) -> float:
         """Return the highest cosine similarity with any entry, -1 to 1; 0 if there is none.
 
         Raises:
-            VectorError: Wrong length, not one row of real numbers, or not finite.
+            VectorError: As for `add`.
         """
-        found = self.nearest(query)
-        return 0.0 if found is None else found[1]
+        match = self.nearest(query)
+        return 0.0 if match is None else match[1]
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -230,7 +232,7 @@ class VectorCache:
             self._owner = None
 
     def _place(self, rows: _Vectors, lengths: _Lengths | float, keys: Sequence[str | None]) -> None:
-        """Write vectors behind the newest entry, where they do not count yet."""
+        """Write vectors after the newest entry, where they do not count yet."""
         if self._end + len(rows) > len(self._rows):
             self._move_to_front()
         new = slice(self._end, self._end + len(rows))
@@ -240,21 +242,21 @@ class VectorCache:
         self._added_at[new] = 0.0 if self._ttl_ms is None else self._clock()
         self._keys[new] = keys
 
-    def _take_in(self, placed: int) -> None:
-        """Make placed vectors count; the oldest entries leave if there is no room."""
-        self._end += placed
+    def _commit(self, count: int) -> None:
+        """Make placed vectors count; the oldest entries are dropped if the cache is full."""
+        self._end += count
         self._start = max(self._start, self._end - self._max_elements)
 
     def _move_to_front(self) -> None:
         shift, count = self._start, self._end - self._start
-        # In pieces that do not overlap, or numpy would make a copy of it all first.
+        # In pieces that do not overlap: otherwise numpy would copy all of it first.
         for at in range(0, count, shift):
-            to = slice(at, min(at + shift, count))
-            of = slice(to.start + shift, to.stop + shift)
-            self._rows[to] = self._rows[of]
-            self._lengths[to] = self._lengths[of]
-            self._hashes[to] = self._hashes[of]
-            self._added_at[to] = self._added_at[of]
+            target = slice(at, min(at + shift, count))
+            source = slice(target.start + shift, target.stop + shift)
+            self._rows[target] = self._rows[source]
+            self._lengths[target] = self._lengths[source]
+            self._hashes[target] = self._hashes[source]
+            self._added_at[target] = self._added_at[source]
         self._keys[:count] = self._keys[self._start : self._end]
         self._start, self._end = 0, count
 
@@ -263,17 +265,17 @@ class VectorCache:
             return
         now, ttl_ms = self._clock(), self._ttl_ms
 
-        def lives(row: int) -> bool:
+        def is_alive(row: int) -> bool:
             return (now - self._added_at.item(row)) * 1000 < ttl_ms
 
-        # Doubling steps: it costs little to find that none expired, or a million.
-        gone, step = self._start, 1
-        while gone + step <= self._end and not lives(gone + step - 1):
-            gone, step = gone + step, step * 2
-        rows = range(gone, min(gone + step, self._end))
-        self._start = gone + bisect_left(rows, True, key=lives)
+        # Doubling steps make the search cheap, whether no entry has expired or a million.
+        start, step = self._start, 1
+        while start + step <= self._end and not is_alive(start + step - 1):
+            start, step = start + step, step * 2
+        rows = range(start, min(start + step, self._end))
+        self._start = start + bisect_left(rows, True, key=is_alive)
 
-    def _nearest_of_one(self, query: _Vectors, length: float, ignore: Set[str]) -> _Found | None:
+    def _nearest_of_one(self, query: _Vectors, length: float, ignore: Set[str]) -> _Match | None:
         start = self._start
         if start == self._end:
             return None
@@ -299,41 +301,48 @@ class VectorCache:
 
     def _nearest_of_each(
         self, rows: _Vectors, lengths: _Lengths, ignore: Set[str]
-    ) -> list[_Found | None]:
+    ) -> list[_Match | None]:
         """Find the nearest of each placed vector among the `max_elements` entries before it."""
-        placed, stop = len(rows), self._end + len(rows)
+        count, stop = len(rows), self._end + len(rows)
         units = rows / lengths[:, None].astype(np.float32)
-        number = np.arange(placed)[:, None]
-        best = np.full(placed, -math.inf, dtype=np.float32)
+        number = np.arange(count)[:, None]
+        best = np.full(count, -math.inf, dtype=np.float32)
         parts = []
-        lefts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // placed)
-        for left, right in pairwise([*lefts, stop]):
-            products = units @ self._rows[left:right].T
-            products /= self._lengths[left:right]
-            # Each vector beyond the room has pushed one out for the next.
-            out = np.arange(left, stop - self._max_elements)
+        starts = range(self._start, max(self._start + 1, self._end), _PRODUCTS // count)
+        for first, last in pairwise([*starts, stop]):
+            products = units @ self._rows[first:last].T
+            products /= self._lengths[first:last]
+            # In a full cache, each vector drops the oldest entry for the next one.
+            out = np.arange(first, stop - self._max_elements)
             products[:, : len(out)][out < self._end + number - self._max_elements] = -math.inf
-            if right == stop:
-                products[:, -placed:][number <= number.T] = -math.inf
+            if last == stop:
+                products[:, -count:][number <= number.T] = -math.inf
             if ignore:
-                products[:, [key in ignore for key in self._keys[left:right]]] = -math.inf
+                products[:, [key in ignore for key in self._keys[first:last]]] = -math.inf
             np.maximum(best, products.max(axis=1), out=best)
-            # numpy finds what is set in one dimension ten times as fast as in two.
+            # `nonzero` is ten times as fast in one dimension as in two.
             near = (products > (best - _CLOSE)[:, None]).ravel().nonzero()[0]
-            unit, row = np.divmod(near, right - left)
-            row += left
-            kept = self._distinct(unit, row, placed)
-            parts.append((unit[kept], row[kept], products.ravel()[near[kept]]))
+            unit, row = np.divmod(near, last - first)
+            row += first
+            distinct = self._distinct(unit, row, count)
+            parts.append((unit[distinct], row[distinct], products.ravel()[near[distinct]]))
         unit, row, product = (np.concatenate(part) for part in zip(*parts, strict=True))
-        still = product > best[unit] - _CLOSE
-        return self._decide(rows, lengths, unit[still], row[still])
+        is_close = product > best[unit] - _CLOSE
+        return self._decide(rows, lengths, unit[is_close], row[is_close])
 
     def _decide(
         self, rows: _Vectors, lengths: _Lengths, unit: _Indices, row: _Indices
-    ) -> list[_Found | None]:
-        """Choose for each of `rows` among the pairs (its number, row of an entry close to it)."""
-        kept = self._distinct(unit, row, len(rows))
-        unit, row = unit[kept], row[kept]
+    ) -> list[_Match | None]:
+        """Return the nearest entry for each of `rows`, in float64.
+
+        Args:
+            rows: The vectors.
+            lengths: Their lengths.
+            unit: Candidate pairs: the index into `rows`.
+            row: Candidate pairs: the row of an entry close to it.
+        """
+        distinct = self._distinct(unit, row, len(rows))
+        unit, row = unit[distinct], row[distinct]
         exact = np.empty(row.size)
         for start in range(0, row.size, _PAIRS):
             pairs = slice(start, start + _PAIRS)
@@ -351,7 +360,7 @@ class VectorCache:
         ]
 
     def _distinct(self, unit: _Indices, row: _Indices, units: int) -> slice | _Indices:
-        """Of identical entries keep the newest for each unit; there may be a thousand."""
+        """Return the pairs without duplicates: of identical entries the newest, for each unit."""
         if row.size <= units:
             return slice(None)
         newest_first = row.argsort()[::-1]
@@ -359,7 +368,7 @@ class VectorCache:
         return newest_first[np.unique(marks, return_index=True)[1]]
 
     def _read_all(self, vectors: Sequence[ArrayLike] | NDArray[Any]) -> tuple[_Vectors, _Lengths]:
-        """Return vectors in float32, shape (n, dimensions), and their lengths as `_read_one`."""
+        """Return vectors in float32, shape (n, dimensions), and their lengths; see `_read_one`."""
         if (
             len(vectors) > 1
             and isinstance(vectors, np.ndarray)
@@ -371,7 +380,7 @@ class VectorCache:
                 squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
                 if np.all((squares > _SMALLEST_SQUARE) & (squares < _LARGEST_SQUARE)):
                     return rows, np.sqrt(squares)
-        # One by one: it finds the faulty one, and takes care of extreme lengths.
+        # One by one, to name the faulty vector, and to scale extreme lengths.
         rows = np.empty((len(vectors), self._dimensions), dtype=np.float32)
         lengths = np.empty(len(vectors))
         for number, vector in enumerate(vectors):
@@ -379,23 +388,23 @@ class VectorCache:
         return rows, lengths
 
     def _read_one(self, vector: ArrayLike) -> tuple[_Vectors, float]:
-        """Return a vector in float32, and its length; of zeros infinity: like nothing."""
+        """Return a vector in float32, and its length; infinity for zeros: similar to nothing."""
         try:
-            given: NDArray[Any] = np.asarray(vector)
+            array: NDArray[Any] = np.asarray(vector)
         except Exception as error:
             raise VectorError(
                 f"{type(vector).__name__} cannot be read as a vector of numbers"
             ) from error
-        if given.dtype.kind not in "fiu":
-            raise VectorError(f"a vector needs real numbers, not {given.dtype}")
-        if given.ndim != 1:
-            raise VectorError(f"a vector needs one dimension, not the shape {given.shape}")
-        if given.size != self._dimensions:
+        if array.dtype.kind not in "fiu":
+            raise VectorError(f"a vector needs real numbers, not {array.dtype}")
+        if array.ndim != 1:
+            raise VectorError(f"a vector needs one dimension, not the shape {array.shape}")
+        if array.size != self._dimensions:
             raise VectorError(
-                f"the vector has {given.size} values, this cache takes {self._dimensions}"
+                f"the vector has {array.size} values, this cache takes {self._dimensions}"
             )
         with np.errstate(all="ignore"):
-            wide = given.astype(np.float64)
+            wide = array.astype(np.float64)
             square = float(wide.dot(wide))
             if not _SMALLEST_SQUARE < square < _LARGEST_SQUARE:
                 peak = float(np.abs(wide).max())
@@ -403,13 +412,13 @@ class VectorCache:
                     raise VectorError("the vector holds values that are not finite (NaN, infinity)")
                 wide = np.ldexp(wide, -math.frexp(peak)[1])
             row = wide.astype(np.float32)
-            wide = row.astype(np.float64)  # what is left of more digits
+            wide = row.astype(np.float64)  # the length is that of the rounded vector
             square = float(wide.dot(wide))
         return row, math.sqrt(square) or math.inf
 
 
 def _within_range(similarity: float) -> float:
-    """Rounding may leave the range of a cosine by a hair."""
+    """Return a cosine within -1 to 1, which rounding may have left."""
     return min(1.0, max(-1.0, float(similarity)))
 
 
@@ -420,7 +429,7 @@ def _positive_int(name: str, value: int) -> int:
 
 
 def _aligned_zeros(rows: int, columns: int) -> _Vectors:
-    """Return zeros that start on a cache line, which a product reads some 5 % faster."""
+    """Return zeros that start on a cache line, which makes products some 5 % faster."""
     spare = _CACHE_LINE_BYTES // 4
     flat = np.zeros(rows * columns + spare, dtype=np.float32)
     address: int = flat.__array_interface__["data"][0]

@@ -1,35 +1,39 @@
-"""The four dimensions of a score, and the text whose embedding stands for a trace.
+"""The dimensions of a score: one table of their names, labels, formulas and explanations.
 
-The formulas are those of the KnowledgePulse scoring documents.
+The formulas are those of the KnowledgePulse scoring documents. A dimension is a row of `DIMENSIONS`
+and a field of the same name in `ScoringWeights` and in `ScoreBreakdown`; all else follows from the
+table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from kp_langchain.scoring.sources import REPEAT, TRACE_SOURCE
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 NEUTRAL_NOVELTY = 0.5
-"""Novelty where nothing can be compared: no embedder, or nothing remembered yet."""
+"""Novelty where nothing can be compared: without an embedder, or with an empty memory."""
 
 DEFAULT_CONFIDENCE: Mapping[bool, float] = MappingProxyType({True: 0.8, False: 0.2})
-"""The confidence in an outcome for which nobody and nothing vouches, by success."""
+"""The confidence in an outcome that was not reported, by success."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceShape:
-    """What the formulas and rules need to know of a trace's steps: five counts.
+    """The shape of a trace: five counts that the formulas and rules use.
 
-    Args:
+    Attributes:
         steps: Number of steps.
-        step_types: How many distinct step types.
+        step_types: Number of distinct step types.
         thoughts: Number of `thought` steps.
         error_recoveries: Number of `error_recovery` steps.
-        distinct_tools: How many distinct names of tools, of steps of any type.
+        distinct_tools: Number of distinct tool names, in steps of any type.
     """
 
     steps: int
@@ -40,13 +44,9 @@ class TraceShape:
 
     @classmethod
     def of(cls, trace: ReasoningTrace) -> TraceShape:
-        """Read the shape of `trace` in one pass."""
-        types: list[str] = []
-        tools: set[str] = set()
-        for step in trace.steps:
-            types.append(step.type)
-            if step.tool is not None:
-                tools.add(step.tool.name)
+        """Return the shape of `trace`."""
+        types = [step.type for step in trace.steps]
+        tools = {step.tool.name for step in trace.steps if step.tool is not None}
         return cls(
             steps=len(types),
             step_types=len(set(types)),
@@ -57,8 +57,33 @@ class TraceShape:
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, float]) -> TraceShape:
-        """Return the shape that a mapping of the five counts, and perhaps more, describes."""
-        return cls(**{name: int(counts.get(name, 0)) for name in cls.__slots__})
+        """Return the shape with these counts by name; a missing count is 0."""
+        return cls(*[int(counts.get(name, 0)) for name in cls.__slots__])
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that the formulas of a trace's dimensions use.
+
+    Attributes:
+        shape: The trace's shape.
+        success: Whether the run succeeded.
+        confidence: The outcome's confidence, 0 to 1.
+        confidence_source: Where the confidence came from, as in `ScoreBreakdown`.
+        similarity: Highest cosine similarity with a remembered trace; None if none was compared.
+        novelty_source: Where novelty came from, as in `ScoreBreakdown`.
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+        step_cap: Complexity counts at most this many steps; None counts all.
+    """
+
+    shape: TraceShape
+    success: bool
+    confidence: float
+    confidence_source: str
+    similarity: float | None
+    novelty_source: str
+    baseline: float
+    step_cap: int | None
 
 
 def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
@@ -70,13 +95,13 @@ def complexity(shape: TraceShape, *, step_cap: int | None = None) -> float:
         shape: The trace's shape.
         step_cap: Count at most this many steps in the last term; None counts all.
     """
-    counted = shape.steps if step_cap is None else min(shape.steps, step_cap)
+    steps = shape.steps if step_cap is None else min(shape.steps, step_cap)
     recovery = 0.3 if shape.error_recoveries else 0.0
-    return min(1.0, shape.step_types / 4 * 0.5 + recovery + counted / 20 * 0.2)
+    return min(1.0, shape.step_types / 4 * 0.5 + recovery + steps / 20 * 0.2)
 
 
 def novelty(similarity: float | None, baseline: float = 0.0) -> float:
-    """Return how unlike everything remembered the trace is, 0 to 1.
+    """Return how unlike all remembered traces the trace is, 0 to 1.
 
     `(1 - similarity) / (1 - baseline)`, clamped, because the similarity can be below the baseline;
     0.5 for None.
@@ -102,17 +127,114 @@ def outcome_confidence(confidence: float, *, success: bool) -> float:
     """Return how far the outcome can be trusted, 0 to 1: `confidence * (1.0 if success else 0.3)`.
 
     Raises:
-        ValueError: `confidence` is not within 0..1 (possible in a trace built without validation).
+        ValueError: `confidence` is not within 0..1.
     """
-    if not 0.0 <= confidence <= 1.0:  # true of NaN as well
-        raise ValueError(f"outcome.confidence is {confidence!r}; it must be within 0..1")
+    check_confidence(confidence)
     return confidence * (1.0 if success else 0.3)
 
 
-def embedded_text(trace: ReasoningTrace) -> str:
-    """Return the text whose embedding stands for the trace.
+def check_confidence(confidence: float) -> None:
+    """Check that an outcome's confidence is within 0..1.
 
-    The objective, one space, then the contents of all steps joined by one space; a step without
-    content counts as an empty text.
+    Raises:
+        ValueError: It is not (possible in a trace built without validation).
     """
-    return f"{trace.task.objective} {' '.join(step.content or '' for step in trace.steps)}"
+    if not 0.0 <= confidence <= 1.0:  # true of NaN as well
+        raise ValueError(f"outcome.confidence is {confidence!r}; it must be within 0..1")
+
+
+def why_outcome(confidence: float, source: str, *, success: bool) -> str:
+    """Return in words what the dimension outcome confidence rests on."""
+    ending = "succeeded" if success else "failed, so x 0.3"
+    origin = f" ({source})" if source != TRACE_SOURCE else ""
+    return f"confidence {confidence:.2f}{origin}, {ending}"
+
+
+def _why_complexity(evidence: Evidence) -> str:
+    shape = evidence.shape
+    steps = _count(shape.steps, "step", "steps")
+    recoveries = _count(shape.error_recoveries, "error recovery", "error recoveries")
+    return f"{shape.step_types} of 4 step types, {steps}, {recoveries}"
+
+
+def _why_novelty(evidence: Evidence) -> str:
+    if evidence.similarity is None:
+        return "neutral, nothing to compare with"
+    if evidence.novelty_source == REPEAT:
+        return "exact repeat of a remembered trace"
+    why = f"similarity {evidence.similarity:.3f} to the {evidence.novelty_source}"
+    if evidence.baseline:
+        why += f", counted from the embedder's baseline {evidence.baseline:.3g}"
+    return why
+
+
+def _why_tool_diversity(evidence: Evidence) -> str:
+    shape = evidence.shape
+    tools = _count(shape.distinct_tools, "distinct tool", "distinct tools")
+    return f"{tools} in {_count(shape.steps, 'step', 'steps')}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionDefinition:
+    """What defines a dimension.
+
+    Attributes:
+        name: Its field in `ScoringWeights` and in `ScoreBreakdown`.
+        label: Its name in the lines of `ScoreBreakdown.text`.
+        short_label: Its name in the one line of `ScoreBreakdown.line`.
+        headings: The heading of its column in a table: in a wide one, and in a narrow one.
+        formula: Returns its value, 0 to 1.
+        why: Returns in a few words what the value rests on.
+    """
+
+    name: str
+    label: str
+    short_label: str
+    headings: tuple[str, str]
+    formula: Callable[[Evidence], float]
+    why: Callable[[Evidence], str]
+
+
+DIMENSIONS = (
+    DimensionDefinition(
+        "complexity",
+        label="complexity",
+        short_label="complexity",
+        headings=("compl.", "cplx"),
+        formula=lambda evidence: complexity(evidence.shape, step_cap=evidence.step_cap),
+        why=_why_complexity,
+    ),
+    DimensionDefinition(
+        "novelty",
+        label="novelty",
+        short_label="novelty",
+        headings=("novel.", "novl"),
+        formula=lambda evidence: novelty(evidence.similarity, evidence.baseline),
+        why=_why_novelty,
+    ),
+    DimensionDefinition(
+        "tool_diversity",
+        label="tool diversity",
+        short_label="tools",
+        headings=("tools", "tool"),
+        formula=lambda evidence: tool_diversity(evidence.shape),
+        why=_why_tool_diversity,
+    ),
+    DimensionDefinition(
+        "outcome_confidence",
+        label="outcome confidence",
+        short_label="outcome",
+        headings=("outc.", "outc"),
+        formula=lambda evidence: outcome_confidence(evidence.confidence, success=evidence.success),
+        why=lambda evidence: why_outcome(
+            evidence.confidence, evidence.confidence_source, success=evidence.success
+        ),
+    ),
+)
+"""The dimensions, in the order in which the weighted sum adds them."""
+
+DIMENSION_NAMES = tuple(dimension.name for dimension in DIMENSIONS)

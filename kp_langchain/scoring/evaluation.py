@@ -1,34 +1,32 @@
-"""What of a trace makes its score, and the breakdown that comes of it."""
+"""`Evaluation`: a trace while it is scored, and the breakdown that comes of it."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kp_langchain.scoring import dimensions
-from kp_langchain.scoring.breakdown import (
-    REPEAT,
-    UNKNOWN_SOURCE,
-    Dimension,
-    Nearest,
-    ScoreBreakdown,
-    why_outcome,
-)
-from kp_langchain.scoring.rules import apply_rules
+from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
+from kp_langchain.scoring.dimensions import DIMENSIONS, Evidence, TraceShape, check_confidence
+from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST, REPEAT, TRACE_SOURCE
+from kp_langchain.scoring.weighted_sum import combine
 
 if TYPE_CHECKING:
+    from kp_langchain.embedding.embed import Embedding
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.scoring.weights import ScoringWeights
+    from kp_langchain.scoring.novelty_memory import Match
+    from kp_langchain.weights import ScoringWeights
+
+_SAME = 1 - 1e-6  # similarity of two embeddings of one text, but for rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing a trace with the remembered ones.
+    """How a trace compares with the remembered ones.
 
-    Args:
-        nearest: The most similar remembered trace; None if it could not be compared.
-        source: Where novelty comes from, as `ScoreBreakdown.novelty_source` says it.
+    Attributes:
+        nearest: The most similar remembered trace; None if the trace could not be compared.
+        source: Where novelty comes from, as in `ScoreBreakdown.novelty_source`.
         unreadable_share: As in `ScoreBreakdown`.
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
@@ -38,42 +36,59 @@ class Comparison:
     unreadable_share: float | None = None
     baseline: float = 0.0
 
+    @classmethod
+    def of(cls, embedding: Embedding, match: Match, baseline: float) -> Comparison:
+        """Return the comparison of a trace.
+
+        Args:
+            embedding: The embedding of the trace's text.
+            match: What the memory has that is similar.
+            baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+        """
+        share, nearest = embedding.unreadable_share, match.nearest
+        if match.repeat is not None:
+            is_nearest = nearest is not None and nearest.similarity > _SAME
+            return cls(match.repeat, NEAREST if is_nearest else REPEAT, share)
+        if embedding.problem:
+            return cls(None, embedding.problem, share)
+        if nearest is None:
+            return cls(None, EMPTY_CACHE, share)
+        return cls(nearest, NEAREST, share, baseline)
+
 
 @dataclass(slots=True)
-class Reading:
-    """All that the score of one trace needs but novelty.
+class Evaluation:
+    """All that the score of one trace needs, except novelty.
 
-    Args:
+    Attributes:
         trace: The trace.
         profile: Name of the weight profile.
-        weights: Its weights.
-        shape: What the formulas need of the steps.
-        confidence: The outcome's confidence, 0 to 1.
-        outcome: The dimension outcome confidence, 0 to 1.
+        weights: The weights of that profile.
+        shape: The trace's shape.
         success: Whether the run succeeded.
+        confidence: The outcome's confidence, 0 to 1.
     """
 
     trace: ReasoningTrace
     profile: str
     weights: ScoringWeights
-    shape: dimensions.TraceShape
-    confidence: float
-    outcome: float
+    shape: TraceShape
     success: bool
+    confidence: float
 
     @classmethod
-    def of(cls, trace: ReasoningTrace, profile: str, weights: ScoringWeights) -> Reading:
-        """Read `trace`, to be weighed with `weights`.
+    def of(cls, trace: ReasoningTrace, profile: str, weights: ScoringWeights) -> Evaluation:
+        """Return the evaluation of `trace` with these weights.
 
         Raises:
             ValueError: The confidence is out of range (in a trace built without validation).
         """
-        success, confidence = trace.metadata.success, trace.outcome.confidence
-        outcome = dimensions.outcome_confidence(confidence, success=success)
-        shape = dimensions.TraceShape.of(trace)
-        return cls(trace, profile, weights, shape, confidence, outcome, success)
+        confidence = trace.outcome.confidence
+        check_confidence(confidence)
+        shape = TraceShape.of(trace)
+        return cls(trace, profile, weights, shape, trace.metadata.success, confidence)
 
-    def explained(
+    def breakdown(
         self,
         comparison: Comparison,
         *,
@@ -81,53 +96,36 @@ class Reading:
         started: float,
         budget_ms: float | None,
     ) -> ScoreBreakdown:
-        """Return the breakdown.
+        """Return the breakdown of the trace's score.
 
         Args:
-            comparison: What came of comparing the trace with the remembered ones.
+            comparison: How the trace compares with the remembered ones.
             step_cap: As for `dimensions.complexity`.
             started: When scoring began, in seconds of `time.perf_counter`.
             budget_ms: Milliseconds that scoring may take; None for no limit.
         """
-        shape, weights, nearest = self.shape, self.weights, comparison.nearest
-        steps = _count(shape.steps, "step")
-        complexity = _dimension(
-            dimensions.complexity(shape, step_cap=step_cap),
-            weights.complexity,
-            f"{shape.step_types} of 4 step types, {steps}, "
-            f"{_count(shape.error_recoveries, 'error recovery', 'error recoveries')}",
+        nearest, weights = comparison.nearest, self.weights
+        evidence = Evidence(
+            self.shape,
+            self.success,
+            self.confidence,
+            TRACE_SOURCE,
+            None if nearest is None else nearest.similarity,
+            comparison.source,
+            comparison.baseline,
+            step_cap,
         )
-        novelty = _dimension(
-            dimensions.novelty(
-                None if nearest is None else nearest.similarity, comparison.baseline
-            ),
-            weights.novelty,
-            _why_novelty(comparison),
-        )
-        tool_diversity = _dimension(
-            dimensions.tool_diversity(shape),
-            weights.tool_diversity,
-            f"{_count(shape.distinct_tools, 'distinct tool')} in {steps}",
-        )
-        outcome = _dimension(
-            self.outcome,
-            weights.outcome_confidence,
-            why_outcome(self.confidence, UNKNOWN_SOURCE, success=self.success),
-        )
-        weighted_sum = (
-            complexity.contribution
-            + novelty.contribution
-            + tool_diversity.contribution
-            + outcome.contribution
-        )
-        # Weights may exceed a sum of 1 by their tolerance.
-        total, rules = apply_rules(min(1.0, weighted_sum), shape, success=self.success)
+        dimensions: dict[str, Any] = {}
+        contributions = []
+        for row in DIMENSIONS:
+            value, weight = row.formula(evidence), getattr(weights, row.name)
+            contribution = value * weight
+            contributions.append(contribution)
+            dimensions[row.name] = Dimension(value, weight, contribution, row.why(evidence))
+        weighted_sum, total, rules = combine(contributions, self.shape, success=self.success)
         return ScoreBreakdown(
             total=total,
-            complexity=complexity,
-            novelty=novelty,
-            tool_diversity=tool_diversity,
-            outcome_confidence=outcome,
+            **dimensions,
             weighted_sum=weighted_sum,
             profile=self.profile,
             rules=rules,
@@ -137,22 +135,3 @@ class Reading:
             latency_budget_ms=budget_ms,
             unreadable_share=comparison.unreadable_share,
         )
-
-
-def _dimension(value: float, weight: float, why: str) -> Dimension:
-    return Dimension(value, weight, value * weight, why)
-
-
-def _why_novelty(comparison: Comparison) -> str:
-    if comparison.nearest is None:
-        return "neutral, nothing to compare with"
-    if comparison.source == REPEAT:
-        return "exact repeat of a remembered trace"
-    why = f"similarity {comparison.nearest.similarity:.3f} to the {comparison.source}"
-    if comparison.baseline:
-        why += f", counted from the embedder's baseline {comparison.baseline:.3g}"
-    return why
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

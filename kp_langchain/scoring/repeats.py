@@ -1,6 +1,6 @@
-"""`RepeatMemory`: the newest texts, as hashes, and which of them a text repeats exactly.
+"""`RepeatMemory`: the newest texts as hashes, to find exact repeats.
 
-A repeat is a repeat in every language, whether or not a model can read it, and without any model.
+Exact repeats are found in every language, with an embedding model or without.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from kp_langchain._forksafe import NoForkSection
 from kp_langchain.scoring.breakdown import Nearest
 
 DEFAULT_MAX_ELEMENTS = 1000
-# Soft hyphen, zero-width space, word joiner, byte order mark, and marks of the writing direction.
-# Joiners that change letters, as in Persian, are none of them.
+# Soft hyphen, zero-width space, word joiner, byte order mark, and marks of the writing direction;
+# not the joiners that change letters, as in Persian.
 _INVISIBLE = dict.fromkeys(
     [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), 0x2060, *range(0x2066, 0x206A), 0xFEFF]
 )
 
 
 def fingerprint(text: str) -> bytes:
-    """Return the hash of a text; the same for what no reader would call another text.
+    """Return the hash of a text; equal for texts that look the same to a reader.
 
-    Composed and decomposed characters are the same (NFC), and so is any white space; what has no
-    width and no meaning, such as the mark at the beginning of a file, is left out. Upper and
-    lower case, superscripts, half and full width are not: `Foo` and `foo`, `2⁵` and `25` may be
-    different things, and where a model can read them, it says how alike they are.
+    Composed and decomposed characters are the same (NFC), and so is all white space; characters
+    without width or meaning, such as the byte order mark, are left out. Upper and lower case,
+    superscripts, and half and full width are different: `Foo` and `foo`, `2⁵` and `25` may mean
+    different things, and an embedding model measures how similar they are.
     """
-    same = " ".join(unicodedata.normalize("NFC", text.translate(_INVISIBLE)).split())
-    return sha256(same.encode("utf-8", "surrogatepass")).digest()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
+    return sha256(" ".join(text.split()).encode("utf-8", "surrogatepass")).digest()
 
 
 class RepeatMemory:
-    """A bounded memory of fingerprints, with the keys of the traces whose texts they stand for.
+    """A bounded memory of fingerprints, with the keys of their traces.
 
-    The oldest leaves first. All operations may be called from any thread, and go on working in a
+    The oldest is dropped first. All operations may be called from any thread, and keep working in a
     forked child.
 
     Args:
-        max_elements: How many it holds; 1,000 take about 0.6 MB.
-        ttl_ms: Milliseconds after which one no longer counts; None keeps them until they are pushed
-            out.
-        clock: Seconds that never run backwards.
+        max_elements: How many fingerprints it holds; 1,000 take about 0.6 MB.
+        ttl_ms: Age in milliseconds at which a fingerprint no longer counts; None keeps them until
+            newer ones need the room.
+        clock: Returns seconds that never run backwards.
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class RepeatMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget every fingerprint."""
         with self._lock:
-            # What leaves next, and by fingerprint the keys by number, oldest first.
+            # Number, fingerprint and time of each, oldest first; by fingerprint the keys by number.
             self._order: deque[tuple[int, bytes, float]] = deque()
             self._keys: dict[bytes, dict[int, str | None]] = {}
-            self._added = 0
+            self._count = 0
 
     def find(self, text: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
         """Return the newest trace whose text has the fingerprint `text`; None if there is none.
@@ -85,20 +86,20 @@ class RepeatMemory:
     def add(self, text: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
         with self._lock:
-            self._added += 1
-            self._order.append((self._added, text, self._clock()))
-            self._keys.setdefault(text, {})[self._added] = key
+            self._count += 1
+            self._order.append((self._count, text, self._clock()))
+            self._keys.setdefault(text, {})[self._count] = key
             if len(self._order) > self._max_elements:
                 self._drop_oldest()
 
     def find_then_add(
         self, text: bytes, key: str | None, *, ignore: Set[str] = frozenset()
     ) -> Nearest | None:
-        """Do what `find` and then `add` do, as one act."""
+        """Do what `find` and then `add` do, atomically."""
         with self._lock:
-            found = self.find(text, ignore=ignore)
+            repeat = self.find(text, ignore=ignore)
             self.add(text, key)
-            return found
+            return repeat
 
     def _expire(self) -> None:
         if self._ttl_ms is None:

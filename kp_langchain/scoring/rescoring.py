@@ -1,12 +1,12 @@
-"""A score again, after somebody said how the run really ended."""
+"""The score of a run with another outcome, for a verdict on it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kp_langchain.scoring import dimensions
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.rules import apply_rules
+from kp_langchain.scoring.dimensions import TraceShape, outcome_confidence
+from kp_langchain.scoring.weighted_sum import combine
 
 
 def with_outcome(
@@ -15,30 +15,32 @@ def with_outcome(
     success: bool,
     confidence: float,
     source: str,
-    shape: dimensions.TraceShape,
+    shape: TraceShape,
 ) -> ScoreBreakdown:
     """Return the breakdown that the same run would have had with another outcome.
 
-    Everything but the outcome stays as it was when the run happened: novelty, weights, and
-    whatever else the score rests on.
+    All but outcome confidence and the rules stays as it was when the run was scored.
 
     Args:
         breakdown: The breakdown so far.
         success: Whether the run succeeded.
-        confidence: How sure one can be of its result, 0 to 1.
-        source: Where that is known from.
-        shape: The shape of the run's steps.
+        confidence: The outcome's confidence, 0 to 1.
+        source: Where the verdict comes from.
+        shape: The shape of the run's trace.
+
+    Raises:
+        ValueError: `confidence` is not within 0..1.
     """
-    before = breakdown.outcome_confidence
-    value = dimensions.outcome_confidence(confidence, success=success)
-    outcome = replace(before, value=value, contribution=value * before.weight)
-    parts = (breakdown.complexity, breakdown.novelty, breakdown.tool_diversity, outcome)
-    weighted_sum = sum(part.contribution for part in parts)
-    total, fired = apply_rules(min(1.0, weighted_sum), shape, success=success)
+    value = outcome_confidence(confidence, success=success)
+    weight = breakdown.outcome_confidence.weight
+    outcome = replace(breakdown.outcome_confidence, value=value, contribution=value * weight)
+    dimensions = breakdown.dimensions | {"outcome_confidence": outcome}
+    contributions = [dimension.contribution for dimension in dimensions.values()]
+    weighted_sum, total, rules = combine(contributions, shape, success=success)
     return replace(
         breakdown,
-        total=total,
         outcome_confidence=outcome,
         weighted_sum=weighted_sum,
-        rules=fired,
+        total=total,
+        rules=rules,
     ).with_confidence_from(source, confidence, success=success)

@@ -17,17 +17,17 @@ REASONS = {
     RECOVERED_ERRORS: "it succeeded after more than 2 recovered errors",
     SINGLE_TOOL: "all its tool calls went to the same tool",
 }
-"""Why each rule exists, in words, by its name."""
+"""Why a rule applied, in words, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFired:
     """A rule that applied.
 
-    Args:
+    Attributes:
         name: The rule: `single_thought`, `recovered_errors` or `single_tool`.
-        before: The score before it.
-        after: The score after it.
+        before: The score before it, 0 to 1.
+        after: The score after it, 0 to 1.
     """
 
     name: str
@@ -42,7 +42,7 @@ def apply_rules(
 
     1. Exactly one step, a thought: the score is 0.1.
     2. More than 2 error recoveries and success: 0.1 more, at most 1.
-    3. A tool was used, but only one: 0.1 less, at least 0.
+    3. Exactly one distinct tool: 0.1 less, at least 0.
 
     Args:
         score: The weighted sum, 0 to 1.
@@ -52,16 +52,16 @@ def apply_rules(
     Returns:
         The score, 0 to 1, and the rules that applied, in order.
     """
-    fired: list[RuleFired] = []
+    rules: list[RuleFired] = []
 
-    def set_to(name: str, after: float) -> float:
-        fired.append(RuleFired(name, score, after))
+    def change(name: str, after: float) -> float:
+        rules.append(RuleFired(name, score, after))
         return after
 
     if shape.steps == shape.thoughts == 1:
-        score = set_to(SINGLE_THOUGHT, 0.1)
+        score = change(SINGLE_THOUGHT, 0.1)
     if shape.error_recoveries > 2 and success:
-        score = set_to(RECOVERED_ERRORS, min(1.0, score + 0.1))
+        score = change(RECOVERED_ERRORS, min(1.0, score + 0.1))
     if shape.distinct_tools == 1:
-        score = set_to(SINGLE_TOOL, max(0.0, score - 0.1))
-    return score, tuple(fired)
+        score = change(SINGLE_TOOL, max(0.0, score - 0.1))
+    return score, tuple(rules)

@@ -15,8 +15,6 @@ from kp_langchain.store.database import Database
 if TYPE_CHECKING:
     from kp_langchain.calibration.labelled_run import LabelledRun
 
-_SCORED_DIMENSIONS = ("complexity", "novelty", "tool_diversity")
-
 
 @dataclass(frozen=True, slots=True)
 class InstalledModel:
@@ -130,11 +128,12 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
 def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
     from kp_langchain.calibration.labelled_run import LabelledRun
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     try:
-        values = {name: row["breakdown"][name]["value"] for name in _SCORED_DIMENSIONS}
+        dimensions = ScoreBreakdown.from_dict(row["breakdown"]).dimensions
         features = {name: value for name, value in row["features"].items() if math.isfinite(value)}
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
             "kp-langchain; restore the store from a copy, or delete that run"
@@ -145,5 +144,5 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
         created_at=row["created_at"],
-        **values,
+        values={name: dimension.value for name, dimension in dimensions.items()},
     )

@@ -46,10 +46,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples.languages import MultilingualE5
 from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
+from kp_langchain.embedding.auto_embedder import AutoEmbedder
 from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
-from kp_langchain.embedding.local_models import AutoEmbedder, LocalModel
+from kp_langchain.embedding.local_models import LocalModel
+from kp_langchain.embedding.problems import UNREADABLE
 from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder, embedded_text
-from kp_langchain.scoring.breakdown import UNREADABLE
 from tests import recorded
 from tests.minilm_onnx import exported
 

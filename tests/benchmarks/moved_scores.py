@@ -21,10 +21,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from kp_langchain import Scorer
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from tests.agents import shape
 from tests.recorded import load, play
-
-DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 
 
 def record(file: Path) -> None:
@@ -47,7 +46,7 @@ def record(file: Path) -> None:
                 "steps": shape(scored.trace),
                 "total": breakdown.total,
                 "decision": scored.decision,
-                **{name: getattr(breakdown, name).value for name in DIMENSIONS},
+                **{name: getattr(breakdown, name).value for name in DIMENSION_NAMES},
             }
             out.write(json.dumps(line) + "\n")
 

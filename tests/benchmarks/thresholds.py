@@ -21,17 +21,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kp_langchain import ScoreBreakdown, Scorer
 from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.scoring.weights import PROFILES
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain.weights import PROFILES
 from tests.recorded import DOMAINS, FOLDER, load, play, present
 
-DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 ENOUGH_RUNS = 50
 
 
 def total_under(profile: str, breakdown: ScoreBreakdown) -> float:
     """The score of an evaluated trace had it been weighed with another profile."""
     weights = PROFILES[profile]
-    score = sum(getattr(breakdown, name).value * getattr(weights, name) for name in DIMENSIONS)
+    score = sum(getattr(breakdown, name).value * getattr(weights, name) for name in DIMENSION_NAMES)
     for rule in breakdown.rules:
         match rule.name:
             case "single_thought":

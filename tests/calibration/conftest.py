@@ -37,9 +37,11 @@ def labelled() -> Labelled:
                 "success": success,
                 "features": features,
                 "looked_successful": True,
-                "complexity": rng.random(),
-                "novelty": rng.random(),
-                "tool_diversity": rng.random(),
+                "values": {
+                    "complexity": rng.random(),
+                    "novelty": rng.random(),
+                    "tool_diversity": rng.random(),
+                },
                 "created_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=at),
             }
             runs.append(LabelledRun(**about | same))

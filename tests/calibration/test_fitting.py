@@ -183,9 +183,7 @@ def test_recorded_runs_can_be_learned_from() -> None:
                 success=one["success"],
                 features=features_of(trace),
                 looked_successful=trace.metadata.success,
-                complexity=breakdown.complexity.value,
-                novelty=breakdown.novelty.value,
-                tool_diversity=breakdown.tool_diversity.value,
+                values={name: one.value for name, one in breakdown.dimensions.items()},
                 created_at=trace.metadata.created_at,
             )
         )

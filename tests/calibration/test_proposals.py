@@ -164,9 +164,9 @@ def test_the_figures_in_force_are_those_of_the_score(labelled: Any) -> None:
 def test_solving_one_task_again_and_again_is_worth_little(labelled: Any) -> None:
     """Half of the runs repeat one easy task; the others are new, and as often right as wrong."""
     runs = [
-        replace(run, task="easy", success=True, novelty=0.05)
+        replace(run, task="easy", success=True, values={**run.values, "novelty": 0.05})
         if at % 2
-        else replace(run, novelty=0.9)
+        else replace(run, values={**run.values, "novelty": 0.9})
         for at, run in enumerate(labelled(200, repeats=1))
     ]
     surest = [0.9 if run.task == "easy" else 0.6 for run in runs]

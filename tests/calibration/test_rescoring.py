@@ -41,9 +41,7 @@ def labelled_run(trace: ReasoningTrace, breakdown: ScoreBreakdown, looked: bool)
         success=True,
         features=features_of(trace),
         looked_successful=looked,
-        complexity=breakdown.complexity.value,
-        novelty=breakdown.novelty.value,
-        tool_diversity=breakdown.tool_diversity.value,
+        values={name: one.value for name, one in breakdown.dimensions.items()},
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
 

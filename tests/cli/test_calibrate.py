@@ -19,7 +19,7 @@ from kp_langchain.calibration.rescoring import total
 from kp_langchain.cli.app import app
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.scoring.weights import PROFILES
+from kp_langchain.weights import PROFILES
 from tests.cli.judged import fill
 
 pytest.importorskip("sklearn")

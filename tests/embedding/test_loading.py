@@ -15,7 +15,7 @@ import pytest
 from kp_langchain import aevaluate_value, evaluate_value
 from kp_langchain.errors import EmbedderError
 from kp_langchain.scoring import Scorer
-from kp_langchain.scoring import scorer as scorer_module
+from kp_langchain.scoring import default as default_module
 from tests.agents import handler, searching
 
 LOADING = "embedding model still loading"
@@ -113,7 +113,7 @@ def test_an_embedder_that_hangs_holds_up_no_other(slow, make_trace):
 )
 def test_evaluate_value_waits_for_its_model(evaluate, slow, make_trace, monkeypatch):
     default = Scorer(embedder=slow, latency_budget_ms=1)
-    monkeypatch.setattr(scorer_module, "_default_scorer", default)
+    monkeypatch.setattr(default_module, "_default_scorer", default)
     threading.Timer(0.5, slow.go.set).start()  # three calls that do not wait take less
     first, second, third = (evaluate(make_trace()) for _ in range(3))
     assert second == third == pytest.approx(first - 0.5 * 0.35)
@@ -322,7 +322,7 @@ def test_errors_of_the_process_are_told_as_they_are(run_python, tmp_path):
     done = run_python(
         f"""
 from kp_langchain.scoring import SentenceTransformerEmbedder
-from kp_langchain.embedding.local_models import ModelLoadError
+from kp_langchain.errors import ModelLoadError
 try: SentenceTransformerEmbedder({str(tmp_path)!r}).embed(["x"])
 except ModelLoadError as error: print(error)
 """

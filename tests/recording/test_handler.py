@@ -32,8 +32,8 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
+from kp_langchain.embedding.problems import STILL_LOADING
 from kp_langchain.recording.worker import intake
-from kp_langchain.scoring.breakdown import STILL_LOADING
 from tests.agents import (
     ASK,
     QUESTION,

@@ -113,7 +113,7 @@ def test_of_refuses_what_is_no_weights(value):
 
 def test_importing_weights_is_light(run_python):
     script = (
-        "import sys, kp_langchain.scoring.weights\n"
+        "import sys, kp_langchain.weights\n"
         "print([m for m in ('numpy', 'torch', 'sqlalchemy', 'httpx') if m in sys.modules])"
     )
     assert run_python(script).stdout.strip() == "[]"

@@ -365,7 +365,7 @@ def test_the_newest_success_that_was_told_is_the_label(store):
     assert store.models.labelled("code") == []
     first = labelled[0]
     assert first.task == "compare the quarters"
-    assert first.novelty == 0.5
+    assert first.values["novelty"] == 0.5
     assert first.looked_successful is True
 
 

@@ -171,8 +171,8 @@ def _domain_of(variable: str) -> str | None:
 def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
     """Return the domains that have no runs and are nearly built-in ones, with those."""
     from kp_langchain.near_names import near_name
-    from kp_langchain.scoring.weights import PROFILES
     from kp_langchain.store import TraceStore
+    from kp_langchain.weights import PROFILES
 
     pairs = ((name, near_name(name, PROFILES)) for name in domains)
     misspelt = {name: near for name, near in pairs if near is not None}
@@ -312,9 +312,10 @@ def _visibility(settings: Settings) -> Iterator[Finding]:
 
 
 def _embedding(settings: Settings) -> Iterator[Finding]:
-    from kp_langchain.embedding.local_models import INSTALL_HINT, AutoEmbedder, anything_installed
+    from kp_langchain.embedding.auto_embedder import AutoEmbedder
+    from kp_langchain.embedding.packages import INSTALL_HINT, is_any_installed
 
-    if settings.embedding_model is None and not anything_installed():
+    if settings.embedding_model is None and not is_any_installed():
         yield Finding("embedding", f"nothing installed, so novelty is 0.5; {INSTALL_HINT}")
         return
     model = AutoEmbedder()
@@ -350,7 +351,7 @@ def _scoring(settings: Settings) -> Finding:
 def _languages(model: LocalModel) -> Finding:
     """Report which languages the model can read."""
     from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
-    from kp_langchain.embedding.local_models import MODEL_VARIABLE, MULTILINGUAL_MODEL
+    from kp_langchain.embedding.model_names import MODEL_VARIABLE, MULTILINGUAL_MODEL
 
     shares = {name: model.unreadable_share(text) for name, text in _SAMPLES.items()}
     measurable = {name: share for name, share in shares.items() if share is not None}
@@ -371,9 +372,8 @@ def _languages(model: LocalModel) -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    from kp_langchain.embedding.local_models import installed
 
     for extra, modules in EXTRAS.items():
-        is_missing_one = not all(map(installed, modules))
+        is_missing_one = not all(map(is_installed, modules))
         hint = f"missing; pip install 'kp-langchain[{extra}]'"
         yield Finding(f"[{extra}]", hint if is_missing_one else "installed")

@@ -78,7 +78,7 @@ def _print_runs(store: TraceStore, runs: list[StoredRun], total: int) -> None:
 def _print_no_runs(store: TraceStore, domain: str | None) -> None:
     from kp_langchain.cli.console import make_console
     from kp_langchain.near_names import near_name
-    from kp_langchain.scoring.weights import PROFILES
+    from kp_langchain.weights import PROFILES
 
     number = store.count()
     others = f"; {number} others do not match" if number else ""

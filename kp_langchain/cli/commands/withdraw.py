@@ -88,7 +88,7 @@ def _registry_of(contribution: Contribution) -> Registry:
         return registry
     if is_key_unbound:
         raise KPError(
-            "the api_key of the settings came without a registry, and is not shown to "
+            "the api_key of the settings came without a registry, and is not sent to "
             f"{contribution.registry}; if it belongs there, set: "
             f"KP_REGISTRY_URL={quote(contribution.registry)}"
         )

@@ -14,11 +14,11 @@ from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.rescoring import total
 from kp_langchain.config import Settings
 from kp_langchain.gate import decide, default_threshold
-from kp_langchain.scoring.weights import ScoringWeights
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain.weights import ScoringWeights
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.runs import Run
 
-DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 ORDER_SEED = 1
 
 
@@ -41,7 +41,7 @@ class Scored:
     @property
     def weights(self) -> ScoringWeights:
         """The weights it was scored with."""
-        return ScoringWeights(*(getattr(self.breakdown, name).weight for name in DIMENSIONS))
+        return ScoringWeights(*(getattr(self.breakdown, name).weight for name in DIMENSION_NAMES))
 
     @property
     def characters(self) -> int:
@@ -104,9 +104,7 @@ def _scored(run: Run, breakdown: ScoreBreakdown, settings: Settings) -> Scored:
             success=run.success,
             features=features_of(run.trace, looked_successful=run.trace.metadata.success),
             looked_successful=run.trace.metadata.success,
-            complexity=breakdown.complexity.value,
-            novelty=breakdown.novelty.value,
-            tool_diversity=breakdown.tool_diversity.value,
+            values={name: one.value for name, one in breakdown.dimensions.items()},
             created_at=run.trace.metadata.created_at,
         ),
     )
@@ -117,7 +115,7 @@ def figures(source: Source) -> dict[str, Any]:
     runs, ranking = source.runs, source.ranking
     columns: dict[str, list[float]] = {
         "score": source.totals,
-        **{name: [getattr(one.breakdown, name).value for one in runs] for name in DIMENSIONS},
+        **{name: [getattr(one.breakdown, name).value for one in runs] for name in DIMENSION_NAMES},
         "steps": [float(len(one.run.trace.steps)) for one in runs],
         "characters": [float(one.characters) for one in runs],
         "true_outcome": [_with_the_truth(one) for one in runs],

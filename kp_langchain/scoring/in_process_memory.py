@@ -1,0 +1,142 @@
+"""`InProcessMemory`: the novelty memory of one process, a window of vectors and one of repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING
+
+from kp_langchain._forksafe import NoForkSection
+from kp_langchain.errors import BadEmbeddingError, VectorError
+from kp_langchain.scoring.breakdown import Nearest
+from kp_langchain.scoring.novelty_memory import Match, MemoryEntry
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS, RepeatMemory
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kp_langchain.scoring.cache import VectorCache
+
+
+class InProcessMemory:
+    """A novelty memory of this process, which a forked child inherits.
+
+    It makes its own `VectorCache`, as long as the first vector; the cache starts anew when vectors
+    of another embedder come. A cache of the caller's is used as it is.
+
+    Args:
+        max_elements: How many traces it remembers; None for 1,000.
+        ttl_ms: Milliseconds after which it forgets a trace; None for when newer ones need the room.
+        cache: The caller's cache, which has its own bounds.
+    """
+
+    def __init__(
+        self,
+        max_elements: int | None = None,
+        ttl_ms: float | None = None,
+        *,
+        cache: VectorCache | None = None,
+    ) -> None:
+        self._max_elements = max_elements or DEFAULT_MAX_ELEMENTS
+        self._ttl_ms = ttl_ms
+        self._own_cache: VectorCache | None = None
+        self._callers_cache = cache
+        self._repeats = RepeatMemory(self._max_elements, ttl_ms) if cache is None else cache.repeats
+        self._section = NoForkSection()  # vectors and repeats change together
+
+    @property
+    def max_elements(self) -> int:
+        """How many traces it remembers at most."""
+        cache = self._callers_cache
+        return self._max_elements if cache is None else cache.max_elements
+
+    def compare(self, entry: MemoryEntry, *, ignore: Set[str] = frozenset()) -> Match:
+        """Compare an entry with the remembered ones; see `NoveltyMemory`.
+
+        Raises:
+            VectorError: The caller's cache has vectors of another length or another embedder.
+            BadEmbeddingError: The embedder returned vectors of another length before.
+        """
+        with self._section:
+            nearest = None
+            if entry.vector is not None:
+                nearest = self._cache_for(entry, entry.vector).nearest(entry.vector, ignore=ignore)
+            repeat = None
+            if entry.fingerprint is not None:
+                repeat = self._repeats.find(entry.fingerprint, ignore=ignore)
+            return Match(_as_nearest(nearest), repeat)
+
+    def compare_then_add(
+        self, entries: Sequence[MemoryEntry], *, ignore: Set[str] = frozenset()
+    ) -> list[Match]:
+        """Compare entries with the remembered ones, and remember them; see `NoveltyMemory`.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            nearest = self._nearest_then_add(entries, ignore)
+            matches = []
+            for entry in entries:
+                repeat = None
+                if entry.fingerprint is not None:
+                    repeat = self._repeats.find_then_add(
+                        entry.fingerprint, entry.trace_id, ignore=ignore
+                    )
+                of_vector = None if entry.vector is None else next(nearest)
+                matches.append(Match(_as_nearest(of_vector), repeat))
+            return matches
+
+    def add(self, entry: MemoryEntry) -> None:
+        """Remember an entry.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            if entry.vector is not None:
+                self._cache_for(entry, entry.vector).add(entry.vector, key=entry.trace_id)
+            if entry.fingerprint is not None:
+                self._repeats.add(entry.fingerprint, entry.trace_id)
+
+    def _nearest_then_add(
+        self, entries: Sequence[MemoryEntry], ignore: Set[str]
+    ) -> Iterator[tuple[str | None, float] | None]:
+        """Return what is nearest to each entry with a vector, and remember the vectors."""
+        vectors = [entry.vector for entry in entries if entry.vector is not None]
+        if not vectors:
+            return iter(())
+        import numpy as np
+
+        embedded = [entry for entry in entries if entry.vector is not None]
+        cache = self._cache_for(embedded[0], vectors[0])
+        ids = [entry.trace_id for entry in embedded]
+        return iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
+
+    def _cache_for(self, entry: MemoryEntry, vector: NDArray[np.float32]) -> VectorCache:
+        """Return the cache for an entry's vector."""
+        cache = self._callers_cache
+        if cache is not None:
+            if not cache.claim(entry.identity):
+                raise VectorError(
+                    "the cache holds embeddings of another model, revision or baseline than "
+                    f"{entry.identity}; give each embedder a cache of its own, or clear() it"
+                )
+            return cache
+        cache = self._own_cache
+        if cache is None or not cache.claim(entry.identity):
+            from kp_langchain.scoring.cache import VectorCache
+
+            cache = self._own_cache = VectorCache(self._max_elements, len(vector), self._ttl_ms)
+            cache.claim(entry.identity)
+        elif len(vector) != cache.dimensions:
+            raise BadEmbeddingError(
+                f"the embedder returned {len(vector)} values after {cache.dimensions} before"
+            )
+        return cache
+
+
+def _as_nearest(match: tuple[str | None, float] | None) -> Nearest | None:
+    return None if match is None else Nearest(*match)
