@@ -35,5 +35,13 @@ class UnknownRunError(StoreError, LookupError):
     """The trace store holds no run with the given id, or more than one that it may mean."""
 
 
+class LateError(KPError, TimeoutError):
+    """A call took longer than its time limit, or a store did not answer in time."""
+
+
+class BusyError(KPError, RuntimeError):
+    """A call was not made, because late ones still run or no thread can be started."""
+
+
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or refused what was asked."""

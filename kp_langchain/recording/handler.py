@@ -27,13 +27,15 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import options, paused_in_memory, worker
+from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
 from kp_langchain.recording.options import Default
 from kp_langchain.recording.outcome import OutcomeFunction, plain_number
-from kp_langchain.recording.paused_in_store import Halves
+from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Judge, Pipeline
 from kp_langchain.recording.recorder import Recorder
-from kp_langchain.recording.run_record import Bounds, RunRecord, Start
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.store_writer import writer_of
 from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.scoring.scorer import Scorer, default_scorer
@@ -173,9 +175,9 @@ class KPCallbackHandler(BaseCallbackHandler):
         worker.exit_timeout_s = settings.exit_timeout_s
         paused_in_memory.set_limit(settings.max_paused_runs)
         self._writer = None if kept_in is None else writer_of(kept_in, settings.max_queue)
-        halves = None
+        paused_runs = None
         if self._writer is not None and settings.paused_days > 0:
-            halves = Halves(
+            paused_runs = PausedRunStore(
                 self._writer,
                 domain=domain,
                 agent_id=agent_id,
@@ -196,8 +198,8 @@ class KPCallbackHandler(BaseCallbackHandler):
             scope=(domain, agent_id),
             keep_output=outcome is not None,
             objective_of=None if objective is None else options.harmless(objective),
-            shelve=None if halves is None else self._shelve,
-            forget=None if halves is None else halves.forget,
+            shelve=None if paused_runs is None else self._shelve,
+            forget=None if paused_runs is None else paused_runs.forget,
         )
         self._counters = self._recorder.counters
         if kept_in is not None and not self._disabled:
@@ -230,7 +232,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             run_keys=settings.run_keys,
             redactor=redactor,
             counters=self._counters,
-            halves=halves,
+            paused_runs=paused_runs,
         )
         self._own = frozenset({*vars(self), "_own"} - others)
 
@@ -320,7 +322,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
-        if self._disabled or self._recorder.reported(_as_uuid(run), verdict):
+        if self._disabled or self._recorder.report_outcome(_as_uuid(run), verdict):
             return
 
         def judge() -> None:
@@ -425,7 +427,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         return {
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
-            "paused": paused_in_memory.count(self._recorder),
+            "paused": paused_in_memory.count(self._recorder.owner),
             "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
         }
 
@@ -440,7 +442,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         """
         self._closed = True
         until = None if timeout is None else time.monotonic() + timeout
-        if paused_in_memory.count(self._recorder):
+        if paused_in_memory.count(self._recorder.owner):
             self.flush(timeout)  # what waits for a human is in the store then
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))
@@ -493,7 +495,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._writer is not None:
             self._writer.start(self._adopt)
         self._counters.add("queued")
-        record.settled = True
+        record.is_settled = True
         worker.intake.submit(lambda: self._take_in(record))
 
     def _take_in(self, record: RunRecord) -> None:
@@ -501,7 +503,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             self._has_looked = True
             self._sender.wake()  # an earlier process may have left something to send
         lane = self._pipeline.lane
-        if self._pipeline.redactor is None and record.resumed is None:
+        if self._pipeline.redactor is None and record.resumption is None:
             made = self._pipeline.draft(record)
             lane.submit(lambda: self._score(made))
         else:  # the caller's function, or the store, may take its time, or all of it
@@ -516,7 +518,7 @@ class KPCallbackHandler(BaseCallbackHandler):
             return
         lane.start(calls=self._has_foreign_functions)
         self._writer.start(self._adopt)
-        if pipeline.redactor is None and record.resumed is None:
+        if pipeline.redactor is None and record.resumption is None:
             worker.intake.submit(lambda: pipeline.shelve(record))
         else:  # as in `_take_in`
             worker.intake.submit(lambda: lane.submit(lambda: pipeline.shelve(record)))
@@ -715,7 +717,7 @@ class KPCallbackHandler(BaseCallbackHandler):
     def on_retry(self, retry_state: Any, *, run_id: UUID, **_: Any) -> None:
         tried = getattr(retry_state, "outcome", None)
         error = tried.exception() if tried is not None and tried.failed else None
-        self._recorder.retried(run_id, retry_state.attempt_number, error)
+        self._recorder.call_retried(run_id, retry_state.attempt_number, error)
 
     @_guarded
     def on_agent_action(self, action: Any, *, run_id: UUID, **_: Any) -> None:
@@ -728,17 +730,17 @@ class KPCallbackHandler(BaseCallbackHandler):
     @_guarded
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **_: Any) -> None:
         if name == "kp.outcome":
-            self._recorder.reported(run_id, data)
+            self._recorder.report_outcome(run_id, data)
 
     # LangGraph's own events, which only its kind of handler gets; see hear_graph_events.
 
     @_guarded
     def on_interrupt(self, event: Any) -> None:
-        self._recorder.interrupted(event.run_id, getattr(event, "checkpoint_id", None))
+        self._recorder.graph_paused(event.run_id, getattr(event, "checkpoint_id", None))
 
     @_guarded
     def on_resume(self, event: Any) -> None:
-        self._recorder.resumed(event.run_id, getattr(event, "checkpoint_id", None))
+        self._recorder.graph_resumed(event.run_id, getattr(event, "checkpoint_id", None))
 
 
 async def _in_a_thread(function: Callable[[], object]) -> None:

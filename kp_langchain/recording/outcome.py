@@ -16,7 +16,8 @@ from uuid import UUID
 
 from kp_langchain._host_exceptions import came_from_outside
 from kp_langchain.errors import KPError
-from kp_langchain.recording.messages import clean, clip, contained
+from kp_langchain.recording.texts import clean, clip
+from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _is_unit(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-@contained(None)
+@default_on_error(None)
 def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
@@ -242,7 +243,7 @@ def confidence_in(output: object) -> float | None:
     return float(found) if _is_unit(found) else None  # type: ignore[arg-type]
 
 
-@contained(None)
+@default_on_error(None)
 def mean_probability(logprobs: object) -> float | None:
     """Mean of `exp(logprob)` over the tokens of an answer; None where there are none.
 

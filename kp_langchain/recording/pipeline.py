@@ -28,8 +28,7 @@ from kp_langchain.gate import ScoredTrace, decide, decision_word, default_thresh
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.draft import Draft, Reported
-from kp_langchain.recording.first_half import half_of
-from kp_langchain.recording.messages import contained
+from kp_langchain.recording.first_half import first_half_body
 from kp_langchain.recording.outcome import (
     NOTE_CHARS,
     FinishedRun,
@@ -43,10 +42,11 @@ from kp_langchain.recording.outcome import (
     read_report,
 )
 from kp_langchain.recording.paused_in_store import join
-from kp_langchain.recording.redactor import Redactor, cleaned
-from kp_langchain.recording.run_record import Before
+from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.run_record import EarlierPart
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.time_limit import name_of
+from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import ReasoningTrace, TraceStep
 from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -56,7 +56,7 @@ from kp_langchain.verdict import Verdict
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
     from kp_langchain.recording.counters import Counters
-    from kp_langchain.recording.paused_in_store import Halves
+    from kp_langchain.recording.paused_in_store import PausedRunStore
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.recording.verifiers import Verifiers
@@ -99,7 +99,7 @@ class Pipeline:
         domains: Names of the domains with weights or a policy of their own.
         lane: The worker that scores.
         time_limit_s: Longest wait for one function of the caller's, in seconds.
-        halves: What paused runs recorded, in the store; None where it is not kept.
+        paused_runs: What paused runs recorded, in the store; None where it is not kept.
         foreign_scorer: Whether the scorer, or its embedder, is the caller's own.
     """
 
@@ -120,14 +120,14 @@ class Pipeline:
     run_keys: RunKeySources
     redactor: Callable[[str], str] | None
     counters: Counters
-    halves: Halves | None
+    paused_runs: PausedRunStore | None
 
     # ---------------------------------------------------------------- first half
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
         try:
-            join(record, None if self.halves is None else self.halves.claim)
+            join(record, None if self.paused_runs is None else self.paused_runs.claim)
             record.write_out()
             self._count_dropped(record)
             step_list = build_steps(
@@ -152,10 +152,10 @@ class Pipeline:
 
     def shelve(self, record: RunRecord) -> None:
         """Have what a paused run recorded written, redacted, for whoever resumes it."""
-        if self.halves is None or not paused_in_memory.holds(record):
+        if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
-            join(record, self.halves.claim)
+            join(record, self.paused_runs.claim)
             record.write_out()
             half = self._redacted(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
@@ -165,23 +165,23 @@ class Pipeline:
                 describe_error(error),
             )
         else:
-            self.halves.keep(record, half)
+            self.paused_runs.add(record, half)
 
     def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
         domain, policy = self._domain_and_policy(record, redaction)
         level = policy.privacy_level
-        before = record.before or Before()
-        return half_of(
+        earlier = record.earlier_part or EarlierPart()
+        return first_half_body(
             record,
             redaction,
             level,
             domain=domain if record.domain else "",
-            before=Before(
+            earlier_part=EarlierPart(
                 keys=self._keys(record, redaction),
-                task=_task(record.metadata) or before.task,
-                withheld=before.withheld,
+                task=_task(record.metadata) or earlier.task,
+                withheld=earlier.withheld,
             ),
-            reported=self._reported(record, lambda note: redaction.text(note, level)),
+            report=self._reported(record, lambda note: redaction.text(note, level)),
         )
 
     def _draft(self, record: RunRecord, step_list: StepList) -> tuple[Draft, Judge | None]:
@@ -190,7 +190,7 @@ class Pipeline:
     def _redacted(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
         """Return what is made of a run with a redactor, also where the caller's part fails."""
         redaction = Redactor(
-            self.counters, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
+            self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
         if self.redactor is None:
             return make(redaction)
@@ -205,7 +205,7 @@ class Pipeline:
     ) -> tuple[str, DomainPolicy]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
-        domain = self.domain if redaction.failed else domain
+        domain = self.domain if redaction.has_failed else domain
         return domain, self.policy_for(domain)
 
     def _redacted_draft(
@@ -214,13 +214,13 @@ class Pipeline:
         domain, policy = self._domain_and_policy(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
-        before = record.before or Before()
+        earlier = record.earlier_part or EarlierPart()
         answer = step_list.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
             ended_well=record.ending == "finished"
-            and not record.limit_reached
-            and not step_list.stopped,
+            and not record.has_reached_limit
+            and not step_list.is_incomplete,
             unresolved_error=step_list.unresolved_error,
             ends_on_action=step_list.ends_on_action,
         )
@@ -243,8 +243,8 @@ class Pipeline:
             reported=self._reported(record, lambda note: redaction.text(note, level)),
             structured=record.claimed_confidence,
             token_probability=mean_probability(record.logprobs),
-            task=_task(record.metadata) or before.task,
-            withheld="redaction failed" if redaction.failed or before.withheld else None,
+            task=_task(record.metadata) or earlier.task,
+            withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
             registry=self.sender.registry.url if self.sender else None,
             keys=self._keys(record, redaction),
         )
@@ -257,11 +257,11 @@ class Pipeline:
             return stored_form(kind, text, self.rules, redaction.leaves)
 
         keys = collect(self.run_keys, record.metadata, record.tags, record.name, stored)
-        return keys.after(None if record.before is None else record.before.keys)
+        return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
 
     def _reported(self, record: RunRecord, redacted: Callable[[str], str]) -> Reported | None:
         """What was reported of a run before it ended: by the event, or through the handler."""
-        source, what = OUTCOME_EVENT, record.reported
+        source, what = OUTCOME_EVENT, record.report
         if isinstance(what, Verdict):
             source, what = what.source, what.as_report()
         report = self._read_report(source, what)
@@ -283,7 +283,7 @@ class Pipeline:
                     domain=domain,
                     objective=record.objective or record.fallback_objective,
                     steps=tuple(
-                        TraceStep.model_validate(cleaned(step)) for step in step_list.steps
+                        TraceStep.model_validate(clean_json(step)) for step in step_list.steps
                     ),
                     answer=answer,
                     output=record.output,
@@ -518,7 +518,7 @@ def _add_sibling(run_id: UUID, trace_id: str) -> None:
             _siblings.popitem(last=False)
 
 
-@contained(None)
+@default_on_error(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
     """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
     task = metadata.get("kp_task")
@@ -552,7 +552,7 @@ def build_trace(
             "metadata": {
                 "created_at": record.started_at,
                 "agent_id": agent_id,  # checked with the handler's arguments
-                "framework": "langgraph" if record.langgraph else "langchain",
+                "framework": "langgraph" if record.is_langgraph else "langchain",
                 "task_domain": domain,
                 "success": verdict.success,
                 "visibility": policy.visibility,

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import UnknownRunError
+from kp_langchain.errors import LateError, UnknownRunError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
-from kp_langchain.recording.time_limit import LateError
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 
@@ -335,7 +334,7 @@ class StoreWriter:
                     if self._halves.get(place) is what:
                         del self._halves[place]
             for one in kept:
-                one.record.kept = True
+                one.record.is_stored = True
         return True
 
     def _next_halves(self) -> dict[str, _Paused | datetime]:

@@ -20,8 +20,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from kp_langchain import FinishedRun, KPCallbackHandler, ReasoningTrace, ScoredTrace, TraceStore
-from kp_langchain.recording.messages import error_text, plain, text_size
 from kp_langchain.recording.outcome import ReportError, mean_probability, read_report
+from kp_langchain.recording.plain_values import error_text, plain, text_size
 from tests.agents import ASK, agent, call, handler, run, say, searching, shape
 
 HUGE = 10**5000  # Python refuses to write it in decimals
