@@ -1,7 +1,9 @@
-"""A finance trace: what a sure and an unsure outcome are worth, and what failing costs.
+"""A finance trace: the value of a sure and an unsure outcome, and the cost of failure.
 
-In finance nearly half of the score is how far the outcome can be trusted, so the same work scores
-very differently with another ending.
+    python examples/finance.py
+
+In finance nearly half of the score is the confidence in the outcome, so the same work scores very
+differently with another ending. The trace is written by hand here, without an agent.
 """
 
 from __future__ import annotations
@@ -10,44 +12,26 @@ from dataclasses import replace
 
 from kp_langchain import ReasoningTrace, Scorer
 
+THOUGHT = "Split the change of the margin into price, volume and cost."
+FREIGHT = "Freight rose from 4.1 to 6.3 percent of revenue."
+EURO = "The euro gained 2 percent; that explains a fifth of the change."
+STEPS = [
+    {"type": "thought", "content": THOUGHT},
+    {"type": "tool_call", "tool": {"name": "query_ledger"}, "input": {"account": "cost of sales"}},
+    {"type": "observation", "content": FREIGHT, "latency_ms": 180.0},
+    {"type": "tool_call", "tool": {"name": "exchange_rates"}, "input": {"pair": "EUR/USD"}},
+    {"type": "observation", "content": EURO},
+    {"type": "thought", "content": "Freight explains most of the rest."},
+]
+
 
 def quarterly_review(*, success: bool, confidence: float) -> ReasoningTrace:
-    """Return the trace of an analysis of quarterly figures that ended as said."""
+    """Return the trace of an analysis of quarterly figures with the given ending."""
     return ReasoningTrace.model_validate(
         {
             "metadata": {"task_domain": "finance", "success": success},
             "task": {"objective": "Explain the fall of the gross margin in the third quarter"},
-            "steps": [
-                {
-                    "step_id": 0,
-                    "type": "thought",
-                    "content": "Split the change of the margin into price, volume and cost.",
-                },
-                {
-                    "step_id": 1,
-                    "type": "tool_call",
-                    "tool": {"name": "query_ledger"},
-                    "input": {"account": "cost of sales", "quarters": ["Q2", "Q3"]},
-                },
-                {
-                    "step_id": 2,
-                    "type": "observation",
-                    "content": "Freight rose from 4.1 to 6.3 percent of revenue.",
-                    "latency_ms": 180.0,
-                },
-                {
-                    "step_id": 3,
-                    "type": "tool_call",
-                    "tool": {"name": "exchange_rates"},
-                    "input": {"pair": "EUR/USD", "quarter": "Q3"},
-                },
-                {
-                    "step_id": 4,
-                    "type": "observation",
-                    "content": "The euro gained 2 percent; that explains a fifth of the change.",
-                },
-                {"step_id": 5, "type": "thought", "content": "Freight explains most of the rest."},
-            ],
+            "steps": [{"step_id": number, **step} for number, step in enumerate(STEPS)],
             "outcome": {
                 "result_summary": "Freight costs explain about three quarters of the fall.",
                 "confidence": confidence,
@@ -58,14 +42,14 @@ def quarterly_review(*, success: bool, confidence: float) -> ReasoningTrace:
 
 def main() -> None:
     """Print the explained scores of one analysis with three endings."""
-    scorer = Scorer(embedder=None)  # novelty is not what this example is about
+    scorer = Scorer(embedder=None)  # this example is not about novelty
     for title, success, confidence in [
         ("Sure of the result", True, 0.95),
         ("Less sure", True, 0.5),
         ("The figures did not add up", False, 0.95),
     ]:
         breakdown = scorer.score(quarterly_review(success=success, confidence=confidence))
-        # Whoever knows where the confidence came from says so; it is kept with the score.
+        # A caller that knows the source of the confidence names it; it is kept with the score.
         breakdown = replace(breakdown, confidence_source="the analyst's own estimate")
         print(f"{title}\n{breakdown.text()}\n")
 

@@ -1,6 +1,8 @@
-"""One trace under all five built-in domains, and under a domain of one's own.
+"""One trace in the five built-in domains, and in a domain of your own.
 
-The four dimensions are the same every time; what they are worth differs.
+    python examples/five_domains.py
+
+The values of the four dimensions are the same every time; their weights differ.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""A web service that loses no run when its server is stopped.
+"""An async web service that loses no run when its server is stopped.
 
-Run it with `uvicorn examples.web_service:app`, ask it with `curl localhost:8000/?task=hedge`, and
-stop it with Ctrl-C or `kill`. Run as a script, as here, it starts, is asked, and ends.
+    uvicorn examples.web_service:app      # then: curl 'localhost:8000/?task=hedge', and Ctrl-C
+
+Run as a script, it starts the service in this process, asks it three times, and stops it:
+
+    python examples/web_service.py        # needs the packages starlette and httpx
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from starlette.applications import Starlette
@@ -28,9 +30,9 @@ def search(task: str) -> str:
     return f"what is known about {task!r}"
 
 
-# It stands for your agent: any LangChain or LangGraph runnable.
+# Stands for your agent: any LangChain or LangGraph runnable.
 agent = RunnableLambda(lambda task: f"Done, with {search.invoke({'task': task})}.")
-store = TraceStore(Path(tempfile.mkdtemp(), "traces.db"))
+store = TraceStore(Path(tempfile.mkdtemp(), "runs.db"))
 handler = KPCallbackHandler("finance", store=store, scorer=Scorer(embedder=None))
 
 
@@ -40,31 +42,17 @@ async def ask(request: Request) -> PlainTextResponse:
     return PlainTextResponse(await agent.ainvoke(task, {"callbacks": [handler]}))
 
 
-# The plain way, the same for FastAPI: when the server stops, what was recorded is stored and sent.
+# When the server stops, `lifespan` stores and sends what was recorded; FastAPI takes it, too.
+# In a lifespan of your own: `async with handler.lifespan(): yield`.
 app = Starlette(routes=[Route("/", ask)], lifespan=handler.lifespan)
-
-
-# With a lifespan of your own, which runs what the service needs besides:
-@asynccontextmanager
-async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    """Open what the service needs; close it before the runs are stored."""
-    async with handler.lifespan():
-        yield
-
-
-app_with_more = Starlette(routes=[Route("/", ask)], lifespan=lifespan)
 
 
 async def main() -> None:
     """Start the service as a server does, ask it three times, and stop it."""
-    import httpx
-
-    async with app.router.lifespan_context(app):
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
-        async with client:
-            for task in ("hedge", "yen", "euro"):
-                answer = await client.get("/", params={"task": task})
-                print(answer.text)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport) as client:
+        for task in ("hedge", "yen", "euro"):
+            print((await client.get("http://service/", params={"task": task})).text)
     print(f"{store.count()} runs in the store")
 
 

@@ -94,7 +94,7 @@ _MILLISECONDS = "milliseconds above 0, at most 86400000 (a day)"
 class DomainPolicy(BaseModel):
     """What holds for the runs of one domain. Fields not given, or None, come from the layer below.
 
-    Args:
+    Attributes:
         threshold: Score (0 to 1) a run must reach to be contributed.
         weights: Scoring weights in place of the domain's built-in profile.
         visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
     can send, redirect, un-redact or load code does not count, and a warning says so. Nor do its
     policies for domains whose runs may be sent. What it has redacted is added to what the user has.
 
-    Args:
+    Attributes:
         database_url: `postgresql://...`, `sqlite:///path` or a path; None for a SQLite file in the
             user's data folder.
         embedding_model: Folder or name of an embedding model; None for all-MiniLM-L6-v2.

@@ -211,6 +211,8 @@ def restricted(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         # Whoever has the key knows the people.
         if isinstance(pseudonym_key, str) and len(pseudonym_key) >= KEY_CHARS_MIN:
             yield ("redaction", "pseudonym_key")
+        if isinstance(redaction.get("redactor"), str):  # it is imported
+            yield ("redaction", "redactor")
     domains = values.get("domains")
     policies: list[tuple[tuple[str, ...], Any]] = [(("defaults",), values.get("defaults"))]
     if isinstance(domains, dict):

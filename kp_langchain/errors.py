@@ -45,3 +45,11 @@ class BusyError(KPError, RuntimeError):
 
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or refused what was asked."""
+
+
+class VerdictError(KPError, ValueError):
+    """A stated verdict cannot be used; the message names types, never values."""
+
+
+class ScorerError(KPError, TypeError):
+    """The caller's scorer returned something other than a breakdown."""

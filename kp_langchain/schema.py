@@ -132,7 +132,7 @@ class _Wire(BaseModel):
 class Tool(_Wire):
     """The tool of a step.
 
-    Args:
+    Attributes:
         name: The tool's name as the agent knows it; what others write may leave it empty.
         mcp_server: The MCP server that offers it, if any.
     """
@@ -144,7 +144,7 @@ class Tool(_Wire):
 class TraceStep(_Wire):
     """One step of a run.
 
-    Args:
+    Attributes:
         step_id: Position, from 0.
         type: `thought`, `tool_call`, `observation` or `error_recovery`.
         content: What was thought, seen, or went wrong.
@@ -187,7 +187,7 @@ class TraceStep(_Wire):
 class Metadata(_Wire):
     """Where a trace comes from and what may be done with it.
 
-    Args:
+    Attributes:
         task_domain: The domain whose weights and threshold apply, such as `finance`.
         success: Whether the run reached its goal.
         created_at: When the run began; written in UTC ending in `Z`.
@@ -213,7 +213,7 @@ class Metadata(_Wire):
 class Task(_Wire):
     """What the run was asked to do.
 
-    Args:
+    Attributes:
         objective: The task in words.
         input_schema: JSON Schema of the task's input, if it has one.
     """
@@ -225,7 +225,7 @@ class Task(_Wire):
 class Outcome(_Wire):
     """How the run ended.
 
-    Args:
+    Attributes:
         result_summary: The answer, or what went wrong.
         confidence: 0 to 1: how sure one can be of the result.
     """
@@ -258,7 +258,7 @@ class KnowledgeGraphDelta(_Wire):
 class ReasoningTrace(_Wire):
     """One agent run as a KnowledgePulse knowledge unit.
 
-    Args:
+    Attributes:
         metadata: Where it comes from.
         task: What was asked.
         steps: What happened, in order; at least one.

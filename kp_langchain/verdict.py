@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from kp_langchain.errors import ConfigError
 
-CERTAIN = {True: 1.0, False: 0.0}
-"""The confidence of a verdict that tells none: whoever gives one has looked."""
+CERTAINTY = MappingProxyType({True: 1.0, False: 0.0})
+"""The confidence of a person's verdict that states none, by success."""
 
 LONGEST_NOTE_CHARS = 4000
 _LONGEST_SOURCE_CHARS = 100
@@ -19,17 +21,21 @@ _NOTE_READ_CHARS = 2 * LONGEST_NOTE_CHARS
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What somebody said of a run.
+    """What somebody, or something, states about how a run ended.
 
-    Args:
-        success: Whether the run reached its goal; None if that was not said.
-        confidence: How sure one can be of its result, 0 to 1; None if that was not said.
-        note: Why, in words.
-        source: Who said it: `reported`, `label`, `langsmith`, `outcome function`, ...
-        at: When it was said, in UTC.
+    One type for all of them: an outcome function, a verifier, an event of the run, a person, a
+    file, another system, a confidence model, and the default.
+
+    Attributes:
+        success: Whether the run reached its goal; None if that is not stated.
+        confidence: How sure one can be of its result, 0 to 1; None if that is not stated.
+        note: The reason, in words.
+        source: Who states it: `reported`, `label`, `langsmith`, `outcome function`, ...
+        at: When it was stated, in UTC; now by default.
 
     Raises:
-        ConfigError: Nothing is said, or a value is of the wrong kind; the message says which.
+        ConfigError: Neither success nor confidence is stated, or a value is of the wrong kind; the
+            message says which.
     """
 
     success: bool | None = None
@@ -58,12 +64,57 @@ class Verdict:
         at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
         object.__setattr__(self, "at", at)
 
-    def as_report(self) -> dict[str, Any]:
-        """Return what it says in the form of a `kp.outcome` event."""
-        confidence = self.confidence
-        if confidence is None and self.success is not None:
-            confidence = CERTAIN[self.success]
-        return {"success": self.success, "confidence": confidence, "note": self.note}
+    def with_certainty(self) -> Verdict:
+        """Return it with a confidence: 1.0 for a success and 0.0 for a failure if none is stated.
+
+        For verdicts of people, who have looked at the run.
+        """
+        if self.confidence is not None or self.success is None:
+            return self
+        return replace(self, confidence=CERTAINTY[self.success])
+
+    def to_list(self) -> list[Any]:
+        """Return source, success, confidence and note, ready for JSON."""
+        return [self.source, self.success, self.confidence, self.note]
+
+    @classmethod
+    def from_list(cls, values: list[Any]) -> Verdict | None:
+        """Return the verdict that `to_list` wrote; None if it states nothing.
+
+        Raises:
+            ValueError, TypeError: The values are not those of a verdict.
+        """
+        source, success, confidence, note = values
+        if success is None and confidence is None:
+            return None
+        return cls(success, confidence, note, source)
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """A verdict on a run as a file or another system holds it, or why it cannot be read.
+
+    Attributes:
+        run_id: LangChain's id of the root run, the trace's id, or the beginning of either; empty if
+            that cannot be read.
+        verdict: The verdict; None if it cannot be read.
+        why: Why it cannot be read; empty if it can.
+        place: Where it is: `FILE:LINE`, or whatever tells a person where to look.
+        key: What it is about, as the other system calls it; empty if it has no such thing.
+        at: When it was given or last changed, in UTC, if the other system says so.
+    """
+
+    run_id: str = ""
+    verdict: Verdict | None = None
+    why: str = ""
+    place: str = ""
+    key: str = ""
+    at: datetime | None = None
+
+
+def first_success(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the first verdict that states success or failure."""
+    return next((verdict for verdict in verdicts if verdict.success is not None), None)
 
 
 def _is_unit(value: object) -> bool:

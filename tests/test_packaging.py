@@ -35,7 +35,7 @@ ROOMS = [  # each may import its own row and the rows above
         "run_keys", "secret_key",
     },
     {"calibration"},
-    {"gate", "store"},
+    {"gate", "score_log", "store"},
     {"registry"},
     {"recording"},
     {"integrations"},

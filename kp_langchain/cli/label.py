@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -15,10 +16,11 @@ from kp_langchain.cli.contributions import configured, send_now, silence
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.store_option import Database, has_registry, open_store
-from kp_langchain.cli.verdict_files import Label, Unreadable, read_labels
+from kp_langchain.cli.verdict_files import read_labels
 from kp_langchain.errors import KPError, UnknownRunError
 from kp_langchain.gate import decision_word
 from kp_langchain.printable import printable, short_id
+from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -76,12 +78,10 @@ def label(
     _check(run, file, langsmith=langsmith, given=given, key=key)
     if run is not None and success is None and confidence is None:
         raise typer.BadParameter("say --success or --failure, or a --confidence")
-    from kp_langchain.verdict import Verdict
-
     with open_store(database) as store:
-        verdicts: Iterable[Label | Unreadable]
+        verdicts: Iterable[RunVerdict]
         if run is not None:
-            verdicts = [Label("", run, Verdict(success, confidence, note, source="label"))]
+            verdicts = [RunVerdict(run, Verdict(success, confidence, note, source="label"))]
         elif file is not None:
             verdicts = read_labels(file)
         else:
@@ -116,7 +116,7 @@ class Labelling:
         self._decisions: dict[str, tuple[str, str]] = {}
         self.skipped = self.unknown = 0
 
-    def run(self, verdicts: Iterable[Label | Unreadable]) -> None:
+    def run(self, verdicts: Iterable[RunVerdict]) -> None:
         """Write the verdicts, one after the other.
 
         Raises:
@@ -124,12 +124,12 @@ class Labelling:
                 run, or may be of several.
         """
         for one in verdicts:
-            if isinstance(one, Unreadable):
+            if one.verdict is None:
                 self.skipped += 1
                 _tell(printable(f"{one.place}: {one.why}"))
                 continue
             try:
-                changes = self._write(one)
+                changes = self._write(one.run_id, one.verdict)
             except UnknownRunError as error:
                 if not one.place:
                     raise
@@ -153,10 +153,9 @@ class Labelling:
         )
         self._send(timeout_s)
 
-    def _write(self, one: Label) -> list[Rescored]:
-        verdict = one.verdict
+    def _write(self, run_id: str, verdict: Verdict) -> list[Rescored]:
         return self._store.report_outcome(
-            one.id,
+            run_id,
             success=verdict.success,
             confidence=verdict.confidence,
             note=verdict.note,
@@ -232,9 +231,7 @@ def _check(
         raise typer.BadParameter(f"{file} is no file")
 
 
-def _from_langsmith(
-    store: TraceStore, key: str | None, pass_at: float
-) -> Iterator[Label | Unreadable]:
+def _from_langsmith(store: TraceStore, key: str | None, pass_at: float) -> Iterator[RunVerdict]:
     from kp_langchain.integrations.langsmith import feedback
 
     trace_ids = dict(_run_ids(store))
@@ -247,15 +244,12 @@ def _from_langsmith(
             "run succeeded: --key NAME"
         )
     _tell(f"LangSmith has {len(found)} feedbacks{_under(by_key)} on {len(trace_ids)} runs.")
-    for one in sorted(found, key=lambda one: one.at):
-        place = f"LangSmith, run {one.run_id}"
-        if one.verdict is None:
-            yield Unreadable(place, one.why)
-        elif all(
-            (known.at, known.source) != (one.at, one.verdict.source)
+    for one in sorted(found, key=attrgetter("at")):
+        if one.verdict is None or all(
+            (known.at, known.source) != (one.verdict.at, one.verdict.source)
             for known in store.verdicts(trace_ids[one.run_id])
         ):
-            yield Label(place, one.run_id, one.verdict)
+            yield one
 
 
 def _under(keys: Iterable[str]) -> str:

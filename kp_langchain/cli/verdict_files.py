@@ -6,12 +6,12 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, explained, read_lines
-from kp_langchain.errors import KPError
-from kp_langchain.recording.outcome import ReportError, read_success
-from kp_langchain.verdict import Verdict
+from kp_langchain.errors import KPError, VerdictError
+from kp_langchain.recording.verdict_reader import read_success
+from kp_langchain.verdict import RunVerdict, Verdict
 
 _IDS = ("trace_id", "id", "run_id")
 _AN_ID = "trace_id, id or run_id"
@@ -21,33 +21,7 @@ _TOO_LONG = f"longer than {_LONGEST_CSV_LINE_CHARS >> 20} MB"
 _NO_CSV = '"x"x\n'  # stands for what is not read of a row that is too long
 
 
-class Label(NamedTuple):
-    """A verdict and where it stood.
-
-    Args:
-        place: `FILE:LINE`, or whatever tells the user where.
-        id: Trace id, run id, or the beginning of either.
-        verdict: The verdict.
-    """
-
-    place: str
-    id: str
-    verdict: Verdict
-
-
-class Unreadable(NamedTuple):
-    """A line that holds no verdict.
-
-    Args:
-        place: `FILE:LINE`.
-        why: What is wrong with it.
-    """
-
-    place: str
-    why: str
-
-
-def read_labels(file: str) -> Iterator[Label | Unreadable]:
+def read_labels(file: str) -> Iterator[RunVerdict]:
     """Read a `.csv` file, or another one as JSONL; `-` is JSONL on standard input.
 
     Raises:
@@ -58,9 +32,9 @@ def read_labels(file: str) -> Iterator[Label | Unreadable]:
         try:
             if isinstance(fields, KPError):
                 raise fields
-            yield Label(place, _id_in(fields), _verdict_in(fields))
+            yield RunVerdict(_id_in(fields), _verdict_in(fields), place=place)
         except KPError as error:
-            yield Unreadable(place, str(error))
+            yield RunVerdict(why=str(error), place=place)
 
 
 def _json_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]:
@@ -162,7 +136,7 @@ def _verdict_in(fields: Mapping[str, object]) -> Verdict:
     )
     try:
         success = None if success is None else read_success(success)
-    except ReportError as error:
+    except VerdictError as error:
         raise KPError(f"{error}; it is {_shown(fields['success'])}") from error
     if isinstance(confidence, str):
         try:

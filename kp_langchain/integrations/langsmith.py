@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kp_langchain.errors import ConfigError, KPError
-from kp_langchain.recording.outcome import ReportError, read_success
-from kp_langchain.verdict import Verdict
+from kp_langchain.errors import ConfigError, KPError, VerdictError
+from kp_langchain.recording.verdict_reader import read_success
+from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:
     from langsmith import Client
@@ -20,31 +20,13 @@ _BATCH = 50  # run ids travel in the address, which must not be long
 _CONNECT_MS, _READ_MS = 10_000, 30_000
 
 
-class Feedback(NamedTuple):
-    """One feedback on a run.
-
-    Args:
-        run_id: LangChain's id of the root run.
-        key: What it is about, as LangSmith calls it.
-        at: When it was given, or last changed, in UTC.
-        verdict: What it says; None if that cannot be told.
-        why: Why not; empty if it can.
-    """
-
-    run_id: str
-    key: str
-    at: datetime
-    verdict: Verdict | None
-    why: str = ""
-
-
 def feedback(
     run_ids: Iterable[str],
     *,
     keys: Sequence[str] = (),
     pass_at: float = 0.5,
     client: Client | None = None,
-) -> Iterator[Feedback]:
+) -> Iterator[RunVerdict]:
     """Read the feedback that LangSmith has for these runs; mere comments are passed over.
 
     A score of 1 or 0, a boolean, or a value such as "correct" or "no" tells success or failure.
@@ -147,17 +129,19 @@ def _address(client: Client) -> str:
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
 
-def _read(one: Any, pass_at: float) -> Feedback:
+def _read(one: Any, pass_at: float) -> RunVerdict:
     at = one.modified_at or one.created_at
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     told = one.value if one.score is None else one.score
     run_id = str(one.run_id)
+    place = f"LangSmith, run {run_id}"
     try:
         success, confidence = _told(told, pass_at)
-    except ReportError as error:
-        return Feedback(run_id, one.key, at, None, f"feedback {one.key!r}: {error}")
-    note = one.comment or None
-    return Feedback(run_id, one.key, at, Verdict(success, confidence, note, SOURCE, at))
+    except VerdictError as error:
+        why = f"feedback {one.key!r}: {error}"
+        return RunVerdict(run_id, why=why, place=place, key=one.key, at=at)
+    verdict = Verdict(success, confidence, one.comment or None, SOURCE, at)
+    return RunVerdict(run_id, verdict, place=place, key=one.key, at=at)
 
 
 def _told(told: object, pass_at: float) -> tuple[bool, float | None]:
@@ -166,6 +150,6 @@ def _told(told: object, pass_at: float) -> tuple[bool, float | None]:
         return read_success(told), None
     if isinstance(told, int | float):
         if not (math.isfinite(told) and 0 <= told <= 1):
-            raise ReportError(f"its score is {told:g}; only scores from 0 to 1 can be read")
+            raise VerdictError(f"its score is {told:g}; only scores from 0 to 1 can be read")
         return told >= pass_at, float(told)
-    raise ReportError(f"its value is a {type(told).__name__}; only scores and words can be read")
+    raise VerdictError(f"its value is a {type(told).__name__}; only scores and words can be read")

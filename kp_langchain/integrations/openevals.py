@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.errors import ConfigError
-from kp_langchain.recording.outcome import FinishedRun, ReportError
+from kp_langchain.errors import ConfigError, VerdictError
+from kp_langchain.recording.outcome import FinishedRun
 
 if TYPE_CHECKING:
     from kp_langchain.recording.verifiers import Verifier
@@ -56,11 +56,11 @@ async def _later(said: Awaitable[Any], key: str | None, pass_at: float) -> dict[
 def _report(said: Any, key: str | None, pass_at: float) -> dict[str, Any]:
     results = said if isinstance(said, list) else [said]
     if not all(isinstance(one, Mapping) for one in results):
-        raise ReportError("the evaluator returned no mapping with key, score and comment")
+        raise VerdictError("the evaluator returned no mapping with key, score and comment")
     if key is not None and len(results) > 1:
         results = [one for one in results if one.get("key") == key]
     if len(results) != 1:
-        raise ReportError(
+        raise VerdictError(
             f"the evaluator returned {len(results)} results to choose from; name one by key=..."
         )
     score, comment = results[0].get("score"), results[0].get("comment")
@@ -69,4 +69,4 @@ def _report(said: Any, key: str | None, pass_at: float) -> dict[str, Any]:
         return report | {"success": score}
     if isinstance(score, int | float) and 0 <= score <= 1:
         return report | {"success": score >= pass_at, "confidence": float(score)}
-    raise ReportError("the evaluator's score is neither a bool nor a number from 0 to 1")
+    raise VerdictError("the evaluator's score is neither a bool nor a number from 0 to 1")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,8 @@ class CalibratedConfidence:
         self._model_in_force = model_in_force
         self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
 
-    def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
-        """Return what the confidence rests on, and the confidence (0 to 1); None without a model.
+    def verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
+        """Return the confidence that the domain's model gives a run; None without a model.
 
         Args:
             domain: The run's domain.
@@ -37,7 +38,9 @@ class CalibratedConfidence:
         """
         try:
             model = self._model(domain)
-            return None if model is None else (model.source, model.confidence(features))
+            if model is None:
+                return None
+            return Verdict(confidence=model.confidence(features), source=model.source)
         except Exception as error:  # noqa: BLE001 - a broken model, or a store that is away
             warn_once(
                 f"model:{type(error).__name__}",

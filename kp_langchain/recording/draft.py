@@ -8,40 +8,28 @@ and nothing that redaction would remove.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from kp_langchain.recording.outcome import Report
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-
-
-class Reported(NamedTuple):
-    """What was reported of a run before it ended.
-
-    Args:
-        source: Who said it.
-        report: What; its note is redacted.
-    """
-
-    source: str
-    report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A finished run, redacted and not scored yet.
 
-    Args:
+    Attributes:
         trace: The run; success and confidence are those of a run that nobody judged.
         run_id: LangChain's id of the root run.
         policy: What holds for its domain.
         looked_successful: Whether it looks like a success by itself.
         failed: Whether the trace's result is the error that ended it.
-        reported: What was reported while it ran.
+        reported: The verdict that was reported while it ran; its note is redacted.
         structured: The confidence in its structured output, 0 to 1.
         token_probability: Mean probability of the tokens of its last answer, 0 to 1.
         task: What tells repeats of its task, other than the objective; nothing to be read.
@@ -55,7 +43,7 @@ class Draft:
     policy: DomainPolicy
     looked_successful: bool
     failed: bool = False
-    reported: Reported | None = None
+    reported: Verdict | None = None
     structured: float | None = None
     token_probability: float | None = None
     task: str | None = None
@@ -70,7 +58,7 @@ class Draft:
             "trace": self.trace.model_dump(warnings=False),
             "run_id": str(self.run_id),
             "policy": self.policy.model_dump(exclude_none=True),
-            "reported": self.reported and [self.reported.source, *self.reported.report],
+            "reported": self.reported and self.reported.to_list(),
             "keys": self.keys and self.keys.to_dict(),
         }
 
@@ -91,7 +79,7 @@ class Draft:
                 "trace": ReasoningTrace.model_validate(values["trace"]),
                 "run_id": UUID(values["run_id"]),
                 "policy": DomainPolicy.model_validate(values["policy"]),
-                "reported": reported and Reported(reported[0], Report(*reported[1:])),
+                "reported": reported and Verdict.from_list(reported),
                 "keys": keys and RunKeys.from_dict(keys),
             }
         )

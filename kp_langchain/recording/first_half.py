@@ -21,7 +21,6 @@ from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.recording.calls import Mark
-    from kp_langchain.recording.draft import Reported
     from kp_langchain.recording.record_owner import RecordOwner
     from kp_langchain.recording.redactor import Redactor
 
@@ -59,7 +58,7 @@ def first_half_body(
     *,
     domain: str,
     earlier_part: EarlierPart,
-    report: Reported | None,
+    verdict: Verdict | None,
 ) -> dict[str, Any]:
     """Return what a paused run recorded as JSON-like values, with every text redacted.
 
@@ -69,7 +68,7 @@ def first_half_body(
         level: The privacy level of the run's domain.
         domain: The domain that the run's metadata name, redacted; "" if they name none.
         earlier_part: What else is known of it, fit to be stored.
-        report: What was reported of its outcome, redacted.
+        verdict: What was said of its outcome while it was under way, redacted.
     """
     body = {
         "run_id": str(record.run_id),
@@ -84,7 +83,7 @@ def first_half_body(
         "requested": _requests_body(record, redaction, level),
         "paused_calls": _paused_calls_body(record, redaction, level),
         **_timeline_body(record, redaction, level),
-        "reported": report and [report.source, *report.report],
+        "reported": verdict and verdict.to_list(),
         "keys": earlier_part.keys and earlier_part.keys.to_dict(),
         "task": earlier_part.task,
     }
@@ -171,10 +170,8 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         record.mark(cast("Mark", mark), calls[at])
     record.dropped_steps += body["dropped_steps"]
     record.dropped_texts = body["dropped_texts"]
-    report, keys = body["reported"], body["keys"]
-    if report and report[1:3] != [None, None]:
-        source, success, confidence, note = report
-        record.report = Verdict(success, confidence, note, source)
+    verdict, keys = body["reported"], body["keys"]
+    record.verdict = verdict and Verdict.from_list(verdict)
     record.earlier_part = EarlierPart(
         keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
     )

@@ -22,19 +22,16 @@ from langchain_core.messages import (
 from kp_langchain.agent_id import usable
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.outcome import (
-    Judgement,
-    judge,
-    looks_successful,
-    read_report,
-)
-from kp_langchain.recording.pipeline import build_trace
+from kp_langchain.recording.outcome import looks_successful, settle
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.steps import StepList, build_steps
+from kp_langchain.recording.trace_builder import build_trace
+from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.verdict import Verdict
 
 
 def trace_from_messages(
@@ -100,7 +97,7 @@ def _message_list(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMes
 
 def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
-) -> Judgement:
+) -> Verdict:
     """Return the caller's verdict, with the handler's where the caller states none."""
     looks = looks_successful(
         answer,
@@ -109,10 +106,10 @@ def _verdict(
         ends_on_action=step_list.ends_on_action,
     )
     try:
-        report = read_report({"success": success, "confidence": confidence})
+        stated = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return judge(looks, reports=[("caller", report)])
+    return settle(looks, verdicts=[] if stated is None else [stated])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:

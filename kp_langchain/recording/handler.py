@@ -28,18 +28,23 @@ from kp_langchain.gate import ScoredTrace
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import options, paused_in_memory, worker
 from kp_langchain.recording.bounds import Bounds
+from kp_langchain.recording.drafter import Drafter, Judge
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
 from kp_langchain.recording.options import Default
-from kp_langchain.recording.outcome import OutcomeFunction, plain_number
+from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.paused_in_store import PausedRunStore
-from kp_langchain.recording.pipeline import Judge, Pipeline
+from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start
+from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
 from kp_langchain.recording.store_writer import writer_of
 from kp_langchain.recording.time_limit import is_own_thread
+from kp_langchain.recording.user_functions import UserFunctions
+from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer, default_scorer
 from kp_langchain.store import TraceStore
+from kp_langchain.store.notes import use_redactor
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -212,28 +217,46 @@ class KPCallbackHandler(BaseCallbackHandler):
 
             self._sender = sender_for(kept_in, goes_to)
             worker.at_finish["sending"] = drain_all
+        if redactor is None:
+            redactor = settings.redaction.load_redactor()
         foreign = (scorer, outcome, on_scored, redactor, *verifiers)
         self._has_foreign_functions = any(one is not None for one in foreign)
-        self._pipeline = Pipeline(
-            domain=domain,
-            policy_for=options.policies(policy, settings),
-            domains=domains,
-            scorer=scorer or default_scorer(),
-            foreign_scorer=scorer is not None,
+        functions = UserFunctions(
             lane=worker.lane_for((id(kept_in), *map(options.kind_of, foreign))),
             time_limit_s=settings.function_timeout_s,
-            writer=self._writer,
-            sender=self._sender,
-            outcome=outcome,
-            verifiers=options.verifiers_of(verifiers, verifier_timeout_s, self._counters),
-            agent_id=agent_id,
-            on_scored=on_scored,
-            rules=settings.redaction,
-            run_keys=settings.run_keys,
-            redactor=redactor,
             counters=self._counters,
-            paused_runs=paused_runs,
         )
+        self._functions = functions
+        sinks: list[Sink] = [LogSink(has_registry=self._sender is not None)]
+        if self._writer is not None:
+            sinks.insert(0, StoreSink(self._writer, self._sender, self._counters))
+        if on_scored is not None:
+            sinks.append(FunctionSink(on_scored, functions, self._writer))
+        self._pipeline = Pipeline(
+            drafter=Drafter(
+                domain=domain,
+                policy_for=options.policies(policy, settings),
+                domains=domains,
+                agent_id=agent_id,
+                outcome=outcome,
+                registry=self._sender.registry.url if self._sender else None,
+                rules=settings.redaction,
+                run_keys=settings.run_keys,
+                redactor=redactor,
+                functions=functions,
+                counters=self._counters,
+                paused_runs=paused_runs,
+            ),
+            scorer=scorer or default_scorer(),
+            foreign_scorer=scorer is not None,
+            verifiers=options.verifiers_of(verifiers, verifier_timeout_s, self._counters),
+            functions=functions,
+            counters=self._counters,
+            writer=self._writer,
+            sinks=tuple(sinks),
+        )
+        if kept_in is not None and redactor is not None:
+            use_redactor(kept_in.location, redactor, owner=self)
         self._own = frozenset({*vars(self), "_own"} - others)
 
     # ---------------------------------------------------------------- copies
@@ -285,10 +308,11 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._writer is not None:
             self._writer.start(self._adopt)
             self._writer.answers(left_s())  # what an earlier process left is in the lane then
+        lane = self._functions.lane
         return (
             worker.intake.wait(left_s())
-            and self._pipeline.lane.wait(left_s())
-            and (self._writer is None or self._writer.wait(left_s()))
+            and lane.wait(left_s())
+            and (self._writer is None or (self._writer.wait(left_s()) and lane.wait(left_s())))
         )
 
     def report_outcome(
@@ -327,14 +351,16 @@ class KPCallbackHandler(BaseCallbackHandler):
 
         def judge() -> None:
             try:
-                redacted = pipeline.redacted(verdict)
-                writer.write_verdict(str(run), redacted, self._sender, self._counters)
+                redacted = pipeline.drafter.redact_note(verdict)
+                writer.write_verdict(
+                    str(run), redacted, self._sender, self._counters, self._deliver_again
+                )
             finally:
                 self._counters.add("queued_verdicts", -1)
 
         self._counters.add("queued_verdicts")
         # Behind the run itself, whether that still waits for intake or for its score.
-        worker.intake.submit(lambda: pipeline.lane.submit(judge))
+        worker.intake.submit(lambda: self._functions.lane.submit(judge))
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
@@ -480,7 +506,7 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._pipeline.verifiers is not None and self._pipeline.verifiers.asking:
             self._counters.add("by_verifiers")  # a judge's own run: judging it would have no end
             return
-        lane = self._pipeline.lane
+        lane = self._functions.lane
         if worker.intake.waiting + lane.waiting >= self._max_queue:
             self._counters.add("dropped")
             warn_once(
@@ -502,8 +528,8 @@ class KPCallbackHandler(BaseCallbackHandler):
         if self._sender is not None and not self._has_looked:
             self._has_looked = True
             self._sender.wake()  # an earlier process may have left something to send
-        lane = self._pipeline.lane
-        if self._pipeline.redactor is None and record.resumption is None:
+        lane = self._functions.lane
+        if self._pipeline.drafter.redactor is None and record.resumption is None:
             made = self._pipeline.draft(record)
             lane.submit(lambda: self._score(made))
         else:  # the caller's function, or the store, may take its time, or all of it
@@ -511,26 +537,34 @@ class KPCallbackHandler(BaseCallbackHandler):
 
     def _shelve(self, record: RunRecord) -> None:
         """Keep what a paused run recorded in the store, too."""
-        pipeline, lane = self._pipeline, self._pipeline.lane
+        pipeline, lane = self._pipeline, self._functions.lane
         if pipeline.verifiers is not None and pipeline.verifiers.asking:
             return
+        drafter = pipeline.drafter
         if self._writer is None or worker.intake.waiting + lane.waiting >= self._max_queue:
             return
         lane.start(calls=self._has_foreign_functions)
         self._writer.start(self._adopt)
-        if pipeline.redactor is None and record.resumption is None:
-            worker.intake.submit(lambda: pipeline.shelve(record))
+        if drafter.redactor is None and record.resumption is None:
+            worker.intake.submit(lambda: drafter.shelve(record))
         else:  # as in `_take_in`
-            worker.intake.submit(lambda: lane.submit(lambda: pipeline.shelve(record)))
+            worker.intake.submit(lambda: lane.submit(lambda: drafter.shelve(record)))
 
     def _score(self, made: tuple[Draft, Judge | None] | None) -> None:
         try:
             scored = None if made is None else self._pipeline.score(*made)
+            if scored is not None:
+                self._pipeline.deliver(scored, to_user_code=False)
         finally:
             self._counters.add("queued", -1)
         if scored is not None:
             self._last = scored
-            self._pipeline.announce(scored)
+            self._pipeline.deliver(scored, to_user_code=True)
+
+    def _deliver_again(self, scored: ScoredTrace) -> None:
+        """Deliver a run that was scored again after a verdict; called on the store's thread."""
+        self._pipeline.deliver(scored, to_user_code=False)
+        self._functions.lane.submit(lambda: self._pipeline.deliver(scored, to_user_code=True))
 
     def _adopt(self, draft: Draft) -> None:
         """Have a run scored that a process which is gone has left."""
@@ -538,10 +572,11 @@ class KPCallbackHandler(BaseCallbackHandler):
         def score() -> None:
             scored = self._pipeline.score(draft, is_adopted=True)
             if scored is not None:
-                self._pipeline.announce(scored)
+                self._pipeline.deliver(scored, to_user_code=False)
+                self._pipeline.deliver(scored, to_user_code=True)
 
         self._counters.add("adopted")
-        self._pipeline.lane.submit(score)
+        self._functions.lane.submit(score)
 
     def _callback_failed(self, event: str, error: BaseException) -> None:
         self._counters.add("callback_errors")

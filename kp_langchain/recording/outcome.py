@@ -11,20 +11,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain._host_exceptions import came_from_outside
-from kp_langchain.errors import KPError
-from kp_langchain.recording.texts import clean, clip
 from kp_langchain.recording.user_values import default_on_error
+from kp_langchain.recording.verdict_reader import is_unit, plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
+from kp_langchain.verdict import Verdict, first_success
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
 
-NOTE_CHARS = 8000
-_MOST_KEYS = 100
 _MOST_TOKENS = 100_000
 _IMPOSSIBLE = -1e3  # a logarithm of a probability that no float tells from 0
 
@@ -70,27 +67,6 @@ class FinishedRun:
 OutcomeFunction = Callable[[FinishedRun], bool | float | Mapping[str, Any] | None]
 
 
-class ReportError(KPError, ValueError):
-    """A reported outcome cannot be used; the message names types, never values."""
-
-
-class Report(NamedTuple):
-    """What somebody who should know says of a run; None where they say nothing."""
-
-    success: bool | None = None
-    confidence: float | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Success and confidence of a run, and the source of the confidence."""
-
-    success: bool
-    confidence: float
-    source: str
-
-
 def looks_successful(
     answer: str, *, ended_well: bool, unresolved_error: bool, ends_on_action: bool = False
 ) -> bool:
@@ -109,125 +85,38 @@ def looks_successful(
     return ended_well and not unresolved_error and complete
 
 
-def judge(
+def settle(
     success: bool,
     *,
-    reports: Iterable[tuple[str, Report]] = (),
+    verdicts: Iterable[Verdict] = (),
     structured: float | None = None,
     token_probability: float | None = None,
-    calibrated: tuple[str, float] | None = None,
-) -> Judgement:
-    """Settle success and confidence, each from the first source that says something of it.
+    learned: Verdict | None = None,
+) -> Verdict:
+    """Settle success and confidence, each from the first source that states it.
 
     Args:
         success: Whether the run looks successful by itself.
-        reports: What the caller reported, by the name of the source, best first.
+        verdicts: What is stated about the run, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
-        calibrated: How likely the domain's model finds a success, 0 to 1, under the source to
-            name. Of no use where a success or failure was reported.
+        learned: The confidence of the domain's model. Not used where success or failure is stated.
+
+    Returns:
+        A verdict that states both; its source is that of the confidence.
     """
-    told = list(reports)
-    reported = next((one.success for _, one in told if one.success is not None), None)
-    success = success if reported is None else reported
-    sources = [
-        *((name, one.confidence) for name, one in told),
-        ("structured output", structured),
-        ("token probabilities", token_probability),
-        *([calibrated] if calibrated is not None and reported is None else []),
-        ("default", DEFAULT_CONFIDENCE[success]),
-    ]
-    return next(
-        Judgement(success, confidence, name)
-        for name, confidence in sources
-        if confidence is not None
-    )
-
-
-def read_report(report: object) -> Report:
-    """Read a report: a bool is the success, a number the confidence, a mapping may hold both.
-
-    A mapping may hold a `note`, too: a text that says why.
-
-    Raises:
-        ReportError: It is something else, or the confidence lies outside 0 to 1.
-    """
-    try:
-        return _read_report(report)
-    except ReportError:
-        raise
-    except BaseException as error:  # somebody else's mapping, which may do anything
-        if came_from_outside(error):
-            raise
-        raise ReportError(f"it cannot be read ({type(error).__name__})") from error
-
-
-def _read_report(report: object) -> Report:
-    report = plain_number(report)
-    if report is None:
-        return Report()
-    if isinstance(report, bool):
-        return Report(success=report)
-    if not isinstance(report, Mapping):
-        return Report(confidence=_read_confidence(report))
-    unknown = sum(key not in Report._fields for key in islice(report, _MOST_KEYS))
-    if unknown:
-        raise ReportError(
-            f"{unknown} keys besides 'success', 'confidence' and 'note'; report those three"
-        )
-    note = report.get("note")
-    if note is not None and not isinstance(note, str):
-        raise ReportError(f"note is a {type(note).__name__}; give a text or leave it out")
-    success = plain_number(report.get("success"))
-    if success is not None and not isinstance(success, bool):
-        raise ReportError(f"success is a {type(success).__name__}; report True or False")
-    confidence = report.get("confidence")
-    return Report(
-        success,
-        None if confidence is None else _read_confidence(confidence),
-        note and clean(clip(note, NOTE_CHARS)),
-    )
-
-
-_WORDS = {
-    **dict.fromkeys(("true", "yes", "1", "success", "correct", "pass"), True),
-    **dict.fromkeys(("false", "no", "0", "failure", "incorrect", "fail"), False),
-}
-
-
-def read_success(value: object) -> bool:
-    """Read a success that a file or another system tells: a bool, 1 or 0, or a word for it.
-
-    Raises:
-        ReportError: It is something else.
-    """
-    if isinstance(value, (bool, int, float)) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, str) and (word := value.strip().casefold()) in _WORDS:
-        return _WORDS[word]
-    raise ReportError(
-        "success is none of true, yes, 1, success, correct, pass, or their opposites false, no, 0, "
-        "failure, incorrect, fail"
-    )
-
-
-def plain_number(value: object) -> object:
-    """Python's own bool or float for a number of NumPy's."""
-    item = getattr(value, "item", None)
-    return item() if callable(item) and getattr(value, "shape", None) == () else value
-
-
-def _read_confidence(value: object) -> float:
-    value = plain_number(value)
-    if _is_unit(value):
-        return float(value)  # type: ignore[arg-type]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    kind = "number outside 0 to 1" if number else type(value).__name__
-    raise ReportError(f"confidence is a {kind}; report a number from 0 to 1")
-
-
-def _is_unit(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+    stated = list(verdicts)
+    decisive = first_success(stated)
+    success = success if decisive is None else bool(decisive.success)
+    if structured is not None:
+        stated.append(Verdict(confidence=structured, source="structured output"))
+    if token_probability is not None:
+        stated.append(Verdict(confidence=token_probability, source="token probabilities"))
+    if learned is not None and decisive is None:
+        stated.append(learned)
+    stated.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
+    best = next(verdict for verdict in stated if verdict.confidence is not None)
+    return Verdict(success, best.confidence, source=best.source)
 
 
 @default_on_error(None)
@@ -240,7 +129,7 @@ def confidence_in(output: object) -> float | None:
         if isinstance(output, Mapping)
         else getattr(output, "confidence", None)
     )
-    return float(found) if _is_unit(found) else None  # type: ignore[arg-type]
+    return float(found) if is_unit(found) else None  # type: ignore[arg-type]
 
 
 @default_on_error(None)

@@ -323,13 +323,18 @@ class Recorder(RootRuns):
         if entry is not None and run_id == entry.root.run_id:
             entry.root.agent_answer = answer_in(values, self._raw_text_chars) or ""
 
-    def report_outcome(self, run_id: UUID | None, outcome: object) -> bool:
-        """Note the outcome that somebody reports of a run; return False if the run has ended."""
+    def report_outcome(self, run_id: UUID | None, verdict: object) -> bool:
+        """Note a verdict on a run; return False if the run has ended.
+
+        Args:
+            run_id: The id of the run, or of one inside it.
+            verdict: A `Verdict`, or the data of a `kp.outcome` event.
+        """
         entry = None if run_id is None else self._open.get(run_id)
         if entry is None:
             return False
-        entry.root.report = outcome
-        # If it ended meanwhile, it may have been scored without the report.
+        entry.root.verdict = verdict
+        # If it ended meanwhile, it may have been scored without the verdict.
         return entry.root.run_id in self._open
 
 

@@ -105,7 +105,8 @@ class RunRecord:
         output: What the root run returned, by reference, if the recorder keeps that.
         claimed_confidence: The confidence that its structured output states, 0 to 1.
         logprobs: The log probabilities of the last answer's tokens, in the provider's form.
-        report: What was reported of its outcome while it was under way.
+        verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
+            a `kp.outcome` event.
         paused_at: When it paused, in UTC; None unless it did.
         first_half_id: The id under which what it recorded before the pause may be stored.
         checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
@@ -154,7 +155,7 @@ class RunRecord:
     output: object = None
     claimed_confidence: float | None = None
     logprobs: object = None
-    report: Any = None
+    verdict: Any = None
     paused_at: datetime | None = None
     first_half_id: str = ""
     checkpoint_id: str | None = None
@@ -269,7 +270,7 @@ class RunRecord:
         self.started_at = earlier.started_at
         self.is_langgraph = self.is_langgraph or earlier.is_langgraph
         self.domain = self.domain or earlier.domain
-        self.report = self.report or earlier.report
+        self.verdict = self.verdict or earlier.verdict
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
         # After `resume`, too: meanwhile the store may have added to what `earlier` knows.

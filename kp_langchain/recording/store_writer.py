@@ -44,6 +44,7 @@ log = logging.getLogger("kp_langchain")
 
 Answer = TypeVar("Answer")
 Adopt = Callable[[Draft], None]
+Deliver = Callable[["ScoredTrace"], None]
 
 # A dead server costs 10 s a try, which the runs behind it would wait for.
 _FIRST_PAUSE_S = 1.0
@@ -59,7 +60,6 @@ _DRAFT_AFTER_S = 0.005
 @dataclass(frozen=True, slots=True)
 class _Run:
     scored: ScoredTrace
-    registry: str | None
     sender: Sender | None
     counters: Counters
 
@@ -70,6 +70,7 @@ class _LateVerdict:
     verdict: Verdict
     sender: Sender | None
     counters: Counters
+    deliver: Deliver
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +153,18 @@ class StoreWriter:
             self._drafts[draft.trace.id] = draft
         self._hold()
 
-    def write_run(
-        self, scored: ScoredTrace, registry: str | None, sender: Sender | None, counters: Counters
-    ) -> None:
+    def write_run(self, scored: ScoredTrace, sender: Sender | None, counters: Counters) -> None:
         """Write a scored run, with others that wait; later if the store failed a moment ago.
 
         Args:
             scored: The run.
-            registry: URL of the registry to contribute to, if any.
             sender: Woken when the run is written.
             counters: Counts what becomes of it.
         """
         counters.add("waiting_to_store")
         with self._lock:
             self._drafts.pop(scored.trace.id, None)
-            self._runs.append(_Run(scored, registry, sender, counters))
+            self._runs.append(_Run(scored, sender, counters))
         self._is_scored.set()
         self._hold()
         if len(self._runs) > self._bound and not self._failures:
@@ -176,12 +174,25 @@ class StoreWriter:
                 _give_up(self._runs.popleft())
 
     def write_verdict(
-        self, run: str, verdict: Verdict, sender: Sender | None, counters: Counters
+        self,
+        run: str,
+        verdict: Verdict,
+        sender: Sender | None,
+        counters: Counters,
+        deliver: Deliver,
     ) -> None:
-        """Write a verdict on a run; later if the store failed a moment ago."""
+        """Write a verdict on a run; later if the store failed a moment ago.
+
+        Args:
+            run: A trace id, a run id, or the beginning of either.
+            verdict: The verdict; its note is redacted.
+            sender: Woken when the verdict is written.
+            counters: Count what becomes of it.
+            deliver: Given each run that was scored again, on the store's thread.
+        """
         counters.add("waiting_to_store")
         with self._lock:
-            self._verdicts.append(_LateVerdict(run, verdict, sender, counters))
+            self._verdicts.append(_LateVerdict(run, verdict, sender, counters, deliver))
             while len(self._verdicts) > self._bound:
                 _give_up(self._verdicts.popleft())
         self._hold()
@@ -252,9 +263,9 @@ class StoreWriter:
                 return  # it goes when its time is over
             self._halves[place] = until
 
-    def confidence(self, domain: str, features: Mapping[str, float]) -> tuple[str, float] | None:
-        """Return the confidence by the domain's model; see `CalibratedConfidence.confidence`."""
-        return self._confidence.confidence(domain, features)
+    def model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
+        """Return the confidence by the domain's model; see `CalibratedConfidence.verdict`."""
+        return self._confidence.verdict(domain, features)
 
     def settle(self) -> None:
         """Wait until what waits is written, unless the store fails or does not answer."""
@@ -345,7 +356,9 @@ class StoreWriter:
         left = len(self._runs)
         while left > 0 and (batch := self._next_together(left)):
             try:
-                self._store.add_many([run.scored for run in batch], registry=batch[0].registry)
+                self._store.add_many(
+                    [run.scored for run in batch], registry=batch[0].scored.registry
+                )
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
                 if len(batch) > 1:  # perhaps for the sake of one of them
                     with self._lock:
@@ -380,7 +393,7 @@ class StoreWriter:
             first = self._runs.popleft()
             batch = [first]
             for _ in range(min(most, self._together) - 1):
-                if not self._runs or self._runs[0].registry != first.registry:
+                if not self._runs or self._runs[0].scored.registry != first.scored.registry:
                     break
                 batch.append(self._runs.popleft())
             return batch
@@ -404,10 +417,9 @@ class StoreWriter:
         return True
 
     def _write_one_verdict(self, late: _LateVerdict) -> bool:
-        said = {name: getattr(late.verdict, name) for name in late.verdict.__slots__}
-        to = late.sender.registry.url if late.sender else None
+        registry = late.sender.registry.url if late.sender else None
         try:
-            changes = self._store.report_outcome(late.run, **said, registry=to)
+            runs = self._store.rejudge(late.run, late.verdict, registry=registry)
         except UnknownRunError as error:
             late.counters.add("verdict_errors")
             warn_once(
@@ -419,7 +431,10 @@ class StoreWriter:
             self._warn("verdict", "a verdict", error)
             return False
         else:
-            late.counters.add("rescored", len(changes))
+            late.counters.add("rescored", len(runs))
+            for run in runs:
+                if run.previous is not None:
+                    late.deliver(run)
             if late.sender is not None:
                 late.sender.wake()
         return True

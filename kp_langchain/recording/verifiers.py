@@ -14,32 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import BusyError
-from kp_langchain.recording.outcome import FinishedRun, Report, read_report
+from kp_langchain.recording.outcome import FinishedRun
 from kp_langchain.recording.time_limit import name_of
+from kp_langchain.recording.verdict_reader import read_verdict
 
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.worker import Worker
+    from kp_langchain.verdict import Verdict
 
 Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[Any] | None]
 """Judges a finished run as an `outcome` function does; its mapping may hold a `note`, too."""
-
-
-class Opinion(NamedTuple):
-    """What a verifier says of a run.
-
-    Args:
-        source: `verifier NAME`.
-        report: Success, confidence and note, where it says them; not redacted.
-    """
-
-    source: str
-    report: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ class Verifiers:
         """Whether this code runs inside a verifier."""
         return _inside.get()
 
-    def ask(self, draft: Draft, lane: Worker) -> list[Opinion]:
+    def ask(self, draft: Draft, lane: Worker) -> list[Verdict]:
         """Ask one after the other, until one says whether the run succeeded.
 
         Args:
@@ -69,22 +59,23 @@ class Verifiers:
             lane: The worker on which this is called.
 
         Returns:
-            What those that were asked said, in order.
+            The verdicts of those that were asked, in order; their notes are not redacted.
         """
-        opinions: list[Opinion] = []
+        verdicts: list[Verdict] = []
         for function in self.functions:
-            opinion = self._opinion(function, _finished(draft), lane)
-            if opinion is None:
+            verdict = self._verdict(function, _finished_run(draft), lane)
+            if verdict is None:
                 continue
-            opinions.append(opinion)
-            if opinion.report.success is not None:
+            verdicts.append(verdict)
+            if verdict.success is not None:
                 break
-        return opinions
+        return verdicts
 
-    def _opinion(self, function: Verifier, run: FinishedRun, lane: Worker) -> Opinion | None:
+    def _verdict(self, function: Verifier, run: FinishedRun, lane: Worker) -> Verdict | None:
         source = f"verifier {name_of(function)}"
+        ask = partial(_ask, function, run, source, self.timeout_s)
         try:
-            report = lane.call(partial(_ask, function, run, self.timeout_s), self.timeout_s)
+            return lane.call(ask, self.timeout_s)
         except BusyError as error:
             self._warn("verifiers_skipped", source, str(error))
         except TimeoutError:
@@ -95,8 +86,6 @@ class Verifiers:
             with suppress(BaseException):  # what an exception of theirs says of itself
                 name = describe_error(error)
             self._warn("verifier_errors", source, f"cannot be used ({name})")
-        else:
-            return Opinion(source, report)
         return None
 
     def _warn(self, count: str, source: str, problem: str) -> None:
@@ -106,27 +95,27 @@ class Verifiers:
         )
 
 
-def _ask(function: Verifier, run: FinishedRun, limit_s: float) -> Report:
-    """Call a verifier and read its report.
+def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> Verdict | None:
+    """Call a verifier and read its verdict.
 
     Raises:
-        ReportError: What it answers cannot be used.
+        VerdictError: What it answers cannot be used.
         BaseException: What it raises.
     """
     _inside.set(True)
     answer: object = function(run)
     if isawaitable(answer):
         answer = asyncio.run(_within(answer, limit_s))
-    # A mapping of a stranger's class may have no end.
-    given = isinstance(answer, Mapping)
-    return read_report(dict(islice(answer.items(), 4)) if given else answer)  # type: ignore[attr-defined]
+    if isinstance(answer, Mapping):
+        answer = dict(islice(answer.items(), 4))  # one of a foreign class may have no end
+    return read_verdict(answer, source)
 
 
 async def _within(answer: Awaitable[object], limit_s: float) -> object:
     return await asyncio.wait_for(answer, limit_s)
 
 
-def _finished(draft: Draft) -> FinishedRun:
+def _finished_run(draft: Draft) -> FinishedRun:
     trace = draft.trace
     result = trace.outcome.result_summary
     return FinishedRun(

@@ -6,11 +6,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from kp_langchain._logging import warn_once
+from kp_langchain.errors import ConfigError
 from kp_langchain.redaction.extents import bare, quoted
 from kp_langchain.redaction.keys import Telling, split_name, telling
 from kp_langchain.redaction.spans import Span
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import regex
 
 _Found = TypeVar("_Found")
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _KIND = re.compile(r"[a-z0-9_]{1,40}")
 _SECRET = "secret"  # noqa: S105 - the name of a group
 KEY_CHARS_MIN = 16
@@ -110,6 +113,12 @@ def _strong(key: SecretStr) -> SecretStr:
     return key
 
 
+def _importable(name: str) -> str:
+    if not _FUNCTION.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} names no function; write package.module:function")
+    return name
+
+
 Pattern = Annotated[str, AfterValidator(_readable)]
 
 
@@ -120,7 +129,7 @@ class Rules(BaseModel):
     Where one takes longer than a second on a text, that text is dropped, and its run is not
     contributed; the pattern is then left alone for a minute, with the same outcome.
 
-    Args:
+    Attributes:
         patterns: By kind, a regular expression for what becomes `[REDACTED:kind]`. With a group
             named `secret`, only that group does.
         names: Further telling names, in words: `employee number` stands for `employeeNumber`,
@@ -131,6 +140,9 @@ class Rules(BaseModel):
         pseudonym_key: With it (16 characters or more), identifiers become
             `[REDACTED:email#k3f9x2m1qa]`: the same for the same address under the same key, so that
             a reader can follow one person without knowing who it is. Secrets never do.
+        redactor: `package.module:function` of a redactor, as `KPCallbackHandler` takes one: for
+            handlers without a redactor of their own, and for the notes of verdicts that come from
+            elsewhere, such as `kp-langchain label`.
 
     Raises:
         pydantic.ValidationError: Something cannot be used; the message says what and why.
@@ -142,6 +154,7 @@ class Rules(BaseModel):
     names: list[Annotated[str, AfterValidator(_name)]] = Field(default_factory=list)
     allow: list[Pattern] = Field(default_factory=list)
     pseudonym_key: Annotated[SecretStr, AfterValidator(_strong)] | None = None
+    redactor: Annotated[str, AfterValidator(_importable)] | None = None
 
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
@@ -154,6 +167,28 @@ class Rules(BaseModel):
         self._allow = [_Pattern(text) for text in self.allow]
         self._names = [split_name(name) for name in self.names]
         self._in_text = [_in_text(words) for words in self._names]
+
+    def load_redactor(self) -> Callable[[str], str] | None:
+        """Return the function that `redactor` names; None if it names none.
+
+        Raises:
+            ConfigError: It cannot be imported, or is no function.
+        """
+        if self.redactor is None:
+            return None
+        try:
+            function = resolve_name(self.redactor)
+        except Exception as error:
+            raise ConfigError(
+                f"the redactor {self.redactor!r} of [redaction] cannot be imported "
+                f"({type(error).__name__}); name it as package.module:function"
+            ) from error
+        if not callable(function):
+            raise ConfigError(
+                f"the redactor {self.redactor!r} of [redaction] is a {type(function).__name__}; "
+                "name a function that takes a text and returns what is to be kept of it"
+            )
+        return cast("Callable[[str], str]", function)
 
     def tells(self, name: str) -> Telling | None:
         """Say what a name tells about its value: one of these names, or one known anyway."""

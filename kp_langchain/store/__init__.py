@@ -1,10 +1,10 @@
 """The durable side: every scored run with its breakdown, in SQLite or PostgreSQL."""
 
+from kp_langchain.gate import Rescored
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.outbox import Contribution, Outbox, Standing
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.trace_store import TraceStore, default_store
-from kp_langchain.store.verdicts import Rescored
 from kp_langchain.verdict import Verdict
 
 Models = ConfidenceModels  # its earlier name
@@ -13,7 +13,6 @@ __all__ = [
     "ConfidenceModels",
     "Contribution",
     "InstalledModel",
-    "Models",
     "Outbox",
     "Rescored",
     "Standing",

@@ -88,6 +88,11 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
         connection.execute(_TAG, tags)
 
 
+def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
+    """Write new values into some columns of one run."""
+    connection.execute(sa.update(runs).where(_c.trace_id == trace_id).values(**changes))
+
+
 @cache
 def _insert(dialect: str) -> Any:
     """The statement of `write`, which takes longer to build than to execute."""

@@ -20,20 +20,22 @@ from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
 from kp_langchain.gate import leaves
 from kp_langchain.run_keys import forms_of
+from kp_langchain.score_log import log_rescored
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.location import Location, locate
+from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import Rescored, log_rescored, redacted, rescore, unknown
+from kp_langchain.store.verdicts import rescored, unknown_run, write_verdict
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.gate import Rescored, ScoredTrace
     from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.database import Database
@@ -140,7 +142,7 @@ class TraceStore:
             if registry is not None and leaves(one) and row["body"] is not None
         ]
         verdicts = [
-            (row["trace_id"], redacted(one.verdict, row["privacy_level"]))
+            (row["trace_id"], redact_note(one.verdict, level=row["privacy_level"]))
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
@@ -232,21 +234,44 @@ class TraceStore:
             ConfigError: Nothing is said, or a value cannot be used.
             UnknownRunError: There is no such run, or more than one; the message lists them.
         """
+        verdict = Verdict(success, confidence, note, source, at)
+        verdict = redact_note(verdict, redactor=redactor_of(self.location))
+        runs = self.rejudge(id, verdict, registry=registry)
+        changes = [rescored(run) for run in runs]
+        for change in changes:
+            log_rescored(change, verdict.source, has_registry=registry is not None)
+        return changes
+
+    def rejudge(
+        self,
+        id: str,  # noqa: A002
+        verdict: Verdict,
+        *,
+        registry: str | None = None,
+    ) -> list[ScoredTrace]:
+        """Write a verdict, and what the gate makes of the run. Redact and log nothing.
+
+        Args:
+            id: As for `report_outcome`.
+            verdict: The verdict; its note is redacted already.
+            registry: As for `add`.
+
+        Returns:
+            For each trace that was meant, the run as it is now; `previous` is the run as it was, or
+            None if a newer verdict counts.
+
+        Raises:
+            UnknownRunError: There is no such run, or more than one; the message lists them.
+        """
         from kp_langchain.store import run_queries
 
-        verdict = Verdict(success, confidence, note, source, at)
         with self._writing() as connection:
             rows = run_queries.find_to_judge(connection, str(id))
             if not rows:
-                raise unknown(str(id), self.location)
+                raise unknown_run(str(id), self.location)
             if len({row["run_id"] for row in rows}) > 1:
                 raise _ambiguous(str(id), rows)
-            changes = [
-                rescore(connection, row, redacted(verdict, row["privacy_level"]), registry)
-                for row in rows
-            ]
-        log_rescored(changes, verdict, has_registry=registry is not None)
-        return changes
+            return [write_verdict(connection, row, verdict, registry) for row in rows]
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return what was said of a run, the oldest first; `trace_id` is its trace's whole id."""

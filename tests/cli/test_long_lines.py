@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kp_langchain.cli.verdict_files import Label, Unreadable, read_labels
+from kp_langchain.cli.verdict_files import read_labels
 from tests.cli.test_cli import ROOT
 
 _PEAK = """\
 import resource, sys
 from kp_langchain.cli.verdict_files import read_labels
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = [getattr(one, "why", "fine") for one in read_labels(sys.argv[1])]
+found = [one.why or "fine" for one in read_labels(sys.argv[1])]
 print(*found, sep="\\n")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
@@ -79,5 +79,4 @@ def test_a_long_line_of_json(tmp_path: Path) -> None:
     said, grown_mb = peak(file)
     assert said == ["fine", "longer than 16 MB", "fine"]
     assert grown_mb < 100
-    kinds = [type(one) for one in read_labels(str(file))]
-    assert kinds == [Label, Unreadable, Label]
+    assert [one.verdict is not None for one in read_labels(str(file))] == [True, False, True]

@@ -18,7 +18,8 @@ from urllib3.util import Retry
 
 from kp_langchain import ConfigError, DomainPolicy, TraceStore
 from kp_langchain.errors import KPError
-from kp_langchain.integrations.langsmith import Feedback, feedback
+from kp_langchain.integrations.langsmith import feedback
+from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, handler, searching
 from tests.loopback_langsmith import BEGAN, LoopbackLangSmith
 
@@ -38,7 +39,7 @@ def client(url: str, key: str = "ls-key") -> Client:
     )
 
 
-def read(server: LoopbackLangSmith, *run_ids: str, **options: Any) -> list[Feedback]:
+def read(server: LoopbackLangSmith, *run_ids: str, **options: Any) -> list[RunVerdict]:
     return list(feedback(run_ids or [RUN], client=client(server.url), **options))
 
 

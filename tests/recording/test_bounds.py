@@ -20,8 +20,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from kp_langchain import FinishedRun, KPCallbackHandler, ReasoningTrace, ScoredTrace, TraceStore
-from kp_langchain.recording.outcome import ReportError, mean_probability, read_report
+from kp_langchain.errors import VerdictError
+from kp_langchain.recording.outcome import mean_probability
 from kp_langchain.recording.plain_values import error_text, plain, text_size
+from kp_langchain.recording.verdict_reader import read_verdict
 from tests.agents import ASK, agent, call, handler, run, say, searching, shape
 
 HUGE = 10**5000  # Python refuses to write it in decimals
@@ -352,8 +354,8 @@ def test_an_endless_outcome_is_refused() -> None:
 )
 def test_a_report_that_cannot_be_read_is_refused(made: Any) -> None:
     report = made()
-    with pytest.raises(ReportError):
-        read_report(report)
+    with pytest.raises(VerdictError):
+        read_verdict(report, "a test")
 
 
 def test_an_object_that_raises_for_its_class_costs_nothing_but_itself() -> None:

@@ -67,7 +67,7 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     first.requested_calls.add(RequestedCall("c9", "search", {"q": 9}))
     redactor = Redactor(Counters(), 4000)
     body = first_half_body(
-        first, redactor, "aggregated", domain="", earlier_part=EarlierPart(), report=None
+        first, redactor, "aggregated", domain="", earlier_part=EarlierPart(), verdict=None
     )
     second.prepend(first_half_record(json.loads(json.dumps(body)), OWNER))
     joined = build_steps(second.timeline(), fatal="", answer="a")

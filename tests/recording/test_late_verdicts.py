@@ -15,6 +15,7 @@ from langchain_core.tools import tool
 from kp_langchain import ConfigError, DomainPolicy, FinishedRun, Registry, TraceStore
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.gate import ScoredTrace
 from tests.agents import ASK, agent, call, handler, run, say, searching
 from tests.loopback_registry import LoopbackRegistry
 
@@ -156,6 +157,65 @@ def test_notes_go_through_the_caller_s_redactor(store: TraceStore) -> None:
     assert watching.flush(30)
     (verdict,) = store.verdicts(store.runs()[0].trace_id)
     assert verdict.note == "[name] checked it"
+
+
+def test_notes_that_come_past_the_handler_go_through_its_redactor_once(store: TraceStore) -> None:
+    texts: list[str] = []
+
+    def redact(text: str) -> str:
+        texts.append(text)
+        return text.replace("Ada", "[name]")
+
+    watching = handler(store=store, redactor=redact)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last(30)
+    assert scored is not None
+    for other in (store, TraceStore(store.location)):
+        texts.clear()
+        other.report_outcome(scored.trace.id, success=True, note="Ada checked it")
+        assert texts == ["Ada checked it"]
+    assert [verdict.note for verdict in store.verdicts(scored.trace.id)] == [
+        "[name] checked it",
+        "[name] checked it",
+    ]
+
+
+def test_a_run_that_is_scored_again_is_delivered_like_a_new_one(store: TraceStore) -> None:
+    scored: list[ScoredTrace] = []
+    watching = handler(store=store, on_scored=scored.append)
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    assert watching.flush(30)
+    watching.report_outcome(run_id, success=False, note="wrong town")
+    assert watching.flush(30)
+    first, again = scored
+    assert (first.previous, first.run_id, again.run_id) == (None, run_id, run_id)
+    assert again.previous is not None
+    assert again.previous.breakdown == first.breakdown
+    assert again.trace.id == first.trace.id
+    assert (again.trace.metadata.success, again.verdict.note) == (False, "wrong town")
+    assert again.breakdown.total < first.breakdown.total
+    assert watching.last(30) is first
+    watching.report_outcome(run_id, success=True)
+    assert watching.flush(30)
+    assert [one.trace.metadata.success for one in scored] == [True, False, True]
+
+
+def test_a_verdict_that_on_scored_fails_on_is_written_and_logged(
+    store: TraceStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(scored: ScoredTrace) -> None:
+        raise LookupError(scored.run_id)
+
+    watching = handler(store=store, on_scored=fail)
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    with caplog.at_level(logging.INFO, "kp_langchain"):
+        watching.report_outcome(run_id, success=False)
+        assert watching.flush(30)
+    stats = watching.stats()
+    assert (stats["rescored"], stats["on_scored_errors"]) == (1, 2)
+    assert "kp.trace_rescored" in [getattr(record, "event", "") for record in caplog.records]
 
 
 def test_threads_report_while_runs_end(store: TraceStore) -> None:

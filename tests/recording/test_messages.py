@@ -19,19 +19,19 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.types import Command
 from pydantic import BaseModel
 
+from kp_langchain.errors import VerdictError
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.messages import content_text, message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import (
-    Report,
-    ReportError,
     confidence_in,
-    judge,
     mean_probability,
-    read_report,
+    settle,
 )
 from kp_langchain.recording.plain_values import as_text, gist_text, plain
 from kp_langchain.recording.texts import clip
+from kp_langchain.recording.verdict_reader import read_verdict
+from kp_langchain.verdict import Verdict
 
 LIMIT = 1000
 
@@ -179,51 +179,57 @@ def test_mean_token_probability(logprobs: Any, mean: float | None) -> None:
     assert mean_probability(logprobs) == (None if mean is None else pytest.approx(mean))
 
 
-_reports = st.builds(Report, st.none() | st.booleans(), st.none() | st.floats(0, 1))
+_stated = st.tuples(st.none() | st.booleans(), st.none() | st.floats(0, 1))
+_verdicts = _stated.filter(lambda one: one != (None, None)).map(lambda one: Verdict(*one))
 
 
 @given(
     success=st.booleans(),
-    reports=st.lists(_reports, max_size=3),
+    verdicts=st.lists(_verdicts, max_size=3),
     structured=st.none() | st.floats(0, 1),
     token_probability=st.none() | st.floats(0, 1),
 )
 def test_success_and_confidence_come_each_from_the_first_source_that_tells(
     success: bool,
-    reports: list[Report],
+    verdicts: list[Verdict],
     structured: float | None,
     token_probability: float | None,
 ) -> None:
-    verdict = judge(
+    verdict = settle(
         success,
-        reports=[(str(at), one) for at, one in enumerate(reports)],
+        verdicts=verdicts,
         structured=structured,
         token_probability=token_probability,
     )
-    told = [one.success for one in reports if one.success is not None]
+    told = [one.success for one in verdicts if one.success is not None]
     assert verdict.success is (told[0] if told else success)
-    sure = [one.confidence for one in reports if one.confidence is not None]
+    sure = [one.confidence for one in verdicts if one.confidence is not None]
     sure += [value for value in (structured, token_probability) if value is not None]
     assert verdict.confidence == (sure[0] if sure else 0.8 if verdict.success else 0.2)
     assert verdict.source
 
 
 @pytest.mark.parametrize(
-    ("said", "report"),
+    ("said", "stated"),
     [
-        (None, Report()),
-        (True, Report(success=True)),
-        (0.5, Report(confidence=0.5)),
-        (1, Report(confidence=1.0)),
-        ({}, Report()),
-        ({"success": False, "confidence": 0}, Report(False, 0.0)),
-        (np.bool_(True), Report(success=True)),
-        (np.float32(0.5), Report(confidence=0.5)),
-        ({"success": np.bool_(False), "confidence": np.float64(0.25)}, Report(False, 0.25)),
+        (True, (True, None)),
+        (0.5, (None, 0.5)),
+        (1, (None, 1.0)),
+        ({"success": False, "confidence": 0}, (False, 0.0)),
+        (np.bool_(True), (True, None)),
+        (np.float32(0.5), (None, 0.5)),
+        ({"success": np.bool_(False), "confidence": np.float64(0.25)}, (False, 0.25)),
     ],
 )
-def test_reports_that_are_read(said: Any, report: Report) -> None:
-    assert read_report(said) == report
+def test_verdicts_that_are_read(said: Any, stated: tuple[bool | None, float | None]) -> None:
+    verdict = read_verdict(said, "a test")
+    assert verdict is not None
+    assert (verdict.success, verdict.confidence, verdict.source) == (*stated, "a test")
+
+
+@pytest.mark.parametrize("said", [None, {}, {"note": "hm"}, {"success": None}])
+def test_what_states_nothing_is_no_verdict(said: Any) -> None:
+    assert read_verdict(said, "a test") is None
 
 
 PRIVATE = "hunter2-of-the-run"
@@ -243,9 +249,9 @@ PRIVATE = "hunter2-of-the-run"
         ([True], "a list"),
     ],
 )
-def test_reports_that_are_refused_without_quoting_them(said: Any, told: str) -> None:
-    with pytest.raises(ReportError, match=told) as caught:
-        read_report(said)
+def test_verdicts_that_are_refused_without_quoting_them(said: Any, told: str) -> None:
+    with pytest.raises(VerdictError, match=told) as caught:
+        read_verdict(said, "a test")
     assert PRIVATE not in str(caught.value)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -19,10 +20,10 @@ from langchain_core.tools import tool
 
 from kp_langchain import DomainPolicy, FinishedRun, TraceStore
 from kp_langchain.recording import store_writer
-from kp_langchain.recording.draft import Draft, Reported
-from kp_langchain.recording.outcome import Report
+from kp_langchain.recording.draft import Draft
 from kp_langchain.store.tables import unscored
 from kp_langchain.store.unscored import is_alive, this_process
+from kp_langchain.verdict import Verdict
 from tests.agents import ASK, agent, call, handler, say, searching
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,7 +137,7 @@ def test_a_draft_holds_all_that_its_score_takes(tmp_path: Path) -> None:
         ),
         looked_successful=True,
         failed=True,
-        reported=Reported("kp.outcome event", Report(False, 0.5, "why")),
+        reported=Verdict(False, 0.5, "why", "kp.outcome event"),
         structured=0.5,
         token_probability=0.25,
         task="t",
@@ -151,7 +152,10 @@ def test_a_draft_holds_all_that_its_score_takes(tmp_path: Path) -> None:
                 sa.update(unscored).values(queued_at=datetime(2020, 1, 1, tzinfo=UTC))
             )
         ((_, body),) = store.unscored.claim()
-    assert Draft.from_dict(body) == draft
+    read = Draft.from_dict(body)
+    assert read.reported is not None
+    # When it was stated is not written.
+    assert replace(read, reported=replace(read.reported, at=draft.reported.at)) == draft
 
 
 def test_a_draft_that_cannot_be_read_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:

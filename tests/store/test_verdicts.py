@@ -20,6 +20,7 @@ from kp_langchain import ConfigError, Scorer, StoreError, UnknownRunError
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.registry.sender import Sender
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import TraceStore, Verdict
 from tests.loopback_registry import LoopbackRegistry
@@ -175,6 +176,15 @@ def test_what_a_person_took_out_of_the_outbox_stays_out(store):
     assert states(store) == {}
 
 
+def test_a_verdict_on_a_run_with_tags_leaves_them_as_they_are(store):
+    one = run(threshold=0.6, keys=RunKeys(session="s", tags=("beta", "eu")))
+    store.add(one, registry=REGISTRY)
+    (change,) = store.report_outcome(one.trace.id, success=True, registry=REGISTRY)
+    assert change.decision == "contributed"
+    (stored,) = store.runs(tag="beta", session="s")
+    assert (stored.tags, stored.success) == (["beta", "eu"], True)
+
+
 def test_a_private_trace_stays_at_home(store):
     one = run(threshold=0.6, visibility="private")
     store.add(one, registry=REGISTRY)
@@ -286,6 +296,34 @@ def test_notes_are_redacted_and_hostile_ones_are_stored(store):
     assert key not in verdict.note
     assert "REDACTED" in verdict.note
     assert len(verdict.note) <= 4000
+
+
+def test_notes_go_through_the_redactor_that_the_settings_name(store, monkeypatch):
+    one = run()
+    store.add(one)
+    monkeypatch.setenv("KP_REDACTION__REDACTOR", "tests.store.redactors:without_names")
+    store.report_outcome(one.trace.id, success=True, note="Ada checked it, ada@example.org")
+    (verdict,) = store.verdicts(one.trace.id)
+    assert verdict.note == "[name] checked it, [REDACTED:email]"
+
+
+def test_a_redactor_that_fails_leaves_nothing_of_a_note(store, monkeypatch):
+    one = run()
+    store.add(one)
+    monkeypatch.setenv("KP_REDACTION__REDACTOR", "tests.store.redactors:failing")
+    store.report_outcome(one.trace.id, success=True, note="Ada checked it")
+    (verdict,) = store.verdicts(one.trace.id)
+    assert verdict.note == "[REDACTED:failed]"
+
+
+@pytest.mark.parametrize("name", ["nowhere:redact", "tests.store.redactors:nothing", "math:pi"])
+def test_a_redactor_that_is_not_there_is_an_error(store, monkeypatch, name):
+    one = run()
+    store.add(one)
+    monkeypatch.setenv("KP_REDACTION__REDACTOR", name)
+    with pytest.raises(ConfigError, match=f"the redactor '{name}' of \\[redaction\\]"):
+        store.report_outcome(one.trace.id, success=True, note="Ada checked it")
+    assert store.verdicts(one.trace.id) == []
 
 
 def test_every_rescoring_is_logged_with_before_and_after(store, caplog):

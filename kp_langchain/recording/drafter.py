@@ -1,0 +1,292 @@
+"""Makes redacted drafts of finished and of paused runs.
+
+A draft is on disk within milliseconds, before the run is scored. Redaction stands before everything
+that looks at the text: nothing that it would remove is embedded, logged or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.errors import VerdictError
+from kp_langchain.near_names import warn_of_domain
+from kp_langchain.recording import paused_in_memory
+from kp_langchain.recording.draft import Draft
+from kp_langchain.recording.first_half import first_half_body
+from kp_langchain.recording.outcome import (
+    FinishedRun,
+    OutcomeFunction,
+    looks_successful,
+    mean_probability,
+    settle,
+)
+from kp_langchain.recording.paused_in_store import join
+from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.run_record import EarlierPart
+from kp_langchain.recording.steps import StepList, build_steps
+from kp_langchain.recording.trace_builder import build_trace
+from kp_langchain.recording.user_values import default_on_error
+from kp_langchain.recording.verdict_reader import NOTE_CHARS, read_verdict
+from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
+from kp_langchain.schema import TraceStep
+from kp_langchain.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kp_langchain.config import DomainPolicy
+    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.paused_in_store import PausedRunStore
+    from kp_langchain.recording.run_record import RunRecord
+    from kp_langchain.recording.user_functions import UserFunctions
+    from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.run_keys import RunKeySources
+
+Result = TypeVar("Result")
+Judge = Callable[[], object]
+"""The user's outcome function, with the run that it is to judge."""
+
+OUTCOME_EVENT = "kp.outcome event"
+_LARGE_TASK_BITS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """Makes the drafts of one handler's runs.
+
+    Attributes:
+        domain: The domain of runs that name none.
+        policy_for: Returns the policy of a domain.
+        domains: Names of the domains with weights or a policy of their own.
+        agent_id: `kp:agent:<id>` that traces carry, if any.
+        outcome: The user's function that judges finished runs, if any.
+        registry: URL of the registry to contribute to, if any.
+        rules: What is redacted besides what always is.
+        run_keys: What of a run's config it can be found by.
+        redactor: The user's function that redacts further, if any.
+        functions: Calls the user's functions.
+        counters: Count what becomes of runs.
+        paused_runs: What paused runs recorded, in the store; None where it is not kept.
+    """
+
+    domain: str
+    policy_for: Callable[[str], DomainPolicy]
+    domains: frozenset[str]
+    agent_id: str | None
+    outcome: OutcomeFunction | None
+    registry: str | None
+    rules: Rules
+    run_keys: RunKeySources
+    redactor: Callable[[str], str] | None
+    functions: UserFunctions
+    counters: Counters
+    paused_runs: PausedRunStore | None
+
+    def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
+        """Make the redacted draft of a run, and what judges it; None if that failed (counted)."""
+        try:
+            join(record, None if self.paused_runs is None else self.paused_runs.claim)
+            record.write_out()
+            self._count_dropped(record)
+            step_list = build_steps(
+                record.timeline(), fatal=record.error, answer=record.answer or ""
+            )
+            if not step_list.steps:
+                self.counters.add("empty")
+                return None
+            return self._redacted(record, partial(self._draft, record, step_list))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            self.functions.report_failure("failed", "a finished run cannot be recorded", error)
+            return None
+
+    def _count_dropped(self, record: RunRecord) -> None:
+        for name in ("dropped_steps", "dropped_texts"):
+            if dropped := getattr(record, name):
+                self.counters.add(name, dropped)
+
+    def shelve(self, record: RunRecord) -> None:
+        """Have what a paused run recorded written, redacted, for whoever resumes it."""
+        if self.paused_runs is None or not paused_in_memory.holds(record):
+            return
+        try:
+            join(record, self.paused_runs.claim)
+            record.write_out()
+            half = self._redacted(record, partial(self._half, record))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
+            warn_once(
+                f"half:{type(error).__name__}",
+                "a paused run cannot be kept in the store (%s); it waits in memory only",
+                describe_error(error),
+            )
+        else:
+            self.paused_runs.add(record, half)
+
+    def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
+        domain, policy = self._domain_and_policy(record, redaction)
+        level = policy.privacy_level
+        earlier = record.earlier_part or EarlierPart()
+        return first_half_body(
+            record,
+            redaction,
+            level,
+            domain=domain if record.domain else "",
+            earlier_part=EarlierPart(
+                keys=self._keys(record, redaction),
+                task=_task(record.metadata) or earlier.task,
+                withheld=earlier.withheld,
+            ),
+            verdict=self._reported(record, lambda note: redaction.text(note, level)),
+        )
+
+    def _redacted(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+        """Return what is made of a run with a redactor, also where the caller's part fails."""
+        redaction = Redactor(
+            self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
+        )
+        if self.redactor is None:
+            return make(redaction)
+        try:
+            return self.functions.call(partial(make, redaction))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(describe_error(error))
+            return make(redaction)
+
+    def _domain_and_policy(
+        self, record: RunRecord, redaction: Redactor
+    ) -> tuple[str, DomainPolicy]:
+        # The run's own metadata named it, so it is as little to be trusted as the run's text.
+        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
+        domain = self.domain if redaction.has_failed else domain
+        return domain, self.policy_for(domain)
+
+    def _draft(
+        self, record: RunRecord, step_list: StepList, redaction: Redactor
+    ) -> tuple[Draft, Judge | None]:
+        domain, policy = self._domain_and_policy(record, redaction)
+        warn_of_domain(domain, self.domains)
+        level = policy.privacy_level
+        earlier = record.earlier_part or EarlierPart()
+        answer = step_list.last_thought if record.answer is None else record.answer
+        success = looks_successful(
+            answer,
+            ended_well=record.ending == "finished"
+            and not record.has_reached_limit
+            and not step_list.is_incomplete,
+            unresolved_error=step_list.unresolved_error,
+            ends_on_action=step_list.ends_on_action,
+        )
+        trace = build_trace(
+            record,
+            step_list,
+            domain=domain,
+            agent_id=self.agent_id,
+            policy=policy,
+            verdict=settle(success),
+            answer=answer,
+            redaction=redaction,
+        )
+        draft = Draft(
+            trace=trace,
+            run_id=record.run_id,
+            policy=policy,
+            looked_successful=success,
+            failed=bool(record.error),
+            reported=self._reported(record, lambda note: redaction.text(note, level)),
+            structured=record.claimed_confidence,
+            token_probability=mean_probability(record.logprobs),
+            task=_task(record.metadata) or earlier.task,
+            withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
+            registry=self.registry,
+            keys=self._keys(record, redaction),
+        )
+        return draft, self._judge_of(record, domain, step_list, answer, success=success)
+
+    def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
+        """What the run is found by; strictly redacted, because it goes into the log, too."""
+
+        def stored(kind: Kind, text: str) -> str | None:
+            return stored_form(kind, text, self.rules, redaction.leaves)
+
+        keys = collect(self.run_keys, record.metadata, record.tags, record.name, stored)
+        return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
+
+    def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:
+        """Return the verdict that came before the run ended: by the event, or by the handler."""
+        verdict: Verdict | None
+        if isinstance(record.verdict, Verdict):
+            verdict = record.verdict.with_certainty()
+        else:
+            try:
+                verdict = read_verdict(record.verdict, OUTCOME_EVENT)
+            except VerdictError as error:
+                what = f"what the {OUTCOME_EVENT} says cannot be used"
+                self.functions.report_failure("outcome_errors", what, error)
+                return None
+        if verdict is None or verdict.note is None:
+            return verdict
+        return replace(verdict, note=redact(verdict.note))
+
+    def _judge_of(
+        self, record: RunRecord, domain: str, step_list: StepList, answer: str, *, success: bool
+    ) -> Judge | None:
+        outcome = self.outcome
+        if outcome is None:
+            return None
+
+        def judge_it() -> object:
+            return outcome(
+                FinishedRun(
+                    run_id=record.run_id,
+                    domain=domain,
+                    objective=record.objective or record.fallback_objective,
+                    steps=tuple(
+                        TraceStep.model_validate(clean_json(step)) for step in step_list.steps
+                    ),
+                    answer=answer,
+                    output=record.output,
+                    error=record.error,
+                    success=success,
+                    metadata=record.metadata,
+                )
+            )
+
+        return judge_it
+
+    def redact_note(self, verdict: Verdict, level: str = "aggregated") -> Verdict:
+        """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
+
+        Args:
+            verdict: The verdict.
+            level: The privacy level.
+        """
+        note = verdict.note
+        if note is None:
+            return verdict
+        redaction = Redactor(self.counters, NOTE_CHARS // 2, rules=self.rules, hook=self.redactor)
+        if self.redactor is None:
+            return replace(verdict, note=redaction.text(note, level))
+        try:
+            note = self.functions.call(partial(redaction.text, note, level))
+        except BaseException as error:  # noqa: BLE001 - the caller's function
+            redaction.fail(describe_error(error))
+            note = redaction.text(note, level)
+        return replace(verdict, note=note)
+
+
+@default_on_error(None)
+def _task(metadata: Mapping[str, Any]) -> str | None:
+    """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
+    task = metadata.get("kp_task")
+    if not isinstance(task, str | int | UUID):
+        return None
+    if isinstance(task, str):
+        text = str.__str__(task)
+    elif isinstance(task, int) and task.bit_length() > _LARGE_TASK_BITS:
+        text = hex(task)  # Python refuses to write a large integer in decimals
+    else:
+        text = str(task)
+    return sha256(text.encode(errors="replace")).hexdigest()

@@ -1,0 +1,126 @@
+"""Sinks: whatever receives scored runs. The log, the store with its outbox, a function of the user.
+
+A run that was scored again after a verdict reaches them like a new one; its `previous` is the run
+as it was. Each sink fails alone, and its failures are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from kp_langchain._forksafe import only_waiting
+from kp_langchain.recording.time_limit import name_of
+from kp_langchain.score_log import log_rescored, log_scored
+from kp_langchain.store.verdicts import rescored
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.store_writer import StoreWriter
+    from kp_langchain.recording.user_functions import UserFunctions
+    from kp_langchain.registry.sender import Sender
+
+
+class Sink(Protocol):
+    """Receives each scored run, and each run that was scored again.
+
+    Attributes:
+        error_counter: The counter of its failures.
+        calls_user_code: Whether it calls a function of the user, which may take its time. It is
+            then called on the scoring lane, after the others; else on any thread, and must not
+            wait.
+    """
+
+    error_counter: ClassVar[str]
+    calls_user_code: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """What a warning calls it."""
+
+    def receive(self, scored: ScoredTrace) -> None:
+        """Take a run that was scored, or scored again if it has a `previous`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSink:
+    """Hands new runs to the store's writer; the outbox is written in the same transaction.
+
+    A run that was scored again is in the store already: a verdict is written, and what the gate
+    makes of it, in one transaction.
+
+    Attributes:
+        writer: Writes into the store.
+        sender: Woken when a run is written, if there is a registry.
+        counters: Count what becomes of the runs.
+    """
+
+    writer: StoreWriter
+    sender: Sender | None
+    counters: Counters
+    error_counter: ClassVar[str] = "not_stored"
+    calls_user_code: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """What a warning calls it."""
+        return f"the store at {self.writer.location}"
+
+    def receive(self, scored: ScoredTrace) -> None:
+        """Have a new run written."""
+        if scored.previous is None:
+            self.writer.write_run(scored, self.sender, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSink:
+    """Writes one record of each run on the logger `kp_langchain`.
+
+    Attributes:
+        has_registry: Whether what passes is contributed to a registry.
+    """
+
+    has_registry: bool
+    name: ClassVar[str] = "the log"
+    error_counter: ClassVar[str] = "log_errors"
+    calls_user_code: ClassVar[bool] = False
+
+    def receive(self, scored: ScoredTrace) -> None:
+        """Write `kp.trace_scored`, or `kp.trace_rescored` with what changed."""
+        if scored.previous is None:
+            log_scored(scored, has_registry=self.has_registry)
+        elif scored.verdict is not None:
+            change = rescored(scored)
+            log_rescored(change, scored.verdict.source, has_registry=self.has_registry)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSink:
+    """Calls a function of the user with each run: `on_scored`, or an integration.
+
+    Attributes:
+        function: The function.
+        functions: Calls it with a time limit.
+        writer: What has to be written before, because the function may read the store.
+    """
+
+    function: Callable[[ScoredTrace], object]
+    functions: UserFunctions
+    writer: StoreWriter | None
+    error_counter: ClassVar[str] = "on_scored_errors"
+    calls_user_code: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """What a warning calls it."""
+        return f"on_scored ({name_of(self.function)})"
+
+    def receive(self, scored: ScoredTrace) -> None:
+        """Call the function once the run is in the store, if that does not take too long."""
+        if self.writer is not None:
+            with only_waiting():
+                self.writer.settle()
+        self.functions.call(partial(self.function, scored))

@@ -1,0 +1,95 @@
+"""The log records of scored runs: one INFO record each on the logger `kp_langchain`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain._logging import log_event
+from kp_langchain.gate import decision_word
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import Rescored, ScoredTrace
+
+log = logging.getLogger("kp_langchain")
+
+_DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
+
+
+def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
+    """Write the record `kp.trace_scored` of a new run: a line to read, and each figure as a field.
+
+    Args:
+        scored: The run.
+        has_registry: Whether what passes is contributed to a registry.
+    """
+    if not log.isEnabledFor(logging.INFO):
+        return
+    trace, breakdown = scored.trace, scored.breakdown
+    fields: dict[str, Any] = {
+        "event": "kp.trace_scored",
+        "trace_id": trace.id,
+        "run_id": str(scored.run_id),
+        "domain": trace.metadata.task_domain,
+        "framework": trace.metadata.framework,
+        "agent_id": trace.metadata.agent_id,
+        "decision": scored.decision,
+        "score": breakdown.total,
+        "threshold": scored.threshold,
+        "weighted_sum": breakdown.weighted_sum,
+        "success": trace.metadata.success,
+        "confidence": trace.outcome.confidence,
+        "confidence_source": breakdown.confidence_source,
+        "profile": breakdown.profile,
+        "rules": [rule.name for rule in breakdown.rules],
+        "novelty_source": breakdown.novelty_source,
+        "unreadable_share": breakdown.unreadable_share,
+        "nearest_id": breakdown.nearest.trace_id if breakdown.nearest else None,
+        "nearest_similarity": breakdown.nearest.similarity if breakdown.nearest else None,
+        "steps": len(trace.steps),
+        "elapsed_ms": breakdown.elapsed_ms,
+        "over_budget": breakdown.over_budget,
+    }
+    if (keys := scored.keys) is not None:
+        # `thread` and `name` are the log record's own.
+        fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
+        fields |= {"run_name": keys.name, "tags": list(keys.tags)}
+    for name in _DIMENSIONS:
+        dimension = getattr(breakdown, name)
+        fields[name] = dimension.value
+        fields[f"{name}_weight"] = dimension.weight
+        fields[f"{name}_contribution"] = dimension.contribution
+    log_event(
+        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
+        trace.metadata.task_domain,
+        decision_word(scored.decision, has_registry=has_registry),
+        scored.threshold,
+        breakdown.line(),
+        trace.id,
+        fields=fields,
+    )
+
+
+def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:
+    """Write the record `kp.trace_rescored` of a run of which a verdict changed anything.
+
+    Args:
+        change: What changed.
+        source: Who gave the verdict.
+        has_registry: Whether what passes is contributed to a registry.
+    """
+    if not change.changed:
+        return
+    log_event(
+        "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
+        change.domain,
+        decision_word(change.decision_before, has_registry=has_registry),
+        decision_word(change.decision, has_registry=has_registry),
+        change.score_before,
+        change.score,
+        change.threshold,
+        source,
+        change.trace_id,
+        fields=asdict(change) | {"event": "kp.trace_rescored", "source": source},
+    )
