@@ -75,10 +75,14 @@ def requests_in(message: object, field: str, model: Call | None) -> Iterator[Req
 class RequestedCalls:
     """The tool calls of one run that nobody has answered yet. It is true if there are any."""
 
-    __slots__ = ("_by_id", "_names_of_paused", "_open", "_seen_ids", "_unparsed", "_waiting_ids")
+    __slots__ = (
+        "_by_id", "_earlier_ids", "_names_of_paused", "_open", "_seen_ids", "_unparsed",
+        "_waiting_ids",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
+        self._earlier_ids: set[str] = set()  # added from before a pause
         self._open: dict[str, Call] = {}  # a tool has begun them
         self._seen_ids: set[str] = set()  # a tool has ever begun them
         self._waiting_ids: set[str] = set()  # no tool had begun them when the run paused
@@ -169,8 +173,14 @@ class RequestedCalls:
         return [one for one in self if one.model is model]
 
     def add_earlier(self, earlier: RequestedCalls) -> None:
-        """Add the calls that nobody had answered when the run paused."""
-        self._by_id = {**earlier._by_id, **self._by_id}
+        """Add the calls that nobody had answered when the run paused, each only once.
+
+        It may be called again when the store has added to `earlier`. What was added before may have
+        been answered since.
+        """
+        new = {key: one for key, one in earlier._by_id.items() if key not in self._earlier_ids}
+        self._by_id = {**new, **self._by_id}
+        self._earlier_ids.update(new)
         self._waiting_ids |= earlier._waiting_ids
         self._names_of_paused = {**earlier._names_of_paused, **self._names_of_paused}
 

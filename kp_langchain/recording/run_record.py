@@ -285,3 +285,4 @@ class RunRecord:
     def _take_over_open_calls(self, earlier: RunRecord) -> None:
         self.requested_calls.add_earlier(earlier.requested_calls)
         self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
+        earlier.provider_calls = {}
