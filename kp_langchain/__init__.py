@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.capture import capture
     from kp_langchain.recording.from_messages import trace_from_messages
-    from kp_langchain.recording.handler import KPCallbackHandler, capture
+    from kp_langchain.recording.handler import KPCallbackHandler
     from kp_langchain.recording.outcome import FinishedRun
     from kp_langchain.registry import Registry
     from kp_langchain.schema import ReasoningTrace, TraceStep
@@ -43,7 +44,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "kp_langchain.recording.from_messages": ("trace_from_messages",),
-    "kp_langchain.recording.handler": ("KPCallbackHandler", "capture"),
+    "kp_langchain.recording.capture": ("capture",),
+    "kp_langchain.recording.handler": ("KPCallbackHandler",),
     "kp_langchain.recording.outcome": ("FinishedRun",),
     "kp_langchain.config": ("DomainPolicy", "Settings"),
     "kp_langchain.errors": (

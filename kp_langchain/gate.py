@@ -47,6 +47,7 @@ class ScoredTrace:
         withheld: Why the trace must never be contributed, if so.
         keys: What the run is found by. They stay in the store and the log.
         registry: URL of the registry to contribute to, if any.
+        stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
     """
 
@@ -63,6 +64,7 @@ class ScoredTrace:
     withheld: str | None = None
     keys: RunKeys | None = None
     registry: str | None = None
+    stored_id: str | None = None
     previous: ScoredTrace | None = None
 
 
@@ -101,16 +103,11 @@ class Rescored:
     decision: Decision
 
     @classmethod
-    def of(cls, run: ScoredTrace, *, trace_id: str) -> Rescored:
-        """Return what became of a run that was scored again.
-
-        Args:
-            run: The run. One without `previous` did not change.
-            trace_id: Its trace's id, as `StoredRun` has it.
-        """
+    def of(cls, run: ScoredTrace) -> Rescored:
+        """Return what changed of a run that was scored again; nothing of one without `previous`."""
         before = run.previous or run
         return cls(
-            trace_id=trace_id,
+            trace_id=run.stored_id or run.trace.id,
             run_id=str(run.run_id),
             domain=run.trace.metadata.task_domain,
             threshold=run.threshold,
@@ -160,7 +157,7 @@ DEFAULT_THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "customer_service": Threshold(0.63, 0.74),
     }
 )
-"""Per domain, the score that about one real run in ten reaches; see the README's table."""
+"""Per domain, the score that about one real run in ten reaches; see tests/benchmarks/README.md."""
 
 
 def threshold_of(domain: str, configured: float | None) -> Threshold:

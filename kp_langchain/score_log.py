@@ -27,6 +27,19 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     if not log.isEnabledFor(logging.INFO):
         return
     trace, breakdown = scored.trace, scored.breakdown
+    log_event(
+        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
+        trace.metadata.task_domain,
+        decision_word(scored.decision, has_registry=has_registry),
+        scored.threshold,
+        breakdown.line(),
+        trace.id,
+        fields=_fields(scored),
+    )
+
+
+def _fields(scored: ScoredTrace) -> dict[str, Any]:
+    trace, breakdown = scored.trace, scored.breakdown
     fields: dict[str, Any] = {
         "event": "kp.trace_scored",
         "trace_id": trace.id,
@@ -60,15 +73,7 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight
         fields[f"{name}_contribution"] = dimension.contribution
-    log_event(
-        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
-        trace.metadata.task_domain,
-        decision_word(scored.decision, has_registry=has_registry),
-        scored.threshold,
-        breakdown.line(),
-        trace.id,
-        fields=fields,
-    )
+    return fields
 
 
 def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:

@@ -42,7 +42,13 @@ class TestWhereValuesComeFrom:
             "registry_url": None,
             "api_key": None,
             "agent_id": None,
-            "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None},
+            "redaction": {
+                "patterns": {},
+                "names": [],
+                "allow": [],
+                "pseudonym_key": None,
+                "redactor": None,
+            },
             "run_keys": {
                 "session": ("session_id", "conversation_id", "langfuse_session_id"),
                 "thread": ("thread_id",),

@@ -43,7 +43,8 @@ ROOMS = [  # each may import its own row and the rows above
     {"cli", "__main__"},
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
-    "recording/handler.py", "recording/from_messages.py", "integrations/langsmith.py",
+    "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
+    "integrations/langsmith.py",
 }  # fmt: skip
 
 

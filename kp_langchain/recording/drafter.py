@@ -98,24 +98,24 @@ class Drafter:
             if not step_list.steps:
                 self.counters.add("empty")
                 return None
-            return self._redacted(record, partial(self._draft, record, step_list))
+            return self._with_redactor(record, partial(self._draft, record, step_list))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             self.functions.report_failure("failed", "a finished run cannot be recorded", error)
             return None
 
     def _count_dropped(self, record: RunRecord) -> None:
         for name in ("dropped_steps", "dropped_texts"):
-            if dropped := getattr(record, name):
-                self.counters.add(name, dropped)
+            if count := getattr(record, name):
+                self.counters.add(name, count)
 
     def shelve(self, record: RunRecord) -> None:
-        """Have what a paused run recorded written, redacted, for whoever resumes it."""
+        """Redact what a paused run recorded, and have it written for whoever resumes it."""
         if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
             join(record, self.paused_runs.claim)
             record.write_out()
-            half = self._redacted(record, partial(self._half, record))
+            half = self._with_redactor(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             warn_once(
                 f"half:{type(error).__name__}",
@@ -142,8 +142,8 @@ class Drafter:
             verdict=self._reported(record, lambda note: redaction.text(note, level)),
         )
 
-    def _redacted(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
-        """Return what is made of a run with a redactor, also where the caller's part fails."""
+    def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
+        """Call `make` with a redactor; if the user's part fails, nothing is left of the texts."""
         redaction = Redactor(
             self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
@@ -206,12 +206,12 @@ class Drafter:
         return draft, self._judge_of(record, domain, step_list, answer, success=success)
 
     def _keys(self, record: RunRecord, redaction: Redactor) -> RunKeys:
-        """What the run is found by; strictly redacted, because it goes into the log, too."""
+        """Return the keys to find the run by; strictly redacted, because the log has them, too."""
 
-        def stored(kind: Kind, text: str) -> str | None:
+        def form(kind: Kind, text: str) -> str | None:
             return stored_form(kind, text, self.rules, redaction.leaves)
 
-        keys = collect(self.run_keys, record.metadata, record.tags, record.name, stored)
+        keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
         return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
 
     def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:
@@ -237,7 +237,7 @@ class Drafter:
         if outcome is None:
             return None
 
-        def judge_it() -> object:
+        def judge() -> object:
             return outcome(
                 FinishedRun(
                     run_id=record.run_id,
@@ -254,7 +254,7 @@ class Drafter:
                 )
             )
 
-        return judge_it
+        return judge
 
     def redact_note(self, verdict: Verdict, level: str = "aggregated") -> Verdict:
         """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
@@ -279,7 +279,7 @@ class Drafter:
 
 @default_on_error(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
-    """The hash of what the run's metadata call its task: repeats are told, and nothing is read."""
+    """Return a hash of the task id in the run's metadata: it finds repeats, and tells nothing."""
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None

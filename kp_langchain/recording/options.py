@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
 from itertools import chain
@@ -22,12 +23,15 @@ from kp_langchain.scoring.weights import PROFILES
 from kp_langchain.store import TraceStore, default_store
 
 if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.outcome import OutcomeFunction
     from kp_langchain.recording.verifiers import Verifier, Verifiers
     from kp_langchain.registry import Registry
 
 
 _LONGEST_VERIFIER_S = 3600
+_FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
 class Default(Enum):
@@ -36,34 +40,84 @@ class Default(Enum):
     STORE = "the store of the settings"
 
 
-def check(
-    *,
-    domain: object,
-    scorer: object,
-    outcome: object,
-    verifiers: object,
-    verifier_timeout_s: object,
-    agent_id: object,
-    on_scored: object,
-    objective: object,
-    redactor: object,
-) -> None:
-    """Refuse arguments that cannot be used.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """The arguments of `KPCallbackHandler` as they were given; it says what each means."""
 
-    Raises:
-        ConfigError: One cannot; the message names it, its value, and what would be right.
-    """
-    if not isinstance(domain, str) or not domain.strip():
-        raise ConfigError(f"domain is {domain!r}; give a non-empty text such as 'finance'")
-    for name, function in (
-        ("outcome", outcome), ("on_scored", on_scored), ("objective", objective),
-        ("redactor", redactor),
-    ):  # fmt: skip
-        if function is not None and (not callable(function) or iscoroutinefunction(function)):
-            raise ConfigError(
-                f"{name} is {function!r}; give a function (not an async one, it is called on a "
-                "worker thread) or leave it out"
-            )
+    domain: str
+    policy: DomainPolicy | Mapping[str, DomainPolicy] | None
+    scorer: Scorer | None
+    store: TraceStore | str | Path | Default | None
+    registry: Registry | str | None
+    outcome: OutcomeFunction | None
+    verifiers: Sequence[Verifier]
+    verifier_timeout_s: float
+    agent_id: str | None
+    on_scored: Callable[[ScoredTrace], object] | None
+    objective: Callable[[Any], str | None] | None
+    redactor: Callable[[str], str] | None
+
+    def check(self) -> None:
+        """Refuse arguments that cannot be used.
+
+        Raises:
+            ConfigError: One cannot; the message names it, its value, and what would be right.
+        """
+        _check_text("domain", self.domain)
+        for name in _FUNCTIONS:
+            _check_function(name, getattr(self, name))
+        _check_verifiers(self.verifiers, self.verifier_timeout_s)
+        scorer: object = self.scorer
+        if scorer is not None and (
+            isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
+        ):
+            raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
+        agent_id: object = self.agent_id
+        if agent_id is not None and not isinstance(agent_id, str):
+            raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
+
+    def to_send(self, store: TraceStore | None) -> dict[str, Any]:
+        """Return the arguments as they go to another process, by name.
+
+        Args:
+            store: What the argument of that name stands for in this process.
+
+        Raises:
+            pickle.PicklingError: One is a function that another process cannot find.
+        """
+        functions = {
+            **{name: getattr(self, name) for name in _FUNCTIONS},
+            **{f"verifiers[{at}]": one for at, one in enumerate(self.verifiers)},
+        }
+        for name, function in functions.items():
+            # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
+            if not _can_be_found(function) and not any(
+                module.endswith("cloudpickle") for module in sys.modules
+            ):
+                raise PicklingError(
+                    f"{name} is {function!r}, which another process cannot find; give a function "
+                    "that is defined at the top of a module, or send the handler with cloudpickle"
+                )
+        arguments = {name: getattr(self, name) for name in self.__slots__}
+        # A relative path means another file where the working folder is another.
+        is_path = isinstance(self.store, (str, Path))
+        return arguments | ({"store": store} if is_path else {})
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{name} is {value!r}; give a non-empty text such as 'finance'")
+
+
+def _check_function(name: str, function: object) -> None:
+    if function is not None and (not callable(function) or iscoroutinefunction(function)):
+        raise ConfigError(
+            f"{name} is {function!r}; give a function (not an async one, it is called on a "
+            "worker thread) or leave it out"
+        )
+
+
+def _check_verifiers(verifiers: object, timeout_s: object) -> None:
     if not isinstance(verifiers, (list, tuple)) or not all(
         callable(one) and not isinstance(one, type) for one in verifiers
     ):
@@ -71,66 +125,32 @@ def check(
             f"verifiers is {verifiers!r}; give a list of functions, each of one FinishedRun"
         )
     if (
-        isinstance(verifier_timeout_s, bool)
-        or not isinstance(verifier_timeout_s, (int, float))
-        or not 0 < verifier_timeout_s <= _LONGEST_VERIFIER_S
+        isinstance(timeout_s, bool)
+        or not isinstance(timeout_s, (int, float))
+        or not 0 < timeout_s <= _LONGEST_VERIFIER_S
     ):
         raise ConfigError(
-            f"verifier_timeout_s is {verifier_timeout_s!r}; give seconds, more than 0 and at most "
+            f"verifier_timeout_s is {timeout_s!r}; give seconds, more than 0 and at most "
             f"{_LONGEST_VERIFIER_S}"
         )
-    if scorer is not None and (
-        isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
-    ):
-        raise ConfigError(f"scorer is {scorer!r}; give a Scorer or leave it out")
-    if agent_id is not None and not isinstance(agent_id, str):
-        raise ConfigError(f"agent_id is {agent_id!r}; give a text such as 'kp:agent:me'")
-
-
-def to_send(given: Mapping[str, Any], store: TraceStore | None) -> dict[str, Any]:
-    """Return the handler's arguments as they go to another process.
-
-    Args:
-        given: The arguments as they were given.
-        store: What the argument of that name stands for in this process.
-
-    Raises:
-        pickle.PicklingError: One is a function that another process cannot find.
-    """
-    functions = {
-        **{name: given[name] for name in ("outcome", "on_scored", "objective", "redactor")},
-        **{f"verifiers[{at}]": one for at, one in enumerate(given["verifiers"])},
-    }
-    for name, function in functions.items():
-        # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
-        if not _can_be_found(function) and not any(
-            module.endswith("cloudpickle") for module in sys.modules
-        ):
-            raise PicklingError(
-                f"{name} is {function!r}, which another process cannot find; give a function that "
-                "is defined at the top of a module, or send the handler with cloudpickle"
-            )
-    # A relative path means another file where the working folder is another.
-    absolute = {"store": store} if isinstance(given["store"], (str, Path)) else {}
-    return {**given, **absolute}
 
 
 def _can_be_found(function: object) -> bool:
     """Whether another process can import a function by its name; True for what is none."""
     if not isinstance(function, FunctionType):
         return True  # whether it can be sent, its own class knows
-    found: Any = sys.modules.get(function.__module__)
+    target: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function
+        target = getattr(target, name, None)
+    return target is function
 
 
 def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    """The caller's `objective`, with "" for whatever it cannot tell."""
+    """Return the user's `objective` as a function that never raises: "" where it has no text."""
 
     def ask(inputs: Any) -> str:
         try:
-            said = objective(inputs)
+            text = objective(inputs)
         except BaseException as error:
             if came_from_outside(error):
                 raise
@@ -140,7 +160,7 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
                 describe_error(error),
             )
             return ""
-        return str.strip(said) if isinstance(said, str) else ""
+        return str.strip(text) if isinstance(text, str) else ""
 
     return ask
 
@@ -154,73 +174,74 @@ def kind_of(function: object) -> Hashable:
 
 
 def verifiers_of(
-    given: Sequence[Verifier], timeout_s: float, counters: Counters
+    functions: Sequence[Verifier], timeout_s: float, counters: Counters
 ) -> Verifiers | None:
-    """The verifiers that were given, or None."""
-    if not given:
+    """Return the verifiers; None if there are none."""
+    if not functions:
         return None
     # Here, because asyncio takes its time to import, and most handlers have no verifiers.
     from kp_langchain.recording.verifiers import Verifiers
 
-    return Verifiers(tuple(given), timeout_s, counters)
+    return Verifiers(tuple(functions), timeout_s, counters)
 
 
 def domains(
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None, scorer: object, settings: Settings
 ) -> frozenset[str]:
     """Return the names of the domains with weights or a policy of their own."""
-    given = policy if isinstance(policy, Mapping) else ()
+    own = policy if isinstance(policy, Mapping) else ()
     profiles = scorer.profiles if isinstance(scorer, Scorer) else PROFILES
-    return frozenset(chain(PROFILES, profiles, settings.domains, given))
+    return frozenset(chain(PROFILES, profiles, settings.domains, own))
 
 
 def policies(
-    given: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
+    policy: DomainPolicy | Mapping[str, DomainPolicy] | None, settings: Settings
 ) -> Callable[[str], DomainPolicy]:
-    """The function that tells a domain's policy: what was given, over what the settings say.
+    """Return the function that gives a domain's policy: the argument's over the settings'.
 
     Raises:
-        ConfigError: It is no policy, or under one runs would be sent with too little redacted.
+        ConfigError: The argument is no policy, or a policy would send runs of which too little is
+            redacted.
     """
-    if given is None:
+    if policy is None:
         return settings.policy_for
     over: Callable[[str], DomainPolicy | None]
-    if isinstance(given, DomainPolicy):
-        one = given
+    if isinstance(policy, DomainPolicy):
+        one = policy
         settings.refuse_leaks(["", *settings.domains], over := lambda _: one)
         return lambda domain: settings.policy_for(domain, over(domain))
-    if isinstance(given, Mapping) and all(isinstance(p, DomainPolicy) for p in given.values()):
-        over = dict(given).get
-        settings.refuse_leaks(given, over)
+    if isinstance(policy, Mapping) and all(isinstance(p, DomainPolicy) for p in policy.values()):
+        over = dict(policy).get
+        settings.refuse_leaks(policy, over)
         return lambda domain: settings.policy_for(domain, over(domain))
     raise ConfigError(
-        f"policy is {given!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
+        f"policy is {policy!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
     )
 
 
 def store_of(
-    given: TraceStore | str | Path | Default | None, settings: Settings
+    store: TraceStore | str | Path | Default | None, settings: Settings
 ) -> TraceStore | None:
-    """The store that was given, or the one of the settings."""
-    if given is None or isinstance(given, TraceStore):
-        return given
-    if given is Default.STORE:
+    """Return the store of the argument, or the one of the settings."""
+    if store is None or isinstance(store, TraceStore):
+        return store
+    if store is Default.STORE:
         return default_store(settings.database_url)
-    if isinstance(given, (str, Path)):
-        return default_store(given)
+    if isinstance(store, (str, Path)):
+        return default_store(store)
     raise ConfigError(
-        f"store is {given!r}; give a TraceStore, a database URL or file, or None to keep nothing"
+        f"store is {store!r}; give a TraceStore, a database URL or file, or None to keep nothing"
     )
 
 
-def agent_of(given: str | None, settings: Settings, registry: Registry | None) -> str | None:
-    """The id of the agent that traces carry, with a warning if it is not that of the key."""
+def agent_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
+    """Return the agent id that traces carry, with a warning if it is not that of the key."""
     if registry is None:
-        chosen = given or settings.agent_id
-        return None if chosen is None else usable(chosen, settings.redaction)
+        agent_id = option or settings.agent_id
+        return None if agent_id is None else usable(agent_id, settings.redaction)
     from kp_langchain.registry.configured import agent_of, key_agent
 
-    agent_id, of_key = agent_of(given, settings, registry), key_agent(registry)
+    agent_id, of_key = agent_of(option, settings, registry), key_agent(registry)
     if agent_id is None or (of_key is not None and agent_id != of_key):
         warn_once(
             f"agent:{registry.url}",
@@ -235,22 +256,22 @@ def agent_of(given: str | None, settings: Settings, registry: Registry | None) -
 
 
 def registry_of(
-    given: Registry | str | None, store: TraceStore | None, settings: Settings
+    registry: Registry | str | None, store: TraceStore | None, settings: Settings
 ) -> Registry | None:
-    """The registry that was given, or the one of the settings; None if nothing is to be sent."""
-    if given is None and (store is None or settings.registry_url is None):
+    """Return the registry of the argument, or the one of the settings; None if nothing is sent."""
+    if registry is None and (store is None or settings.registry_url is None):
         return None
     # Here, because it takes 25 ms to import, and most handlers send nothing.
     from kp_langchain.registry import Registry
     from kp_langchain.registry.configured import configured_registry
 
-    if given is not None and not isinstance(given, (Registry, str)):
+    if registry is not None and not isinstance(registry, (Registry, str)):
         raise ConfigError(
-            f"registry is {given!r}; give a Registry, its URL, or leave it out for the one of the "
-            "settings"
+            f"registry is {registry!r}; give a Registry, its URL, or leave it out for the one of "
+            "the settings"
         )
     if store is None:
         raise ConfigError(
             "registry needs a store, because what is to be sent waits there; leave out store=None"
         )
-    return given if isinstance(given, Registry) else configured_registry(settings, given)
+    return registry if isinstance(registry, Registry) else configured_registry(settings, registry)

@@ -91,7 +91,7 @@ def settle(
     verdicts: Iterable[Verdict] = (),
     structured: float | None = None,
     token_probability: float | None = None,
-    learned: Verdict | None = None,
+    model_verdict: Verdict | None = None,
 ) -> Verdict:
     """Settle success and confidence, each from the first source that states it.
 
@@ -100,22 +100,23 @@ def settle(
         verdicts: What is stated about the run, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
-        learned: The confidence of the domain's model. Not used where success or failure is stated.
+        model_verdict: The confidence by the domain's model. Not used where success or failure is
+            stated.
 
     Returns:
         A verdict that states both; its source is that of the confidence.
     """
-    stated = list(verdicts)
-    decisive = first_success(stated)
+    sources = list(verdicts)
+    decisive = first_success(sources)
     success = success if decisive is None else bool(decisive.success)
     if structured is not None:
-        stated.append(Verdict(confidence=structured, source="structured output"))
+        sources.append(Verdict(confidence=structured, source="structured output"))
     if token_probability is not None:
-        stated.append(Verdict(confidence=token_probability, source="token probabilities"))
-    if learned is not None and decisive is None:
-        stated.append(learned)
-    stated.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
-    best = next(verdict for verdict in stated if verdict.confidence is not None)
+        sources.append(Verdict(confidence=token_probability, source="token probabilities"))
+    if model_verdict is not None and decisive is None:
+        sources.append(model_verdict)
+    sources.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
+    best = next(verdict for verdict in sources if verdict.confidence is not None)
     return Verdict(success, best.confidence, source=best.source)
 
 
@@ -124,12 +125,12 @@ def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
         output = output["structured_response"]
-    found = plain_number(
+    confidence = plain_number(
         output.get("confidence")
         if isinstance(output, Mapping)
         else getattr(output, "confidence", None)
     )
-    return float(found) if is_unit(found) else None  # type: ignore[arg-type]
+    return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
 
 
 @default_on_error(None)

@@ -76,13 +76,13 @@ class Pipeline:
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
-        made = self.drafter.draft(record)
-        if made is not None:
-            draft, _ = made
+        pair = self.drafter.draft(record)
+        if pair is not None:
+            draft, _ = pair
             _add_sibling(draft.run_id, draft.trace.id)
             if self.writer is not None:
                 self.writer.write_draft(draft)
-        return made
+        return pair
 
     def score(
         self, draft: Draft, judge: Judge | None = None, *, is_adopted: bool = False
@@ -126,7 +126,7 @@ class Pipeline:
         policy = draft.policy
         trace = _unscored_copy(draft.trace)  # the draft may be written meanwhile
         domain = trace.metadata.task_domain
-        verdicts = self._stated(draft, judge)
+        verdicts = self._verdicts(draft, judge)
         # Of a text that could not be redacted nothing is left to be judged.
         if self.verifiers is not None and not draft.withheld and first_success(verdicts) is None:
             verdicts += self.verifiers.ask(draft, self.functions.lane)
@@ -136,16 +136,16 @@ class Pipeline:
             verdicts=verdicts,
             structured=draft.structured,
             token_probability=draft.token_probability,
-            learned=self._learned(domain, features),
+            model_verdict=self._model_verdict(domain, features),
         )
         success, confidence = bool(outcome.success), outcome.confidence or 0.0
         trace.metadata.success, trace.outcome.confidence = success, confidence
-        breakdown, failed = self._breakdown(draft, trace)
+        breakdown, has_failed = self._breakdown(draft, trace)
         breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
         trace.metadata.quality_score = breakdown.total
         threshold = threshold_of(domain, policy.threshold).for_score(breakdown)
         decision = decide(breakdown.total, threshold)
-        if draft.withheld or failed:
+        if draft.withheld or has_failed:
             decision = "below_threshold"
         return ScoredTrace(
             trace=trace,
@@ -167,7 +167,7 @@ class Pipeline:
         )
 
     def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
-        """Score the trace; return, too, whether the caller's scorer failed on it."""
+        """Return the score of a trace, and whether the user's scorer failed on it."""
         # What is left of a trace after failed redaction is nothing to remember or to contribute.
         assess = self.scorer.score if draft.withheld else self.scorer.evaluate
         ignore = _siblings.get(draft.run_id, frozenset())
@@ -185,7 +185,7 @@ class Pipeline:
             return replace(breakdown, novelty_source=source), True
 
     def _await_model(self) -> None:
-        """Give a model that is loading its time: the run is on disk, and nobody waits for it."""
+        """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
         scorer: object = self.scorer
         if not isinstance(scorer, Scorer):  # the caller's own takes what time it needs
             return
@@ -198,35 +198,35 @@ class Pipeline:
         if until > now:
             Scorer.wait_until_ready(scorer, until - now)
 
-    def _learned(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
+    def _model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
         """Return the confidence that the domain's model gives the run, if there is one."""
         if self.writer is None:
             return None
         with only_waiting():
             return self.writer.model_verdict(domain, features)
 
-    def _stated(self, draft: Draft, judge: Judge | None) -> list[Verdict]:
-        """Return what was reported of a run, and what the outcome function says, best first."""
-        reported = [] if draft.reported is None else [draft.reported]
+    def _verdicts(self, draft: Draft, judge: Judge | None) -> list[Verdict]:
+        """Return the verdicts reported earlier and the outcome function's, best first."""
+        earlier = [] if draft.reported is None else [draft.reported]
         if judge is None:
-            return reported
+            return earlier
         try:
             # What it returns may be a mapping of its own kind, which takes its time, too.
             verdict = self.functions.call(lambda: read_verdict(judge(), OUTCOME_FUNCTION))
         except VerdictError as error:
             what = f"what the {OUTCOME_FUNCTION} says cannot be used"
             self.functions.report_failure("outcome_errors", what, error)
-            return reported
+            return earlier
         except BaseException as error:  # noqa: BLE001 - the user's function
             what = f"the outcome function ({name_of(self.drafter.outcome)}) failed"
             self.functions.report_failure("outcome_errors", what, error)
-            return reported
+            return earlier
         if verdict is None:
-            return reported
+            return earlier
         # A report through the handler comes before the function, as it does when it comes later.
         if draft.reported is not None and draft.reported.source != OUTCOME_EVENT:
             return [draft.reported, verdict]
-        return [verdict, *reported]
+        return [verdict, *earlier]
 
     def _decisive(self, verdicts: list[Verdict], draft: Draft) -> Verdict | None:
         """Return the first verdict that calls the run a success or a failure, its note redacted."""

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from kp_langchain._forksafe import only_waiting
+from kp_langchain.gate import Rescored
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.score_log import log_rescored, log_scored
-from kp_langchain.store.verdicts import rescored
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -93,8 +93,7 @@ class LogSink:
         if scored.previous is None:
             log_scored(scored, has_registry=self.has_registry)
         elif scored.verdict is not None:
-            change = rescored(scored)
-            log_rescored(change, scored.verdict.source, has_registry=self.has_registry)
+            log_rescored(Rescored.of(scored), scored.verdict.source, has_registry=self.has_registry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Writes finished runs and verdicts on them into one store, on a thread of its own.
+"""Write-behind queue: writes runs and verdicts into one store in batches, and retries failures.
 
-A store may be slow, locked, full or frozen. So each has its own thread, and nobody else waits for
-it. What it cannot take now waits in memory and is tried again, with growing pauses. A redacted
-draft of each run is written before the run is scored; see `Draft`.
+A store may be slow, locked, full or frozen. So each store has a thread of its own, and nothing else
+waits for it. What it cannot take now waits in memory and is tried again after growing pauses. A
+redacted draft of each run is written before the run is scored; see `Draft`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Deliver = Callable[["ScoredTrace"], None]
 # A dead server costs 10 s a try, which the runs behind it would wait for.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_MOST_TOGETHER = 32
+_MAX_BATCH = 32
 # How long scoring waits for a store that has not failed, before it goes on without it.
 _PATIENCE_S = 10.0
 _CLAIM_EVERY_S = 600.0
@@ -82,17 +82,17 @@ class _Paused:
 
 
 class StoreWriter:
-    """Writes drafts, scored runs, and what is said of them later, into one store.
+    """Writes drafts, scored runs, verdicts and paused runs into one store.
 
     Args:
         store: The store.
-        bound: Most runs that wait for it; further ones are given up and counted as `not_stored`.
-            The same for verdicts.
+        max_waiting: Most runs that wait for the store; of more, the oldest are dropped and counted
+            as `not_stored`. The same for verdicts.
     """
 
-    def __init__(self, store: TraceStore, bound: int) -> None:
+    def __init__(self, store: TraceStore, max_waiting: int) -> None:
         self._store = store
-        self._bound = bound
+        self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
         self._confidence = CalibratedConfidence(self._model_of)
         self.expired_halves = 0
@@ -108,7 +108,7 @@ class StoreWriter:
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
         # By place, what is to be written there, or up to when what waits there is to be deleted.
         self._halves: dict[str, _Paused | datetime] = {}
-        self._together = _MOST_TOGETHER
+        self._batch_size = _MAX_BATCH
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
         self._is_stuck = False
@@ -122,21 +122,21 @@ class StoreWriter:
 
     @property
     def has_failed_writes(self) -> bool:
-        """Whether the store could not take something when it was last asked."""
+        """Whether the last write failed, and something still waits."""
         return self._failures > 0 and self.waiting > 0
 
     @property
     def waiting(self) -> int:
-        """Runs and verdicts that the store has not taken yet, and changes of paused runs."""
+        """Number of runs, verdicts and changes of paused runs that are not written yet."""
         return len(self._runs) + len(self._verdicts) + len(self._halves)
 
     # ---------------------------------------------------------------- for the workers
 
     def start(self, adopt: Adopt) -> None:
-        """Start the thread, and have runs scored that processes which are gone have left.
+        """Start the thread, and claim the drafts of processes that ended before they scored them.
 
         Args:
-            adopt: Given each of them.
+            adopt: Called with each of these drafts, on the store's thread.
         """
         self._adopt = adopt
         if time.monotonic() >= self._claim_at:
@@ -146,20 +146,20 @@ class StoreWriter:
             self._worker.start()
 
     def write_draft(self, draft: Draft) -> None:
-        """Write a run that is to be scored, unless it is scored before its turn comes."""
+        """Write the draft of a run, unless the run is scored before its turn comes."""
         with self._lock:
-            if len(self._drafts) >= self._bound:
+            if len(self._drafts) >= self._max_waiting:
                 return
             self._drafts[draft.trace.id] = draft
         self._hold()
 
     def write_run(self, scored: ScoredTrace, sender: Sender | None, counters: Counters) -> None:
-        """Write a scored run, with others that wait; later if the store failed a moment ago.
+        """Write a scored run in a batch with others; later if the store failed a moment ago.
 
         Args:
             scored: The run.
             sender: Woken when the run is written.
-            counters: Counts what becomes of it.
+            counters: Count whether it is stored.
         """
         counters.add("waiting_to_store")
         with self._lock:
@@ -167,11 +167,11 @@ class StoreWriter:
             self._runs.append(_Run(scored, sender, counters))
         self._is_scored.set()
         self._hold()
-        if len(self._runs) > self._bound and not self._failures:
+        if len(self._runs) > self._max_waiting and not self._failures:
             self.settle()  # it is only slower than the scoring
         with self._lock:
-            while len(self._runs) > self._bound:
-                _give_up(self._runs.popleft())
+            while len(self._runs) > self._max_waiting:
+                _drop(self._runs.popleft())
 
     def write_verdict(
         self,
@@ -187,18 +187,18 @@ class StoreWriter:
             run: A trace id, a run id, or the beginning of either.
             verdict: The verdict; its note is redacted.
             sender: Woken when the verdict is written.
-            counters: Count what becomes of it.
+            counters: Count whether it is stored.
             deliver: Given each run that was scored again, on the store's thread.
         """
         counters.add("waiting_to_store")
         with self._lock:
             self._verdicts.append(_LateVerdict(run, verdict, sender, counters, deliver))
-            while len(self._verdicts) > self._bound:
-                _give_up(self._verdicts.popleft())
+            while len(self._verdicts) > self._max_waiting:
+                _drop(self._verdicts.popleft())
         self._hold()
 
     def keep_half(self, half: Half, record: RunRecord, *, days: float, most: int) -> None:
-        """Write the first half of a paused run; later if the store failed a moment ago.
+        """Write what a paused run recorded; later if the store failed a moment ago.
 
         Args:
             half: The half.
@@ -209,7 +209,7 @@ class StoreWriter:
         with self._lock:
             self._halves.pop(half.place, None)
             self._halves[half.place] = _Paused(half, record, days, most)
-            while len(self._halves) > self._bound:
+            while len(self._halves) > self._max_waiting:
                 del self._halves[next(iter(self._halves))]  # they still wait in memory
         self._hold()
 
@@ -259,7 +259,7 @@ class StoreWriter:
             if isinstance(waiting, _Paused):
                 if waiting.half.paused_at > until:
                     return
-            elif waiting is None and len(self._halves) >= self._bound:
+            elif waiting is None and len(self._halves) >= self._max_waiting:
                 return  # it goes when its time is over
             self._halves[place] = until
 
@@ -268,16 +268,16 @@ class StoreWriter:
         return self._confidence.verdict(domain, features)
 
     def settle(self) -> None:
-        """Wait until what waits is written, unless the store fails or does not answer."""
+        """Wait until everything is written, unless the store fails or does not answer."""
         if not self._failures and not self._is_stuck:
             self._is_stuck = not self._worker.wait(_PATIENCE_S)
 
     def answers(self, timeout_s: float | None = None) -> bool:
-        """Wait until the store has done what it was asked to; False if that took too long."""
+        """Wait until the store's thread has done its jobs; return False if that took too long."""
         return self._worker.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Try to write everything that waits now; False if that failed or took too long."""
+        """Try to write everything now; return False if that failed or took too long."""
         self._worker.submit(self._write)
         return self._worker.wait(timeout_s) and not self.has_failed_writes
 
@@ -292,7 +292,7 @@ class StoreWriter:
             self._write()
 
     def _write(self) -> None:
-        """Write what waits, until that fails."""
+        """Write everything that waits, until a write fails."""
         # What an earlier attempt failed on comes last, whatever it is.
         parts = [self._write_drafts, self._write_halves, self._write_runs, self._write_verdicts]
         for part in parts if not self._failures else (*parts[1:], parts[0]):
@@ -309,7 +309,7 @@ class StoreWriter:
         if self._drafts and not self._runs:
             self._is_scored.wait(_DRAFT_AFTER_S)
         with self._lock:
-            drafts = list(self._drafts.values())[:_MOST_TOGETHER]
+            drafts = list(self._drafts.values())[:_MAX_BATCH]
         while drafts:
             try:
                 self._store.unscored.add(
@@ -322,39 +322,41 @@ class StoreWriter:
             with self._lock:
                 for draft in drafts:
                     self._drafts.pop(draft.trace.id, None)
-                drafts = list(self._drafts.values())[:_MOST_TOGETHER]
+                drafts = list(self._drafts.values())[:_MAX_BATCH]
         return True
 
     def _write_halves(self) -> bool:
         while batch := self._next_halves():
-            kept = [what for what in batch.values() if isinstance(what, _Paused)]
+            halves = [change for change in batch.values() if isinstance(change, _Paused)]
             try:
-                if kept:
+                if halves:
                     self.expired_halves += self._store.paused.put(
-                        [one.half for one in kept], days=kept[-1].days, most=kept[-1].most
+                        [one.half for one in halves], days=halves[-1].days, most=halves[-1].most
                     )
-                gone = {p: what for p, what in batch.items() if isinstance(what, datetime)}
-                if gone:
-                    self._store.paused.forget(gone)
+                deletions = {
+                    place: change for place, change in batch.items() if isinstance(change, datetime)
+                }
+                if deletions:
+                    self._store.paused.forget(deletions)
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
                 self._warn("half", "what a paused run recorded", error)
                 self._rest()
                 return False
             with self._lock:
-                for place, what in batch.items():
-                    if self._halves.get(place) is what:
+                for place, change in batch.items():
+                    if self._halves.get(place) is change:
                         del self._halves[place]
-            for one in kept:
+            for one in halves:
                 one.record.is_stored = True
         return True
 
     def _next_halves(self) -> dict[str, _Paused | datetime]:
         with self._lock:
-            return dict(islice(self._halves.items(), _MOST_TOGETHER))
+            return dict(islice(self._halves.items(), _MAX_BATCH))
 
     def _write_runs(self) -> bool:
-        left = len(self._runs)
-        while left > 0 and (batch := self._next_together(left)):
+        remaining = len(self._runs)
+        while remaining > 0 and (batch := self._next_batch(remaining)):
             try:
                 self._store.add_many(
                     [run.scored for run in batch], registry=batch[0].scored.registry
@@ -363,10 +365,10 @@ class StoreWriter:
                 if len(batch) > 1:  # perhaps for the sake of one of them
                     with self._lock:
                         self._runs.extendleft(reversed(batch))
-                        self._together = 1
+                        self._batch_size = 1
                     continue
                 (run,) = batch
-                left -= 1
+                remaining -= 1
                 self._warn("store", "a run", error)
                 if _can_ever_be_written(run.scored):
                     # To the back, so that one that always fails does not hold the others up.
@@ -374,25 +376,25 @@ class StoreWriter:
                         self._runs.append(run)
                     self._rest()
                     return False
-                _give_up(run)
+                _drop(run)
                 continue
-            left -= len(batch)
+            remaining -= len(batch)
             self._failures = 0
-            self._together = min(2 * self._together, _MOST_TOGETHER)
+            self._batch_size = min(2 * self._batch_size, _MAX_BATCH)
             for run in batch:
                 run.counters.add("waiting_to_store", -1)
             for sender in {run.sender for run in batch if run.sender is not None}:
                 sender.wake()
         return True
 
-    def _next_together(self, most: int) -> list[_Run]:
-        """Take what goes into one transaction: runs for the same registry."""
+    def _next_batch(self, most: int) -> list[_Run]:
+        """Take the runs of one transaction: those for the same registry."""
         with self._lock:
             if not self._runs:
                 return []
             first = self._runs.popleft()
             batch = [first]
-            for _ in range(min(most, self._together) - 1):
+            for _ in range(min(most, self._batch_size) - 1):
                 if not self._runs or self._runs[0].scored.registry != first.scored.registry:
                     break
                 batch.append(self._runs.popleft())
@@ -461,15 +463,15 @@ class StoreWriter:
 
     def _claim(self) -> None:
         try:
-            left = self._store.unscored.claim()
+            drafts = self._store.unscored.claim()
             self.expired_halves += self._store.paused.drop_expired()
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             log.debug("nothing can be claimed now: %s", describe_error(error))
             self._claim_at = 0.0
             return
-        if len(left) >= MOST_CLAIMED:
+        if len(drafts) >= MOST_CLAIMED:
             self._claim_at = 0.0  # there may be more, for when the next run ends
-        for trace_id, body in left:
+        for trace_id, body in drafts:
             try:
                 draft = Draft.from_dict(body)
             except (ValueError, TypeError, KeyError, LookupError) as error:
@@ -507,12 +509,12 @@ class StoreWriter:
 
     def _finish(self, timeout_s: float) -> None:
         self.wait(timeout_s)
-        lost = len(self._runs) + len(self._verdicts) + len(self._drafts)
-        lost += sum(isinstance(one, _Paused) for one in list(self._halves.values()))
-        if lost:
+        unwritten = len(self._runs) + len(self._verdicts) + len(self._drafts)
+        unwritten += sum(isinstance(one, _Paused) for one in list(self._halves.values()))
+        if unwritten:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
-                lost,
+                unwritten,
                 self.location,
             )
 
@@ -523,7 +525,7 @@ def _try_again(reference: weakref.ref[StoreWriter]) -> None:
         writer._worker.submit(writer._write_unless_resting)  # noqa: SLF001 - same module
 
 
-def _give_up(one: _Run | _LateVerdict) -> None:
+def _drop(one: _Run | _LateVerdict) -> None:
     one.counters.add("waiting_to_store", -1)
     one.counters.add("not_stored")
 
@@ -538,12 +540,12 @@ def _can_ever_be_written(scored: ScoredTrace) -> bool:
     return True
 
 
-def writer_of(store: TraceStore, bound: int) -> StoreWriter:
-    """Return the writer that this process shares for `store`."""
-    with _shared_lock:
-        writer = _shared.get(store)
+def writer_of(store: TraceStore, max_waiting: int) -> StoreWriter:
+    """Return the writer of `store`, one for the whole process."""
+    with _writers_by_store_lock:
+        writer = _writers_by_store.get(store)
         if writer is None:
-            writer = _shared[store] = StoreWriter(store, bound)
+            writer = _writers_by_store[store] = StoreWriter(store, max_waiting)
         return writer
 
 
@@ -553,8 +555,10 @@ def _finish(timeout_s: float) -> None:
         writer._finish(max(0.0, until - time.monotonic()))  # noqa: SLF001 - same module
 
 
-_shared: weakref.WeakValueDictionary[TraceStore, StoreWriter] = weakref.WeakValueDictionary()
-_shared_lock = ForkSafeLock()
+_writers_by_store: weakref.WeakValueDictionary[TraceStore, StoreWriter] = (
+    weakref.WeakValueDictionary()
+)
+_writers_by_store_lock = ForkSafeLock()
 _writers: weakref.WeakSet[StoreWriter] = weakref.WeakSet()
 # Held until it has written everything, though its handler may be gone.
 _with_waiting: set[StoreWriter] = set()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
-from kp_langchain.gate import leaves
+from kp_langchain.gate import Rescored, leaves
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.store.confidence_models import ConfidenceModels
@@ -29,13 +29,13 @@ from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import rescored, unknown_run, write_verdict
+from kp_langchain.store.verdicts import unknown_run, write_verdict
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from kp_langchain.gate import Rescored, ScoredTrace
+    from kp_langchain.gate import ScoredTrace
     from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.database import Database
@@ -237,7 +237,7 @@ class TraceStore:
         verdict = Verdict(success, confidence, note, source, at)
         verdict = redact_note(verdict, redactor=redactor_of(self.location))
         runs = self.rejudge(id, verdict, registry=registry)
-        changes = [rescored(run) for run in runs]
+        changes = [Rescored.of(run) for run in runs]
         for change in changes:
             log_rescored(change, verdict.source, has_registry=registry is not None)
         return changes

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.gate import Rescored, ScoredTrace, may_leave, rejudge
+from kp_langchain.gate import ScoredTrace, may_leave, rejudge
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.store.rows import clean_text, contribution_of, json_text, trace_key
+from kp_langchain.store.rows import clean_text, contribution_of, json_text
 from kp_langchain.store.stored_run import trace_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
             name=row["run_name"],
             tags=tuple(row["tags"] or ()),
         ),
+        stored_id=row["trace_id"],
     )
 
 
@@ -153,11 +154,6 @@ def _update_outbox(
         elif json.loads(after["body"]) != before["body"]:
             # What the registry has of it no longer holds, also where the run still passes.
             outbox_queries.renew(connection, trace_id, after["body"])
-
-
-def rescored(run: ScoredTrace) -> Rescored:
-    """Return what changed of a run that was judged again."""
-    return Rescored.of(run, trace_id=trace_key(run.trace.id))
 
 
 def unknown_run(id_: str, location: str) -> UnknownRunError:

@@ -44,7 +44,7 @@ def total_under(profile: str, breakdown: ScoreBreakdown) -> float:
 
 
 def main() -> None:
-    """Print the table for the README."""
+    """Print the table of thresholds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="play every Nth run")
     options = parser.parse_args()

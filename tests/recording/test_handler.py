@@ -494,7 +494,7 @@ class HeldStore(TraceStore):
 
 def let_all_be_scored(watching: KPCallbackHandler) -> None:
     assert intake.wait(60)
-    assert watching._functions.lane.wait(60)
+    assert watching._queue._lane.wait(60)
 
 
 def test_runs_that_queued_up_are_written_together(tmp_path: Path) -> None:

@@ -1,0 +1,185 @@
+"""Puts the parts of a handler together: recorder, pipeline with its sinks, queue, store, sender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain.near_names import warn_of_domain
+from kp_langchain.recording import options as resolve
+from kp_langchain.recording import worker
+from kp_langchain.recording.bounds import Bounds
+from kp_langchain.recording.callbacks import ambient_run_id
+from kp_langchain.recording.drafter import Drafter
+from kp_langchain.recording.paused_in_store import PausedRunStore
+from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.recorder import Recorder
+from kp_langchain.recording.run_queue import RunQueue
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
+from kp_langchain.recording.store_writer import StoreWriter, writer_of
+from kp_langchain.recording.user_functions import UserFunctions
+from kp_langchain.scoring.scorer import default_scorer
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+    from kp_langchain.recording.options import HandlerOptions
+    from kp_langchain.registry import Registry
+    from kp_langchain.registry.sender import Sender
+    from kp_langchain.store import TraceStore
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts of one handler.
+
+    Attributes:
+        store: Where runs are kept; None to keep nothing.
+        writer: Writes into it.
+        sender: Sends to the registry; None without one.
+        recorder: Turns events into records.
+        queue: Takes the records, and scores them.
+    """
+
+    store: TraceStore | None
+    writer: StoreWriter | None
+    sender: Sender | None
+    recorder: Recorder
+    queue: RunQueue
+
+
+def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
+    """Make the parts of a handler.
+
+    Args:
+        options: The handler's arguments, checked.
+        settings: What holds where an argument says nothing.
+
+    Raises:
+        ConfigError: An argument or setting cannot be used; the message says which and why.
+    """
+    domains = resolve.domains(options.policy, options.scorer, settings)
+    warn_of_domain(options.domain, domains)
+    store = resolve.store_of(options.store, settings)
+    registry = resolve.registry_of(options.registry, store, settings)
+    agent_id = resolve.agent_of(options.agent_id, settings, registry)
+    redactor = options.redactor or settings.redaction.load_redactor()
+    writer = None if store is None else writer_of(store, settings.max_queue)
+    sender = _sender(store, registry)
+    paused_runs = _paused_runs(options, settings, writer, agent_id)
+    recorder = _recorder(
+        options, settings, agent_id, paused_runs, finished=lambda record: queue.add(record),
+        paused=lambda record: queue.add_paused(record),
+    )  # fmt: skip
+    counters = recorder.counters
+    user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
+    functions = UserFunctions(
+        lane=worker.lane_for((id(store), *map(resolve.kind_of, user_code))),
+        time_limit_s=settings.function_timeout_s,
+        counters=counters,
+    )
+    drafter = Drafter(
+        domain=options.domain,
+        policy_for=resolve.policies(options.policy, settings),
+        domains=domains,
+        agent_id=agent_id,
+        outcome=options.outcome,
+        registry=sender.registry.url if sender else None,
+        rules=settings.redaction,
+        run_keys=settings.run_keys,
+        redactor=redactor,
+        functions=functions,
+        counters=counters,
+        paused_runs=paused_runs,
+    )
+    pipeline = Pipeline(
+        drafter=drafter,
+        scorer=options.scorer or default_scorer(),
+        foreign_scorer=options.scorer is not None,
+        verifiers=resolve.verifiers_of(options.verifiers, options.verifier_timeout_s, counters),
+        functions=functions,
+        counters=counters,
+        writer=writer,
+        sinks=_sinks(options, writer, sender, functions),
+    )
+    queue = RunQueue(
+        pipeline,
+        writer=writer,
+        sender=sender,
+        max_queue=settings.max_queue,
+        calls_user_code=any(one is not None for one in user_code),
+    )
+    return Assembly(store, writer, sender, recorder, queue)
+
+
+def _sinks(
+    options: HandlerOptions,
+    writer: StoreWriter | None,
+    sender: Sender | None,
+    functions: UserFunctions,
+) -> tuple[Sink, ...]:
+    """Return what receives each scored run, in this order."""
+    sinks: list[Sink] = []
+    if writer is not None:
+        sinks.append(StoreSink(writer, sender, functions.counters))
+    sinks.append(LogSink(has_registry=sender is not None))
+    if options.on_scored is not None:
+        sinks.append(FunctionSink(options.on_scored, functions, writer))
+    return tuple(sinks)
+
+
+def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | None:
+    if store is None or registry is None:
+        return None
+    # Here, because it takes 25 ms to import, and most handlers send nothing.
+    from kp_langchain.registry.sender import drain_all, sender_for
+
+    worker.at_finish["sending"] = drain_all
+    return sender_for(store, registry)
+
+
+def _paused_runs(
+    options: HandlerOptions,
+    settings: Settings,
+    writer: StoreWriter | None,
+    agent_id: str | None,
+) -> PausedRunStore | None:
+    if writer is None or settings.paused_days <= 0:
+        return None
+    return PausedRunStore(
+        writer,
+        domain=options.domain,
+        agent_id=agent_id,
+        rules=settings.redaction,
+        days=settings.paused_days,
+        most=settings.max_paused_runs,
+    )
+
+
+def _recorder(
+    options: HandlerOptions,
+    settings: Settings,
+    agent_id: str | None,
+    paused_runs: PausedRunStore | None,
+    *,
+    finished: Callable[[RunRecord], None],
+    paused: Callable[[RunRecord], None],
+) -> Recorder:
+    bounds = Bounds(
+        text_chars=settings.max_text_chars,
+        run_chars=settings.max_run_chars,
+        steps=settings.max_steps,
+        open_runs=settings.max_open_runs,
+        run_timeout_s=settings.run_timeout_s,
+    )
+    return Recorder(
+        bounds,
+        finished,
+        ambient=ambient_run_id,
+        scope=(options.domain, agent_id),
+        keep_output=options.outcome is not None,
+        objective_of=None if options.objective is None else resolve.harmless(options.objective),
+        shelve=None if paused_runs is None else paused,
+        forget=None if paused_runs is None else paused_runs.forget,
+    )

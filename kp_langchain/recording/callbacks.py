@@ -1,0 +1,283 @@
+"""LangChain's callbacks: their arguments in, plain events for the recorder out.
+
+Nothing else in the package knows LangChain's callbacks. They run inline on a plain
+`BaseCallbackHandler`, because a tracer costs the agent about 110 us an event, and a handler that is
+not inline 40 % CPU in async agents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+
+from kp_langchain._host_exceptions import came_from_outside
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.recording.run_start import Start
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.recorder import Recorder
+
+Event = TypeVar("Event", bound=Callable[..., None])
+_NO_METADATA: Final[Mapping[str, Any]] = {}
+
+
+def guarded(event: Event) -> Event:
+    """Keep whatever goes wrong in a callback away from the agent; count it.
+
+    What a signal handler raises meanwhile is the host's, and passes.
+    """
+
+    @wraps(event)
+    def call(self: LangChainCallbacks, *args: Any, **kwargs: Any) -> None:
+        try:
+            event(self, *args, **kwargs)
+        except BaseException as error:  # not even a SystemExit of our making
+            if came_from_outside(error):
+                raise
+            self._callback_failed(event.__name__, error)
+
+    return cast("Event", call)
+
+
+class _OnlyFromOutside:
+    """LangChain asks a handler, in its `except` block, whether to raise what it caught again."""
+
+    def __get__(self, handler: object, kind: type | None = None) -> bool:
+        error = sys.exc_info()[1]
+        return error is not None and came_from_outside(error)
+
+
+class LangChainCallbacks(BaseCallbackHandler):
+    """Turns LangChain's callbacks into the events of a recorder. Never raises into the agent."""
+
+    run_inline = True
+    raise_error = cast("bool", _OnlyFromOutside())
+    _recorder: Recorder
+    _is_off: bool
+
+    def _prepare(self) -> None:
+        """Get ready for a run that begins."""
+        raise NotImplementedError
+
+    def _callback_failed(self, event: str, error: BaseException) -> None:
+        self._recorder.counters.add("callback_errors")
+        warn_once(
+            f"{event}:{type(error).__name__}",
+            "%s failed with %s inside kp_langchain; the agent is not affected, the run may be "
+            "recorded incompletely",
+            event,
+            describe_error(error),
+        )
+
+    @property
+    def _ignores(self) -> bool:
+        return self._is_off
+
+    # LangChain asks these before it calls: switched off, the handler costs nothing.
+    ignore_llm = ignore_chat_model = ignore_chain = ignore_agent = _ignores
+    ignore_retriever = ignore_retry = ignore_custom_event = _ignores
+
+    @guarded
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        name: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._prepare()
+        self._recorder.chain_started(
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NO_METADATA, tags),
+            inputs,
+        )
+
+    @guarded
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
+        self._recorder.chain_ended(run_id, outputs, inputs)
+
+    @guarded
+    def on_chain_error(
+        self, error: BaseException, *, run_id: UUID, inputs: Any = None, **_: Any
+    ) -> None:
+        self._recorder.chain_failed(run_id, error, inputs)
+
+    @guarded
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any] | None,
+        messages: list[list[Any]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        name: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._recorder.model_started(
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NO_METADATA, tags),
+            messages[0] if messages else (),
+        )
+
+    @guarded
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any] | None,
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        name: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._recorder.model_started(
+            Start(run_id, parent_run_id, name or _name(serialized), metadata or _NO_METADATA, tags),
+            prompts,
+        )
+
+    @guarded
+    def on_llm_end(self, response: Any, *, run_id: UUID, **_: Any) -> None:
+        generation = _first_of(response.generations)
+        message = getattr(generation, "message", None)
+        metadata = getattr(message, "response_metadata", None) or _NO_METADATA
+        info = getattr(generation, "generation_info", None) or _NO_METADATA
+        logprobs = (metadata if "logprobs" in metadata else info).get("logprobs")
+        text = getattr(generation, "text", "") or ""
+        self._recorder.model_answered(run_id, message, text, logprobs, info)
+
+    @guarded
+    def on_llm_error(
+        self, error: BaseException, *, run_id: UUID, response: Any = None, **_: Any
+    ) -> None:
+        generation = _first_of(getattr(response, "generations", None) or ())
+        self._recorder.call_failed(run_id, error, getattr(generation, "message", None))
+
+    @guarded
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        tool_call_id: str | None = None,
+        name: str | None = None,
+        **_: Any,
+    ) -> None:
+        self._recorder.tool_started(
+            Start(
+                run_id,
+                parent_run_id,
+                _name(serialized) or name or "tool",
+                metadata or _NO_METADATA,
+                tags,
+            ),
+            input_str if inputs is None else inputs,
+            tool_call_id,
+        )
+
+    @guarded
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.tool_answered(run_id, output)
+
+    @guarded
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.call_failed(run_id, error)
+
+    @guarded
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any] | None,
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        name: str | None = None,
+        **_: Any,
+    ) -> None:
+        name = name or _name(serialized) or "retriever"
+        self._recorder.retriever_started(
+            Start(run_id, parent_run_id, name, metadata or _NO_METADATA, tags), query
+        )
+
+    @guarded
+    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **_: Any) -> None:
+        self._recorder.tool_answered(run_id, documents)
+
+    @guarded
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.call_failed(run_id, error)
+
+    @guarded
+    def on_retry(self, retry_state: Any, *, run_id: UUID, **_: Any) -> None:
+        attempt = getattr(retry_state, "outcome", None)
+        error = attempt.exception() if attempt is not None and attempt.failed else None
+        self._recorder.call_retried(run_id, retry_state.attempt_number, error)
+
+    @guarded
+    def on_agent_action(self, action: Any, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.agent_acted(run_id, action.tool, action.tool_input)
+
+    @guarded
+    def on_agent_finish(self, finish: Any, *, run_id: UUID, **_: Any) -> None:
+        self._recorder.agent_finished(run_id, finish.return_values)
+
+    @guarded
+    def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **_: Any) -> None:
+        if name == "kp.outcome":
+            self._recorder.report_outcome(run_id, data)
+
+    # LangGraph's own events, which only its kind of handler gets; see hear_graph_events.
+
+    @guarded
+    def on_interrupt(self, event: Any) -> None:
+        self._recorder.graph_paused(event.run_id, getattr(event, "checkpoint_id", None))
+
+    @guarded
+    def on_resume(self, event: Any) -> None:
+        self._recorder.graph_resumed(event.run_id, getattr(event, "checkpoint_id", None))
+
+
+def _first_of(generations: Any) -> Any:
+    """The first generation of an answer; None if it has none.
+
+    No generator: what a signal raises while one is closed reaches nobody.
+    """
+    firsts = [group[0] for group in generations if group]
+    return firsts[0] if firsts else None
+
+
+def _name(serialized: Mapping[str, Any] | None) -> str:
+    if not serialized:
+        return ""
+    name = serialized.get("name")
+    if name is None and isinstance(path := serialized.get("id"), (list, tuple)) and path:
+        name = path[-1]
+    return name if isinstance(name, str) else ""
+
+
+def ambient_run_id() -> UUID | None:
+    """Return the run that LangChain's context variable says this code runs in."""
+    # Here, because it costs 0.3 s to import, and is imported anyway once something runs.
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get()
+    run_id = getattr(config.get("callbacks"), "parent_run_id", None) if config else None
+    return run_id if isinstance(run_id, UUID) else None

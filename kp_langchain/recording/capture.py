@@ -1,0 +1,79 @@
+"""`capture`: a handler for every run inside a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from kp_langchain.recording.handler import KPCallbackHandler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kp_langchain.config import DomainPolicy
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recording.options import Default
+    from kp_langchain.recording.outcome import OutcomeFunction
+    from kp_langchain.recording.verifiers import Verifier
+    from kp_langchain.registry import Registry
+    from kp_langchain.scoring.scorer import Scorer
+    from kp_langchain.store import TraceStore
+
+
+class CaptureOptions(TypedDict, total=False):
+    """The arguments of `KPCallbackHandler` besides the domain, which says what each means."""
+
+    policy: DomainPolicy | Mapping[str, DomainPolicy] | None
+    scorer: Scorer | None
+    store: TraceStore | str | Path | Default | None
+    registry: Registry | str | None
+    outcome: OutcomeFunction | None
+    verifiers: Sequence[Verifier]
+    verifier_timeout_s: float
+    agent_id: str | None
+    on_scored: Callable[[ScoredTrace], object] | None
+    objective: Callable[[Any], str | None] | None
+    redactor: Callable[[str], str] | None
+
+
+_captured: ContextVar[KPCallbackHandler | None] = ContextVar("kp_langchain_handler", default=None)
+
+
+@cache
+def _let_langchain_look() -> None:
+    """Have LangChain ask `_captured` for a handler whenever something runs; once a process."""
+    from langchain_core.tracers.context import register_configure_hook
+
+    register_configure_hook(_captured, inheritable=True)
+
+
+@contextmanager
+def capture(
+    domain: str = "default", **options: Unpack[CaptureOptions]
+) -> Iterator[KPCallbackHandler]:
+    """Record every run inside the block, without touching its code.
+
+        with capture(domain="finance") as handler:
+            agent.invoke(...)
+        print(handler.last().breakdown)
+
+    Args:
+        domain: As for `KPCallbackHandler`.
+        **options: Any other argument of `KPCallbackHandler`.
+
+    Raises:
+        ConfigError: As for `KPCallbackHandler`.
+
+    Yields:
+        The handler. It lives on after the block, which does not wait for the scoring.
+    """
+    handler = KPCallbackHandler(domain, **options)
+    _let_langchain_look()
+    token = _captured.set(handler)
+    try:
+        yield handler
+    finally:
+        _captured.reset(token)

@@ -1,0 +1,22 @@
+"""The settings that hold for the whole process, and not for one handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kp_langchain.recording import paused_in_memory, worker
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+
+
+def apply(settings: Settings) -> None:
+    """Set what threads and lists of the whole process go by.
+
+    They follow the settings, whichever handler reads them: no argument of a handler comes here.
+
+    Args:
+        settings: As they were just read.
+    """
+    worker.exit_timeout_s = settings.exit_timeout_s
+    paused_in_memory.set_limit(settings.max_paused_runs)

@@ -1,0 +1,358 @@
+"""README and guides: their programs run and print what they say, their settings and commands exist.
+
+The Python blocks of a document run in order, as one session. A `text` block after one holds what it
+prints.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import sys
+import tomllib
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
+from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.redaction import Rules, redact
+from tests.agents import ASK, handler, searching
+from tests.trusting import write_trusted
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+GUIDES = ROOT / "examples" / "guides"
+MEASUREMENTS = ROOT / "tests" / "benchmarks" / "README.md"
+DOCUMENTS = [README, *sorted(GUIDES.glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+APP = import_module(PROJECT["scripts"]["kp-langchain"].split(":")[0]).app
+
+NOT_RUN = {
+    "demo": "plays for seconds; tests of the demo run it",
+    "doctor": "loads the embedding model, and asks a registry",
+    "register": "asks a registry",
+    "outbox send": "asks a registry",
+    "outbox retry": "needs a registry in the settings",
+    "withdraw": "asks a registry",
+    "label --langsmith": "asks LangSmith",
+    "score": "loads the embedding model",
+    "calibrate": "refuses without 30 verdicts",
+    "calibrate remove": "refuses without a model",
+}
+"""Commands that no test runs from a document, and why; their names and options are checked."""
+
+
+def name_of_document(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of_document)
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the number of its first line."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(match[1], match[2], text.count("\n", 0, match.start(2)) + 1)
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    ]
+
+
+def texts(document: Path, language: str) -> list[str]:
+    return [block.text for block in blocks(document) if block.language == language]
+
+
+class WordCounts:
+    """Embeds a text as the counts of its words, so that no test waits for a model."""
+
+    def embed(self, of: Sequence[str]) -> Any:
+        vectors = np.zeros((len(of), 64), dtype=np.float32)
+        for row, text in enumerate(of):
+            for word in text.split():
+                vectors[row, zlib.crc32(word.encode()) % 64] += 1
+        return vectors
+
+
+@pytest.fixture(autouse=True)
+def own_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's scorer is new and has a small embedder."""
+    home = sys.modules[default_scorer.__module__]
+    monkeypatch.setattr(home, "_default_scorer", Scorer(embedder=WordCounts()))
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """What a document does to the logger is taken back."""
+    logger = logging.getLogger("kp_langchain")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+
+
+def mask(text: str) -> str:
+    """The text without what differs from run to run."""
+    text = re.sub(r"\d+\.\d+ ms", "N ms", text)
+    return re.sub(r"kp:trace:[0-9a-f-]{36}", "kp:trace:ID", text)
+
+
+def play(document: Path) -> dict[str, Any]:
+    """Run the Python of a document, hold what it prints against it, and return its names."""
+    session: dict[str, Any] = {}
+    all_blocks = [*blocks(document), Block("", "", 0)]
+    for block, next_block in pairwise(all_blocks):
+        if block.language != "python":
+            continue
+        place = f"{document.name}:{block.line}"
+        with redirect_stdout(StringIO()) as output:
+            exec(compile(block.text, place, "exec"), session)  # noqa: S102 - our own text
+        expected = next_block.text if next_block.language == "text" else ""
+        assert mask(output.getvalue()) == mask(expected), place
+    return session
+
+
+@documents
+def test_python_prints_what_the_document_says(document: Path) -> None:
+    play(document)
+
+
+def test_the_readme_shows_a_program_with_its_breakdown_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = play(README)
+    assert [text for text in texts(README, "text") if "outcome confidence" in text]
+    assert caplog.messages == []  # INFO records are hidden at first
+    session["agent"].invoke("And its yen?", {"callbacks": [session["handler"]]})
+    session["handler"].flush()
+    (line,) = caplog.messages
+    assert line.startswith("kp.trace_scored finance below_threshold")
+
+
+def test_where_recording_is_switched_off_there_is_no_score_and_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KP_DISABLED", "1")
+    watching = handler()
+    searching().invoke(ASK, {"callbacks": [watching]})
+    assert watching.last() is None
+    assert watching.last() is None
+    (line,) = (line for line in caplog.messages if "switched off (KP_DISABLED" in line)
+    assert "last() returns None" in line
+
+
+def test_the_verdicts_of_the_guide_are_stored() -> None:
+    scored = play(GUIDES / "verdicts.md")["scored"]
+    with TraceStore() as store:
+        notes = [verdict.note for verdict in store.verdicts(scored.trace.id)]
+    assert "ACME has no francs" in notes
+
+
+@documents
+def test_toml_is_a_valid_configuration(document: Path) -> None:
+    for text in texts(document, "toml"):
+        write_trusted(text)
+        settings = Settings()
+        values = tomllib.loads(text)
+        assert values.keys() <= settings.model_fields_set
+        for domain in values.get("domains", {}):
+            settings.policy_for(domain)
+
+
+def test_toml_does_what_the_guides_say() -> None:
+    (text,) = texts(GUIDES / "security.md", "toml")
+    write_trusted(text)
+    redaction = redact(
+        "employeeNumber=7, TICK-123456, support@example.com", rules=Settings().redaction
+    )
+    assert redaction.value == (
+        "employeeNumber=[REDACTED:employee_number], [REDACTED:ticket], support@example.com"
+    )
+    (text,) = texts(GUIDES / "registry.md", "toml")
+    write_trusted(text)
+    assert Settings().policy_for("finance").visibility == "network"
+    (text,) = texts(GUIDES / "recording.md", "toml")
+    write_trusted(text)
+    assert Settings().run_keys.session == ("chat_id", "session_id")
+    (text,) = texts(README, "toml")
+    Path("kp.toml").write_text(text)  # all of it counts without trust
+    assert Settings().policy_for("finance") == DomainPolicy(threshold=0.7, keep="all")
+
+
+def rows(document: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    text = document.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
+    table = re.search(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    assert table, heading
+    lines = table[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def default_of(model: Any, name: str) -> str:
+    default = model.model_fields[name].get_default(call_default_factory=True)
+    if default is None:
+        return "none"
+    return f"{default:g}" if isinstance(default, float) else str(default).lower()
+
+
+def test_every_setting_is_in_the_guide_with_its_default() -> None:
+    guide = GUIDES / "configuration.md"
+    settings = {cells[0].strip("`"): cells[1] for cells in rows(guide, "## All settings")}
+    assert settings.keys() == Settings.model_fields.keys()
+    tables = {"defaults", "domains", "redaction", "run_keys"}
+    for name in settings.keys() - tables:
+        assert settings[name] == default_of(Settings, name), name
+    policy = {cells[0].strip("`"): cells[1] for cells in rows(guide, "## Policies")}
+    assert policy.keys() == DomainPolicy.model_fields.keys()
+    for name in policy.keys() - {"threshold", "weights"}:
+        assert policy[name] == default_of(DomainPolicy, name), name
+    text = guide.read_text(encoding="utf-8")
+    for name in [*Rules.model_fields, *type(Settings().run_keys).model_fields]:
+        assert f"`{name}`" in text
+
+
+def test_the_thresholds_are_those_in_force() -> None:
+    for domain, measured, unmeasured in rows(GUIDES / "scoring.md", "## The threshold"):
+        assert DEFAULT_THRESHOLDS[domain] == (float(measured), float(unmeasured))
+    assert len(rows(GUIDES / "scoring.md", "## The threshold")) == len(DEFAULT_THRESHOLDS)
+
+
+@pytest.mark.parametrize("document", [README, GUIDES / "configuration.md"], ids=name_of_document)
+def test_every_extra_is_named(document: Path) -> None:
+    first_column = " ".join(cells[0] for cells in rows(document, "## Extras"))
+    for extra in PROJECT["optional-dependencies"].keys() - {"bench", "dev", "test"}:
+        assert f"`{extra}`" in document.read_text(encoding="utf-8") or extra == "torch"
+        assert f"`{extra}`" in first_column or extra == "torch"
+
+
+def commands(group: Any, path: str = "kp-langchain") -> dict[str, Any]:
+    """Every command of the command line by its full name; groups that do something, too."""
+    every = {}
+    for name, command in group.commands.items():
+        every[f"{path} {name}"] = command
+        if hasattr(command, "commands"):
+            every |= commands(command, f"{path} {name}")
+    return every
+
+
+COMMANDS = commands(typer.main.get_command(APP))
+
+
+def test_the_readme_lists_every_command() -> None:
+    names = [
+        name for cells in rows(README, "## Commands") for name in re.findall(r"`(.*?)`", cells[0])
+    ]
+    assert sorted(names) == sorted(COMMANDS)
+
+
+def command_lines(document: Path) -> list[list[str]]:
+    """The words of each `kp-langchain` command in the shell blocks."""
+    lines = "".join(texts(document, "sh")).splitlines()
+    words_of_lines = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in words_of_lines if words[:1] == ["kp-langchain"]]
+
+
+def name_of(words: Sequence[str]) -> str:
+    """The command that the words of a line name: the longest that exists."""
+    names = [" ".join(words[:count]) for count in (3, 2)]
+    name = next((name for name in names if name in COMMANDS), None)
+    assert name, f"no such command: {' '.join(words)}"
+    return name
+
+
+@documents
+def test_commands_and_their_options_exist(document: Path) -> None:
+    prose = re.sub(
+        r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    spans = [shlex.split(span) for span in re.findall(r"`(kp-langchain [^`]*)`", prose)]
+    for words in [*command_lines(document), *spans]:
+        name = name_of(words)
+        options = {
+            option
+            for parameter in COMMANDS[name].params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        options_in_line = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert options_in_line <= options, words
+
+
+@pytest.fixture
+def pending_trace_id() -> str:
+    """A run in the default store, pending in its outbox; the trace's id."""
+    watching = handler("finance", policy=DomainPolicy(threshold=0.0, visibility="network"))
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    with TraceStore() as store:
+        store.add(scored, registry="https://registry.example.org")
+    Path("verdicts.csv").write_text(f"id,success\n{scored.trace.id},true\n")
+    Path("kp.toml").write_text("max_steps = 500\n")
+    return scored.trace.id
+
+
+@documents
+def test_commands_run(document: Path, pending_trace_id: str) -> None:
+    for words in command_lines(document):
+        name = name_of(words).removeprefix("kp-langchain ")
+        if {name, " ".join(words[1:3])} & NOT_RUN.keys():
+            continue
+        result = CliRunner().invoke(
+            APP, [pending_trace_id if word == "ID" else word for word in words[1:]]
+        )
+        assert result.exit_code == 0, (words, result.output, result.exception)
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a document, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [*DOCUMENTS, MEASUREMENTS, ROOT / "CHANGELOG.md"],
+    ids=name_of_document,
+)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+        if target.startswith("https://"):
+            continue
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in headings(path), f"{target}#{anchor}"
+
+
+def test_every_guide_is_linked_from_the_readme() -> None:
+    text = README.read_text(encoding="utf-8")
+    for guide in GUIDES.glob("*.md"):
+        assert f"(examples/guides/{guide.name})" in text
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, MEASUREMENTS], ids=name_of_document)
+def test_the_programs_that_measure_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for module in re.findall(r"python -m (tests[\w.]*)", text):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    for path in re.findall(r"python (tests/[\w/.]*\.py)", text):
+        assert (ROOT / path).exists(), path
