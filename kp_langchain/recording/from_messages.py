@@ -106,10 +106,10 @@ def _verdict(
         ends_on_action=step_list.ends_on_action,
     )
     try:
-        stated = read_verdict({"success": success, "confidence": confidence}, "caller")
+        verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return settle(looks, verdicts=[] if stated is None else [stated])
+    return settle(looks, verdicts=[] if verdict is None else [verdict])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,11 @@ from hypothesis import strategies as st
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.counters import Counters
-from kp_langchain.recording.first_half import first_half_body, first_half_record
+from kp_langchain.recording.first_half import (
+    _CALL_FIELDS,
+    first_half_body,
+    first_half_record,
+)
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.requested_calls import RequestedCall
@@ -80,3 +85,8 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     (request,) = second.requested_calls
     assert (request.call_id, request.name, request.arguments) == ("c9", "search", {"q": 9})
     assert second.started_at == first.started_at
+
+
+def test_every_field_of_a_call_is_stored_or_known_by_other_means() -> None:
+    fields = {field.name for field in dataclasses.fields(Call)}
+    assert fields - set(_CALL_FIELDS.values()) == {"kind", "key", "started_s", "tool_call_id"}
