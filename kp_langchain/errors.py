@@ -70,6 +70,14 @@ class UnknownRunError(StoreError, LookupError):
     """The trace store has no run with this id, or several that the id could mean."""
 
 
+class LateError(KPError, TimeoutError):
+    """A call took longer than its time limit, or a store did not answer in time."""
+
+
+class BusyError(KPError, RuntimeError):
+    """A call was not made, because late ones still run or no thread can be started."""
+
+
 class RegistryError(KPError, RuntimeError):
     """The registry cannot be reached, or rejects the request."""
 

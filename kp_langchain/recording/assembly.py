@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import options as resolve
 from kp_langchain.recording import worker
+from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.drafter import Drafter
-from kp_langchain.recording.paused_in_store import Halves
+from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_queue import RunQueue
-from kp_langchain.recording.run_record import Bounds, RunRecord
+from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
 from kp_langchain.recording.user_functions import UserFunctions
@@ -66,9 +67,9 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
     redactor = options.redactor or settings.redaction.load_redactor()
     writer = None if store is None else writer_of(store, settings.max_queue)
     sender = _sender(store, registry)
-    halves = _paused_runs(options, settings, writer, agent_id)
+    paused_runs = _paused_runs(options, settings, writer, agent_id)
     recorder = _recorder(
-        options, settings, agent_id, halves, finished=lambda record: queue.add(record),
+        options, settings, agent_id, paused_runs, finished=lambda record: queue.add(record),
         paused=lambda record: queue.add_paused(record),
     )  # fmt: skip
     counters = recorder.counters
@@ -90,7 +91,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         redactor=redactor,
         functions=functions,
         counters=counters,
-        halves=halves,
+        paused_runs=paused_runs,
     )
     pipeline = Pipeline(
         drafter=drafter,
@@ -143,10 +144,10 @@ def _paused_runs(
     settings: Settings,
     writer: StoreWriter | None,
     agent_id: str | None,
-) -> Halves | None:
+) -> PausedRunStore | None:
     if writer is None or settings.paused_days <= 0:
         return None
-    return Halves(
+    return PausedRunStore(
         writer,
         domain=options.domain,
         agent_id=agent_id,
@@ -160,7 +161,7 @@ def _recorder(
     options: HandlerOptions,
     settings: Settings,
     agent_id: str | None,
-    halves: Halves | None,
+    paused_runs: PausedRunStore | None,
     *,
     finished: Callable[[RunRecord], None],
     paused: Callable[[RunRecord], None],
@@ -179,6 +180,6 @@ def _recorder(
         scope=(options.domain, agent_id),
         keep_output=options.outcome is not None,
         objective_of=None if options.objective is None else resolve.harmless(options.objective),
-        shelve=None if halves is None else paused,
-        forget=None if halves is None else halves.forget,
+        shelve=None if paused_runs is None else paused,
+        forget=None if paused_runs is None else paused_runs.forget,
     )

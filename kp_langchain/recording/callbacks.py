@@ -17,7 +17,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.run_record import Start
+from kp_langchain.recording.run_start import Start
 
 if TYPE_CHECKING:
     from kp_langchain.recording.recorder import Recorder
@@ -229,7 +229,7 @@ class LangChainCallbacks(BaseCallbackHandler):
     def on_retry(self, retry_state: Any, *, run_id: UUID, **_: Any) -> None:
         attempt = getattr(retry_state, "outcome", None)
         error = attempt.exception() if attempt is not None and attempt.failed else None
-        self._recorder.retried(run_id, retry_state.attempt_number, error)
+        self._recorder.call_retried(run_id, retry_state.attempt_number, error)
 
     @guarded
     def on_agent_action(self, action: Any, *, run_id: UUID, **_: Any) -> None:
@@ -242,17 +242,17 @@ class LangChainCallbacks(BaseCallbackHandler):
     @guarded
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **_: Any) -> None:
         if name == "kp.outcome":
-            self._recorder.reported(run_id, data)
+            self._recorder.report_outcome(run_id, data)
 
     # LangGraph's own events, which only its kind of handler gets; see hear_graph_events.
 
     @guarded
     def on_interrupt(self, event: Any) -> None:
-        self._recorder.interrupted(event.run_id, getattr(event, "checkpoint_id", None))
+        self._recorder.graph_paused(event.run_id, getattr(event, "checkpoint_id", None))
 
     @guarded
     def on_resume(self, event: Any) -> None:
-        self._recorder.resumed(event.run_id, getattr(event, "checkpoint_id", None))
+        self._recorder.graph_resumed(event.run_id, getattr(event, "checkpoint_id", None))
 
 
 def _first_of(generations: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an exception says about a run: an error, or control flow that is raised."""
+"""What an exception means for a run: an error, or control flow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CANCELLED = (
 
 
 def meaning_of(error: object) -> Meaning:
-    """Tell an error from LangGraph's pauses and hand-offs, and from a cancellation."""
-    # LangGraph's exceptions are known by name, so that it need not be imported.
+    """Return whether an exception is an error, LangGraph's pause or hand-off, or a cancellation."""
+    # By name, so that LangGraph need not be imported.
     for base in type(error).__mro__:
         if base.__module__ == "langgraph.errors":
             if base.__name__ == "GraphInterrupt":

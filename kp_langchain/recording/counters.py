@@ -9,21 +9,21 @@ from kp_langchain._forksafe import ForkSafeLock
 
 
 class Counters:
-    """A counter per name; `add` loses nothing under threads, and may be re-entered."""
+    """A count per name; `add` is exact under threads, and may be re-entered."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = ForkSafeLock()
         with _all_lock:
-            _all.add(self)
+            _all_counters.add(self)
 
     def add(self, name: str, n: int = 1) -> None:
-        """Add `n` to the count called `name`."""
+        """Add `n`, which may be negative, to the count called `name`."""
         with self._lock:
             self._counts[name] += n
 
     def counts(self) -> dict[str, int]:
-        """A copy of all counts."""
+        """Return a copy of all counts."""
         with self._lock:
             return dict(self._counts)
 
@@ -31,9 +31,9 @@ class Counters:
 def total(name: str) -> int:
     """Return the sum of the counts called `name` in this process."""
     with _all_lock:
-        everyone = list(_all)
-    return sum(counters.counts().get(name, 0) for counters in everyone)
+        all_counters = list(_all_counters)
+    return sum(counters.counts().get(name, 0) for counters in all_counters)
 
 
-_all: weakref.WeakSet[Counters] = weakref.WeakSet()
+_all_counters: weakref.WeakSet[Counters] = weakref.WeakSet()
 _all_lock = ForkSafeLock()

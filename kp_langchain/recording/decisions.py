@@ -1,7 +1,7 @@
-"""What a human decided on a paused run, as far as the value tells that it is resumed with.
+"""What a human decided on a paused run, read from the value with which it is resumed.
 
-LangGraph leaves the form of that value to the graph. Read here are truth values, English words, and
-what langchain's middleware and the agent inbox send.
+LangGraph leaves the form of that value to the graph. This module reads truth values, English words,
+and what langchain's middleware and the agent inbox send.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
-from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, contained
+from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 Decision = Literal["approved", "rejected", "unclear"]
 
@@ -24,23 +24,23 @@ _REJECTED = frozenset(
     "refused reject rejected stop".split()
 )
 _FIELDS = ("type", "action", "decision", "choice", "answer", "status")
-_LONGEST_WORD = 20
+_MAX_WORD_CHARS = 20
 _INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 
 
-@contained("unclear")
+@default_on_error("unclear")
 def decision_in(command: object) -> Decision:
-    """Tell what a human decided.
+    """Return what a human decided.
 
     Args:
         command: LangGraph's `Command` with which a run is resumed.
 
     Returns:
-        "unclear" where nothing is known, or some calls were approved and others were not.
+        "unclear" if the value does not show it, or some calls were approved and others were not.
     """
     value = attribute(command, "resume")
     if isinstance(value, MAPPING) and _names_interrupts(value):
-        return _common(map(_decision, islice(value.values(), MAX_ITEMS)))
+        return _unanimous(map(_decision, islice(value.values(), MAX_ITEMS)))
     return _decision(value)
 
 
@@ -53,32 +53,32 @@ def _decision(value: object) -> Decision:
     if isinstance(value, MAPPING):
         value = value.get("decisions", value)
     if isinstance(value, (list, tuple)):
-        return _common(map(_one_decision, value[:MAX_ITEMS]))
+        return _unanimous(map(_one_decision, value[:MAX_ITEMS]))
     return _one_decision(value)
 
 
 def _one_decision(value: object) -> Decision:
     if not isinstance(value, MAPPING):
-        return _said(value)
-    said = [_said(value[field]) for field in _FIELDS if field in value]
-    said += [_said(value[word]) for word in _APPROVED if word in value]
-    said += [_OPPOSITE[_said(value[word])] for word in _REJECTED if word in value]
-    return _common(said)
+        return _scalar_decision(value)
+    decisions = [_scalar_decision(value[field]) for field in _FIELDS if field in value]
+    decisions += [_scalar_decision(value[word]) for word in _APPROVED if word in value]
+    decisions += [_OPPOSITE[_scalar_decision(value[word])] for word in _REJECTED if word in value]
+    return _unanimous(decisions)
 
 
-def _said(value: object) -> Decision:
+def _scalar_decision(value: object) -> Decision:
     if isinstance(value, bool):
         return "approved" if value else "rejected"
     if not isinstance(value, str):
         return "unclear"
-    word = re.split("[,.;:!]", value[:_LONGEST_WORD], maxsplit=1)[0].strip().lower()
+    word = re.split("[,.;:!]", value[:_MAX_WORD_CHARS], maxsplit=1)[0].strip().lower()
     return "approved" if word in _APPROVED else "rejected" if word in _REJECTED else "unclear"
 
 
-def _common(decisions: Iterable[Decision]) -> Decision:
-    """Return what all say; "unclear" if they do not say the same."""
-    said = set(decisions)
-    return said.pop() if len(said) == 1 else "unclear"
+def _unanimous(decisions: Iterable[Decision]) -> Decision:
+    """Return the decision that all agree on; "unclear" if they differ or there are none."""
+    distinct = set(decisions)
+    return distinct.pop() if len(distinct) == 1 else "unclear"
 
 
 _OPPOSITE: dict[Decision, Decision] = {

@@ -18,8 +18,7 @@ from kp_langchain.errors import VerdictError
 from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.draft import Draft
-from kp_langchain.recording.first_half import half_of
-from kp_langchain.recording.messages import contained
+from kp_langchain.recording.first_half import first_half_body
 from kp_langchain.recording.outcome import (
     FinishedRun,
     OutcomeFunction,
@@ -28,10 +27,11 @@ from kp_langchain.recording.outcome import (
     settle,
 )
 from kp_langchain.recording.paused_in_store import join
-from kp_langchain.recording.redactor import Redactor, cleaned
-from kp_langchain.recording.run_record import Before
+from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.run_record import EarlierPart
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
+from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.recording.verdict_reader import NOTE_CHARS, read_verdict
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import TraceStep
@@ -40,7 +40,7 @@ from kp_langchain.verdict import Verdict
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
     from kp_langchain.recording.counters import Counters
-    from kp_langchain.recording.paused_in_store import Halves
+    from kp_langchain.recording.paused_in_store import PausedRunStore
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_functions import UserFunctions
     from kp_langchain.redaction.custom_rules import Rules
@@ -70,7 +70,7 @@ class Drafter:
         redactor: The user's function that redacts further, if any.
         functions: Calls the user's functions.
         counters: Count what becomes of runs.
-        halves: What paused runs recorded, in the store; None where it is not kept.
+        paused_runs: What paused runs recorded, in the store; None where it is not kept.
     """
 
     domain: str
@@ -84,12 +84,12 @@ class Drafter:
     redactor: Callable[[str], str] | None
     functions: UserFunctions
     counters: Counters
-    halves: Halves | None
+    paused_runs: PausedRunStore | None
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run, and what judges it; None if that failed (counted)."""
         try:
-            join(record, None if self.halves is None else self.halves.claim)
+            join(record, None if self.paused_runs is None else self.paused_runs.claim)
             record.write_out()
             self._count_dropped(record)
             step_list = build_steps(
@@ -110,10 +110,10 @@ class Drafter:
 
     def shelve(self, record: RunRecord) -> None:
         """Redact what a paused run recorded, and have it written for whoever resumes it."""
-        if self.halves is None or not paused_in_memory.holds(record):
+        if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
-            join(record, self.halves.claim)
+            join(record, self.paused_runs.claim)
             record.write_out()
             half = self._with_redactor(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
@@ -123,29 +123,29 @@ class Drafter:
                 describe_error(error),
             )
         else:
-            self.halves.keep(record, half)
+            self.paused_runs.add(record, half)
 
     def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
         domain, policy = self._domain_and_policy(record, redaction)
         level = policy.privacy_level
-        before = record.before or Before()
-        return half_of(
+        earlier = record.earlier_part or EarlierPart()
+        return first_half_body(
             record,
             redaction,
             level,
             domain=domain if record.domain else "",
-            before=Before(
+            earlier_part=EarlierPart(
                 keys=self._keys(record, redaction),
-                task=_task(record.metadata) or before.task,
-                withheld=before.withheld,
+                task=_task(record.metadata) or earlier.task,
+                withheld=earlier.withheld,
             ),
-            reported=self._reported(record, lambda note: redaction.text(note, level)),
+            verdict=self._reported(record, lambda note: redaction.text(note, level)),
         )
 
     def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
         """Call `make` with a redactor; if the user's part fails, nothing is left of the texts."""
         redaction = Redactor(
-            self.counters, record.recorder.bounds.text_chars, rules=self.rules, hook=self.redactor
+            self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
         if self.redactor is None:
             return make(redaction)
@@ -160,7 +160,7 @@ class Drafter:
     ) -> tuple[str, DomainPolicy]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
         domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
-        domain = self.domain if redaction.failed else domain
+        domain = self.domain if redaction.has_failed else domain
         return domain, self.policy_for(domain)
 
     def _draft(
@@ -169,13 +169,13 @@ class Drafter:
         domain, policy = self._domain_and_policy(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
-        before = record.before or Before()
+        earlier = record.earlier_part or EarlierPart()
         answer = step_list.last_thought if record.answer is None else record.answer
         success = looks_successful(
             answer,
             ended_well=record.ending == "finished"
-            and not record.limit_reached
-            and not step_list.stopped,
+            and not record.has_reached_limit
+            and not step_list.is_incomplete,
             unresolved_error=step_list.unresolved_error,
             ends_on_action=step_list.ends_on_action,
         )
@@ -198,8 +198,8 @@ class Drafter:
             reported=self._reported(record, lambda note: redaction.text(note, level)),
             structured=record.claimed_confidence,
             token_probability=mean_probability(record.logprobs),
-            task=_task(record.metadata) or before.task,
-            withheld="redaction failed" if redaction.failed or before.withheld else None,
+            task=_task(record.metadata) or earlier.task,
+            withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
             registry=self.registry,
             keys=self._keys(record, redaction),
         )
@@ -212,16 +212,16 @@ class Drafter:
             return stored_form(kind, text, self.rules, redaction.leaves)
 
         keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
-        return keys.after(None if record.before is None else record.before.keys)
+        return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
 
     def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:
         """Return the verdict that came before the run ended: by the event, or by the handler."""
         verdict: Verdict | None
-        if isinstance(record.reported, Verdict):
-            verdict = record.reported.with_certainty()
+        if isinstance(record.verdict, Verdict):
+            verdict = record.verdict.with_certainty()
         else:
             try:
-                verdict = read_verdict(record.reported, OUTCOME_EVENT)
+                verdict = read_verdict(record.verdict, OUTCOME_EVENT)
             except VerdictError as error:
                 what = f"what the {OUTCOME_EVENT} says cannot be used"
                 self.functions.report_failure("outcome_errors", what, error)
@@ -244,7 +244,7 @@ class Drafter:
                     domain=domain,
                     objective=record.objective or record.fallback_objective,
                     steps=tuple(
-                        TraceStep.model_validate(cleaned(step)) for step in step_list.steps
+                        TraceStep.model_validate(clean_json(step)) for step in step_list.steps
                     ),
                     answer=answer,
                     output=record.output,
@@ -277,7 +277,7 @@ class Drafter:
         return replace(verdict, note=note)
 
 
-@contained(None)
+@default_on_error(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
     """Return a hash of the task id in the run's metadata: it finds repeats, and tells nothing."""
     task = metadata.get("kp_task")

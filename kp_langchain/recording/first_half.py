@@ -1,146 +1,186 @@
-"""The first half of a run that waits for a human, as redacted JSON-like values, and back.
+"""The first half of a run that is paused, as redacted JSON-like values, and back.
 
-What is kept is the timeline of calls, not the steps: whether an error recovered, and which attempts
-are those of one call, is known only when the run has ended.
+The timeline of calls is kept and not the steps: whether an error recovered, and which attempts
+belong to one call, is known only when the run has ended.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_input
+from kp_langchain.recording.calls import Call
+from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.requested_calls import RequestedCall
-from kp_langchain.recording.run_record import Before, Call, RunRecord, Start
+from kp_langchain.recording.run_record import EarlierPart, RunRecord
+from kp_langchain.recording.run_start import Start
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.recorder import Recorder
+    from kp_langchain.recording.calls import Mark
+    from kp_langchain.recording.record_owner import RecordOwner
     from kp_langchain.recording.redactor import Redactor
-    from kp_langchain.recording.run_record import Mark
 
-# Of this process, or written in a form of its own.
-_NOT_COPIED = frozenset({"kind", "key", "started_s", "tool_call_id"})
-_FIELDS = {field.name for field in dataclasses.fields(Call)} - _NOT_COPIED
+# Fields of a call by their names in the store, which stay as they are.
+_CALL_FIELDS = {
+    "name": "name",
+    "latency_ms": "latency_ms",
+    "input": "input",
+    "mcp_server": "mcp_server",
+    "text": "text",
+    "error": "error",
+    "answered": "has_ended",
+    "failed": "has_failed",
+    "cancelled": "is_cancelled",
+    "rejected": "is_rejected",
+    "after_no": "is_after_rejection",
+    "retries": "retries",
+    "stopped": "is_incomplete",
+    "refusal": "refusal",
+    "void": "is_void",
+}
+# The same for fields of a record that are stored and read back as they are.
+_RECORD_FIELDS = {
+    "domain": "domain",
+    "langgraph": "is_langgraph",
+    "objective": "objective",
+    "fallback_objective": "fallback_objective",
+}
 
 
-def half_of(
+def first_half_body(
     record: RunRecord,
     redaction: Redactor,
     level: str,
     *,
     domain: str,
-    before: Before,
-    reported: Verdict | None,
+    earlier_part: EarlierPart,
+    verdict: Verdict | None,
 ) -> dict[str, Any]:
-    """Return what a paused run recorded; every text is redacted.
+    """Return what a paused run recorded as JSON-like values, with every text redacted.
 
     Args:
-        record: The run, its structures written out.
-        redaction: Redacts.
+        record: The run, its structures written out as text.
+        redaction: Redacts the run.
         level: The privacy level of the run's domain.
         domain: The domain that the run's metadata name, redacted; "" if they name none.
-        before: What is known of it besides; already fit to be written.
-        reported: What was reported of it; redacted.
+        earlier_part: What else is known of it, fit to be stored.
+        verdict: What was said of its outcome while it was under way, redacted.
     """
-    calls: dict[Call, int] = {}
-    marks = [
-        (mark, calls.setdefault(call, len(calls)))
-        for mark, call in record.timeline()
-        if not call.void  # it is made again when the run goes on
-    ]
-    keys: dict[object, int] = {}
-    half = {
+    body = {
         "run_id": str(record.run_id),
         "name": redaction.text(record.name, level),
         "started_at": record.started_at.isoformat(),
         "domain": domain,
-        "langgraph": record.langgraph,
+        "langgraph": record.is_langgraph,
         "objective": redaction.text(record.objective, level),
         "fallback_objective": redaction.text(record.fallback_objective, level),
         "dropped_steps": record.dropped_steps,
         "dropped_texts": record.dropped_texts,
-        "requested": _requested(record, redaction, level),
-        "paused_calls": [
-            [call_id, redaction.text(name, level)]
-            for call_id, name in record.requested.paused.items()
-            if redaction.text(call_id, level) == call_id
-        ],
-        "calls": [
-            _written(call, keys.setdefault(call.key, len(keys)), redaction, level) for call in calls
-        ],
-        "marks": marks,
-        "reported": reported and reported.to_list(),
-        "keys": before.keys and before.keys.to_dict(),
-        "task": before.task,
+        "requested": _requests_body(record, redaction, level),
+        "paused_calls": _paused_calls_body(record, redaction, level),
+        **_timeline_body(record, redaction, level),
+        "reported": verdict and verdict.to_list(),
+        "keys": earlier_part.keys and earlier_part.keys.to_dict(),
+        "task": earlier_part.task,
     }
-    # Last, when everything has been redacted, or not.
-    return half | {"withheld": before.withheld or redaction.failed}
+    # Last, because only now everything has been redacted, or has failed to be.
+    return body | {"withheld": earlier_part.withheld or redaction.has_failed}
 
 
-def record_of(half: Mapping[str, Any], recorder: Recorder) -> RunRecord:
-    """Return the record of a paused run that `half_of` wrote.
-
-    Raises:
-        ValueError, TypeError, KeyError, LookupError: It is none.
-    """
-    record = RunRecord(recorder, Start(UUID(half["run_id"]), None, half["name"]))
-    record.started_at = datetime.fromisoformat(half["started_at"]).astimezone(UTC)
-    for name in ("domain", "langgraph", "objective", "fallback_objective"):
-        if type(half[name]) is not type(getattr(record, name)):
-            raise TypeError(f"{name} is a {type(half[name]).__name__}")
-        setattr(record, name, half[name])
-    for call_id, name, arguments in half["requested"]:
-        record.requested.add(RequestedCall(call_id, name, arguments))
-    for call_id, name in half.get("paused_calls", ()):
-        record.requested.add_paused(call_id, name)
-    calls = [_read(call, record.run_id) for call in half["calls"]]
-    for mark, at in half["marks"]:
-        record.mark(cast("Mark", mark), calls[at])
-    record.dropped_steps += half["dropped_steps"]
-    record.dropped_texts = half["dropped_texts"]
-    reported, keys = half["reported"], half["keys"]
-    record.reported = reported and Verdict.from_list(reported)
-    record.before = Before(keys and RunKeys.from_dict(keys), half["task"], half["withheld"])
-    return record
-
-
-def _requested(record: RunRecord, redaction: Redactor, level: str) -> list[list[Any]]:
-    limit = record.recorder.bounds.text_chars
+def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[list[Any]]:
+    limit = record.owner.bounds.text_chars
     return [
         [
             request.call_id,
             redaction.text(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
         ]
-        for request in record.requested
+        for request in record.requested_calls
         if redaction.text(request.call_id, level) == request.call_id
     ]
 
 
-def _written(call: Call, key: int, redaction: Redactor, level: str) -> dict[str, Any]:
-    out: dict[str, Any] = {"kind": call.kind, "key": key, "tool_call_id": None}
-    for name in _FIELDS:
-        value = getattr(call, name)
+def _paused_calls_body(record: RunRecord, redaction: Redactor, level: str) -> list[list[str]]:
+    return [
+        [call_id, redaction.text(name, level)]
+        for call_id, name in record.requested_calls.names_of_paused.items()
+        if redaction.text(call_id, level) == call_id
+    ]
+
+
+def _timeline_body(record: RunRecord, redaction: Redactor, level: str) -> dict[str, Any]:
+    calls: dict[Call, int] = {}
+    marks = [
+        (mark, calls.setdefault(call, len(calls)))
+        for mark, call in record.timeline()
+        if not call.is_void  # it is made again when the run is resumed
+    ]
+    key_numbers: dict[object, int] = {}
+    return {
+        "calls": [
+            _call_body(call, key_numbers.setdefault(call.key, len(key_numbers)), redaction, level)
+            for call in calls
+        ],
+        "marks": marks,
+    }
+
+
+def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"kind": call.kind, "key": key_number, "tool_call_id": None}
+    for name, field in _CALL_FIELDS.items():
+        value = getattr(call, field)
         if isinstance(value, str):
-            out[name] = redaction.text(value, level)
+            body[name] = redaction.text(value, level)
         elif isinstance(value, Mapping):
-            out[name] = redaction.mapping(value, level)
+            body[name] = redaction.mapping(value, level)
         elif value is None or isinstance(value, (bool, int, float)):
-            out[name] = value
+            body[name] = value
     call_id = call.tool_call_id
     if call_id is not None and redaction.text(call_id, level) == call_id:
-        out["tool_call_id"] = call_id
-    return out
+        body["tool_call_id"] = call_id
+    return body
 
 
-def _read(written: Mapping[str, Any], run_id: UUID) -> Call:
-    call_id = written["tool_call_id"]
-    # The attempts of one call have one key; across the pause only the call's own id tells.
-    key = ("tool", call_id) if call_id else ("half", run_id, written["key"])
-    fields = {name: value for name, value in written.items() if name in _FIELDS}
-    return Call(kind=written["kind"], key=key, tool_call_id=call_id, **fields)
+def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
+    """Return the record of a paused run from what `first_half_body` returned.
+
+    Args:
+        body: The first half, as it was stored.
+        owner: The owner of the run that resumes it.
+
+    Raises:
+        ValueError, TypeError, KeyError, LookupError, AttributeError: The body is malformed.
+    """
+    record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
+    record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
+    for name, field in _RECORD_FIELDS.items():
+        if type(body[name]) is not type(getattr(record, field)):
+            raise TypeError(f"{name} is a {type(body[name]).__name__}")
+        setattr(record, field, body[name])
+    for call_id, name, arguments in body["requested"]:
+        record.requested_calls.add(RequestedCall(call_id, name, arguments))
+    for call_id, name in body.get("paused_calls", ()):
+        record.requested_calls.add_paused(call_id, name)
+    calls = [_call(call, record.run_id) for call in body["calls"]]
+    for mark, at in body["marks"]:
+        record.mark(cast("Mark", mark), calls[at])
+    record.dropped_steps += body["dropped_steps"]
+    record.dropped_texts = body["dropped_texts"]
+    verdict, keys = body["reported"], body["keys"]
+    record.verdict = verdict and Verdict.from_list(verdict)
+    record.earlier_part = EarlierPart(
+        keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
+    )
+    return record
+
+
+def _call(body: Mapping[str, Any], run_id: UUID) -> Call:
+    call_id = body["tool_call_id"]
+    # All attempts of one call have one key; those after the pause are known by the call's id alone.
+    key = ("tool", call_id) if call_id else ("first half", run_id, body["key"])
+    fields = {field: body[name] for name, field in _CALL_FIELDS.items() if name in body}
+    return Call(kind=body["kind"], key=key, tool_call_id=call_id, **fields)

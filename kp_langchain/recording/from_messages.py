@@ -1,6 +1,6 @@
 """A trace from a list of messages: what the handler would have recorded of the same run.
 
-The messages are played to a recorder as the events of a run, so that there is one set of rules.
+The messages are replayed to a recorder as the events of a run, so that there is one set of rules.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from langchain_core.messages import (
 
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
+from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.outcome import looks_successful, settle
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
-from kp_langchain.recording.run_record import Bounds, RunRecord, Start
-from kp_langchain.recording.steps import build_steps
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.run_start import Start
+from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.verdict import Verdict
 
 
 def trace_from_messages(
@@ -51,56 +54,69 @@ def trace_from_messages(
         objective: The task; by default the last human message before the first answer.
         success: Whether the run succeeded; by default judged as the handler would.
         confidence: 0 to 1; by default 0.8 for a success and 0.2 for a failure.
-        agent_id: Who ran; written as `kp:agent:<id>`.
+        agent_id: The agent that ran; written as `kp:agent:<id>`.
         policy: Visibility and privacy level; by default `DomainPolicy()`.
 
     Returns:
-        The trace, not scored yet.
+        The redacted trace, without a score.
 
     Raises:
-        ValueError: The messages hold no answer of a model, something in them cannot be read, or
-            the agent's id cannot be written as it is.
+        ValueError: The messages hold no answer of a model, something in them cannot be read,
+            `success` or `confidence` cannot be used, or the agent's id cannot be written as it is.
     """
-    if isinstance(messages, str):
-        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
-    try:
-        listed = convert_to_messages(list(messages))
-    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
-        raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
-    record = _record(listed, objective)
+    message_list = _message_list(messages)
+    record = _record(message_list, objective)
     record.write_out()
     step_list = build_steps(record.timeline(), fatal="", answer=record.answer or "")
     if not step_list.steps:
         raise ValueError(
-            f"{len(listed)} messages hold no model answer and no tool call: nothing to trace"
+            f"{len(message_list)} messages hold no model answer and no tool call: nothing to trace"
         )
     answer = step_list.last_thought if record.answer is None else record.answer
-    looks = looks_successful(
-        answer,
-        ended_well=not step_list.stopped,
-        unresolved_error=step_list.unresolved_error,
-        ends_on_action=step_list.ends_on_action,
-    )
-    try:
-        stated = read_verdict({"success": success, "confidence": confidence}, "caller")
-    except ValueError as error:
-        raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
+    verdict = _verdict(step_list, answer, success, confidence)
     return build_trace(
         record,
         step_list,
         domain=domain,
         agent_id=check_agent_id(agent_id) if agent_id else None,
         policy=policy or DomainPolicy(),
-        verdict=settle(looks, verdicts=[] if stated is None else [stated]),
+        verdict=verdict,
         answer=answer,
-        redaction=Redactor(record.recorder.counters, record.recorder.bounds.text_chars),
+        redaction=Redactor(record.owner.counters, record.owner.bounds.text_chars),
     )
 
 
+def _message_list(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+    if isinstance(messages, str):
+        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
+    try:
+        return convert_to_messages(list(messages))
+    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
+        raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _verdict(
+    step_list: StepList, answer: str, success: bool | None, confidence: float | None
+) -> Verdict:
+    """Return the caller's verdict, with the handler's where the caller states none."""
+    looks = looks_successful(
+        answer,
+        ended_well=not step_list.is_incomplete,
+        unresolved_error=step_list.unresolved_error,
+        ends_on_action=step_list.ends_on_action,
+    )
+    try:
+        verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
+    except ValueError as error:
+        raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
+    return settle(looks, verdicts=[] if verdict is None else [verdict])
+
+
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
-    ended: list[RunRecord] = []
+    """Return what a recorder records of the messages."""
+    records: list[RunRecord] = []
     recorder = Recorder(
-        Bounds(), ended.append, objective_of=None if objective is None else lambda _: objective
+        Bounds(), records.append, objective_of=None if objective is None else lambda _: objective
     )
     first, end = _extent(messages)
     root = uuid.uuid4()
@@ -109,35 +125,36 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     for message in messages[first:end]:
         if not isinstance(message, AIMessage):
             continue
-        answered = uuid.uuid4()
-        recorder.model_started(Start(answered, root), ())
-        recorder.model_answered(answered, message, "", message.response_metadata.get("logprobs"))
-        for asked in _calls(message):
-            result = next((one for one in results if one.tool_call_id == asked["id"]), None)
+        model = uuid.uuid4()
+        recorder.model_started(Start(model, root), ())
+        recorder.model_answered(model, message, "", message.response_metadata.get("logprobs"))
+        for call in _calls(message):
+            result = next((one for one in results if one.tool_call_id == call["id"]), None)
             if result is None:
-                continue  # asked for, but never run
+                continue  # requested, but never run
             results.remove(result)
-            ran = uuid.uuid4()
+            tool = uuid.uuid4()
             recorder.tool_started(
-                Start(ran, root, asked["name"] or "tool"), _arguments(asked["args"]), asked["id"]
+                Start(tool, root, call["name"] or "tool"), _arguments(call["args"]), call["id"]
             )
-            recorder.tool_answered(ran, result)
+            recorder.tool_answered(tool, result)
     recorder.chain_ended(root, {"messages": messages[:end]})
-    if not ended:  # nothing but human messages: the caller is told
-        return RunRecord(recorder, Start(root))
-    return ended[0]
+    if not records:  # nothing but human messages, for which the caller raises
+        return RunRecord(recorder.owner, Start(root))
+    return records[0]
 
 
 def _extent(messages: list[BaseMessage]) -> tuple[int, int]:
-    """Where the run's own messages begin and end.
+    """Return where the run's own messages begin and end.
 
-    Before them stands what it was given, a scripted greeting included, unless the agent went to
-    work unasked; after them what nobody answered.
+    Before them are its inputs, a scripted greeting included, unless the agent called tools before
+    any question; after them are messages that nobody answered.
     """
     answers = [at for at, one in enumerate(messages) if isinstance(one, AIMessage)]
-    asked = next((at for at, one in enumerate(messages) if isinstance(one, HumanMessage)), 0)
-    unasked = any(isinstance(one, ToolMessage) or _calls(one) for one in messages[:asked])
-    first = next((at for at in answers if at > asked and not unasked), min(answers, default=0))
+    question = next((at for at, one in enumerate(messages) if isinstance(one, HumanMessage)), 0)
+    acts_first = any(isinstance(one, ToolMessage) or _calls(one) for one in messages[:question])
+    after = (at for at in answers if at > question and not acts_first)
+    first = next(after, min(answers, default=0))
     last = [at for at, one in enumerate(messages) if isinstance(one, (AIMessage, ToolMessage))]
     return first, max(last, default=-1) + 1
 

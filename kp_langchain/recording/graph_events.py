@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kp_langchain.recording.handler import KPCallbackHandler
-
-_graph_kinds: dict[type, type] = {}
+_graph_classes: dict[type, type] = {}
 
 
-def hear_graph_events(handler: KPCallbackHandler) -> bool:
-    """Make `handler` one of the kind to which LangGraph tells pauses and resumes.
+def hear_graph_events(handler: object) -> bool:
+    """Change the class of a handler to one that LangGraph sends its events to.
 
-    LangGraph looks for its own base class, right after the root's start. That class costs 0.7 s
-    to import, and at this point is imported if and only if a graph is what runs.
+    LangGraph sends them only to instances of its own base class, which it looks for right after
+    the start of the root run. That class takes 0.7 s to import, so that the handler cannot inherit
+    from it from the outset. By now it is imported if and only if a graph is what runs.
+
+    Args:
+        handler: The callback handler; its class is replaced with a subclass.
+
+    Returns:
+        Whether LangGraph sends the handler its events from now on.
     """
     module = sys.modules.get("langgraph.callbacks")
     base = getattr(module, "GraphCallbackHandler", None)
@@ -23,13 +26,14 @@ def hear_graph_events(handler: KPCallbackHandler) -> bool:
         return False
     cls = type(handler)
     if not issubclass(cls, base):
-        if cls not in _graph_kinds:
-            about = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-            _graph_kinds[cls] = type(cls.__name__, (cls, base), about)
-        handler.__class__ = _graph_kinds[cls]
+        if cls not in _graph_classes:
+            names = ("__module__", "__qualname__", "__doc__")
+            attributes = {name: getattr(cls, name) for name in names}
+            _graph_classes[cls] = type(cls.__name__, (cls, base), attributes)
+        handler.__class__ = _graph_classes[cls]
     return True
 
 
-def without_graph_events(kind: type) -> type:
-    """Return the class that `kind` was made of, which other processes can import."""
-    return kind.__bases__[0] if kind in _graph_kinds.values() else kind
+def without_graph_events(cls: type) -> type:
+    """Return the handler's own class for one made here, because other processes can import it."""
+    return cls.__bases__[0] if cls in _graph_classes.values() else cls

@@ -199,7 +199,7 @@ class KPCallbackHandler(LangChainCallbacks):
             raise ConfigError(
                 "this handler keeps no runs (store=None), so none can be judged later"
             )
-        if not self._disabled and not self._recorder.reported(_as_uuid(run), verdict):
+        if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
             self._queue.add_verdict(str(run), verdict, self._writer)
 
     def send(self, timeout: float) -> bool:
@@ -293,7 +293,7 @@ class KPCallbackHandler(LangChainCallbacks):
         return {
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
-            "paused": paused_in_memory.count(self._recorder),
+            "paused": paused_in_memory.count(self._recorder.owner),
             "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
         }
 
@@ -308,7 +308,7 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
-        if paused_in_memory.count(self._recorder):
+        if paused_in_memory.count(self._recorder.owner):
             self.flush(timeout)  # what waits for a human is in the store then
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))

@@ -1,6 +1,6 @@
-"""Marks for what is no text: `[image]`, `[audio]`, `[video]`, `[file: application/pdf]`.
+"""Marks in place of media: `[image]`, `[audio]`, `[video]`, `[file: application/pdf]`.
 
-Nothing else is kept of a picture, a recording or a document: no data, no address, no name.
+Nothing else of a picture, a recording or a document is kept: no data, no address, no file name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# What LangChain (both its forms) and the providers call their blocks.
+# Types of blocks in both of LangChain's forms, and in those of the providers.
 _KINDS = {
     **dict.fromkeys(("image", "image_url", "input_image", "computer_screenshot"), "image"),
     **dict.fromkeys(("audio", "audio_url", "input_audio", "output_audio"), "audio"),
@@ -21,13 +21,13 @@ _KINDS = {
     ),
 }
 _NAMED_BY_MIME = ("image", "audio", "video")
-# A block holds its content, or the way to it, in one of these.
+# Fields of a block that hold its content, or refer to it.
 _CONTENT = frozenset({
     "base64", "data", "url", "file_id", "file_uri", "file_url", "file_data", "source",
     "source_type", "file", "image_url", "input_audio", "audio_url", "video_url", "image", "audio",
     "video", "document", "text",
 })  # fmt: skip
-# Data that merely have a type, such as the entries of a folder, have other fields, too.
+# Other data with a type, such as the entries of a folder, have fields besides these.
 _FIELDS = _CONTENT | {
     "type", "id", "index", "mime_type", "media_type", "mimeType", "format", "extras", "metadata",
     "video_metadata", "media_resolution", "detail", "cache_control", "title", "context",
@@ -36,11 +36,11 @@ _FIELDS = _CONTENT | {
 _MIME_FIELDS = ("mime_type", "media_type", "mimeType")
 _MIME = re.compile(r"[a-z]{1,20}/[\w.+\-]{1,80}", re.IGNORECASE | re.ASCII)
 _DATA_URL = re.compile(r"data:([a-z]{1,20}/[\w.+\-]{1,80})[;,]", re.IGNORECASE | re.ASCII)
-_LONGEST_NAME = 300
+_MAX_NAME_CHARS = 300
 
 
 def media_mark(block: Mapping[Any, Any]) -> str:
-    """Return the mark for an image, audio, video or file block; "" for everything else."""
+    """Return the mark for an image, audio, video or file block; "" for any other value."""
     kind = block.get("type")
     kind = _KINDS.get(kind) if isinstance(kind, str) else None
     if kind is None or len(block) > len(_FIELDS):
@@ -52,9 +52,9 @@ def media_mark(block: Mapping[Any, Any]) -> str:
 
 
 def data_mark(value: Mapping[Any, Any]) -> str:
-    """Return the mark for a block that holds the data of its media; "" for everything else.
+    """Return the mark for a block that holds the data of its media; "" for any other value.
 
-    Outside a message's content, what merely refers to a file is data like any other.
+    Outside a message's content, a mere reference to a file is data like any other.
     """
     mark = media_mark(value)
     if not mark:
@@ -89,13 +89,13 @@ def _mimes(holder: Mapping[Any, Any]) -> Iterator[str]:
             yield value.lower()
     for field in _CONTENT:
         value = holder.get(field)
-        if isinstance(value, str) and (found := _DATA_URL.match(value)):
-            yield found[1].lower()
+        if isinstance(value, str) and (match := _DATA_URL.match(value)):
+            yield match[1].lower()
     for field in ("filename", "name", "format"):
         value = holder.get(field)
-        if isinstance(value, str) and len(value) <= _LONGEST_NAME:
+        if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS:
             _, dot, ending = value.rpartition(".")
-            # The table alone: to guess, `mimetypes` reads the machine's files.
+            # Not `guess_type`, which reads files of the machine.
             mime = mimetypes.types_map.get(f".{ending.lower()}")
             if mime and (dot or field == "format"):
                 yield mime

@@ -1,7 +1,7 @@
 """A model's message in parts: what it says, the provider's tools that it calls, and their results.
 
-A provider's tools run inside one answer, so LangChain gives no event of them. All there is stands
-in the message: as blocks of its content or, in older forms, beside it.
+A provider's tools run inside one answer, so LangChain emits no events for them. Only the message
+shows them: as blocks of its content or, in older forms, in its `additional_kwargs`.
 """
 
 from __future__ import annotations
@@ -12,41 +12,48 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kp_langchain.recording import provider_tools as table
-from kp_langchain.recording.content_blocks import unwrapped
+from kp_langchain.recording.content_blocks import unwrap
 from kp_langchain.recording.media import mark_of, media_mark
 from kp_langchain.recording.messages import (
+    additional_reasoning,
+    additional_text,
+    thought_text,
+)
+from kp_langchain.recording.plain_values import gist
+from kp_langchain.recording.user_values import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,
     MAX_ITEMS,
-    contained,
-    gist,
-    reasoning_beside,
-    said_beside,
-    thought_text,
+    default_on_error,
 )
 
-_LONGEST_JSON = 50_000
-_BESIDE = ("tool_outputs", "executed_tools")  # in `additional_kwargs`: OpenAI's older form, Groq's
+_MAX_JSON_CHARS = 50_000
+# Keys of `additional_kwargs`: OpenAI's older form, and Groq's.
+_ADDITIONAL = ("tool_outputs", "executed_tools")
 _GROUNDING = "grounding_metadata"
 
 
-class Said(NamedTuple):
-    """What the model said or thought."""
+class ModelText(NamedTuple):
+    """What the model says or reasons.
+
+    Attributes:
+        text: The text.
+    """
 
     text: str
 
 
-class Called(NamedTuple):
+class ProviderCall(NamedTuple):
     """A call of a tool that the provider runs.
 
-    Args:
-        ids: What its result may refer to.
+    Attributes:
+        ids: The ids by which a result may refer to it.
         name: The tool's name.
-        input: Its input, as it stands in the message.
+        input: Its input, as the message holds it.
         mcp_server: The MCP server that has the tool; None for the provider's own tools.
-        request_id: The request for approval that came before it.
-        waits: Whether it is such a request itself.
+        request_id: The id of the request for approval that came before it.
+        is_approval_request: Whether it is such a request itself.
     """
 
     ids: tuple[str, ...]
@@ -54,68 +61,70 @@ class Called(NamedTuple):
     input: object
     mcp_server: str | None = None
     request_id: str | None = None
-    waits: bool = False
+    is_approval_request: bool = False
 
 
-class Returned(NamedTuple):
-    """What came back from a call.
+class ProviderResult(NamedTuple):
+    """The result of a call.
 
-    Args:
-        ids: What the call may be known by; empty where the last one is meant.
-        name: The tool's name, as far as the result tells it.
-        output: The output, as it stands in the message.
-        failed: Whether the call failed.
+    Attributes:
+        ids: The ids that the call may have; empty if it is the last one.
+        name: The tool's name, as far as the result shows it.
+        output: The output, as the message holds it.
+        has_failed: Whether the call failed.
     """
 
     ids: tuple[str, ...]
     name: str
     output: object
-    failed: bool
+    has_failed: bool
 
 
-Part = Said | Called | Returned
+Part = ModelText | ProviderCall | ProviderResult
 
 
-@contained(())
+@default_on_error(())
 def parts_of(message: object, limit: int) -> list[Part] | tuple[()]:
-    """Return the parts of a model's message in order; none if no tool of a provider is in it.
+    """Return the parts of a model's message in order; none if it holds no tool of a provider.
 
     Args:
         message: The message.
-        limit: Characters to keep of what is said between two calls.
+        limit: Characters to keep of each text between two calls.
     """
     content = getattr(message, "content", None)
     extra = getattr(message, "additional_kwargs", None) or {}
     metadata = getattr(message, "response_metadata", None) or {}
     if not extra and _GROUNDING not in metadata and isinstance(content, str):  # as most are
         return ()
-    beside = [item for name in _BESIDE if extra and name in extra for item in _items(extra[name])]
+    additional = [
+        item for name in _ADDITIONAL if extra and name in extra for item in _items(extra[name])
+    ]
     blocks = list(map(_native, content[:MAX_ALL_ITEMS])) if isinstance(content, list) else []
-    calls = {id(block): _read(block) for block in blocks if _role(block)}
+    calls = {id(block): _calls_and_results(block) for block in blocks if _role(block)}
     searches = _searches(metadata.get(_GROUNDING) or extra.get(_GROUNDING), calls)
-    if not (calls or beside or searches):
+    if not (calls or additional or searches):
         return ()
-    callers_own = _callers_own(message)
-    parts: list[Part] = [Said(reasoning_beside(extra, limit))]
-    for block in beside:
-        parts.extend(_read(_executed(block)))
+    user_call_ids = _user_call_ids(message)
+    parts: list[Part] = [ModelText(additional_reasoning(extra, limit))]
+    for block in additional:
+        parts.extend(_calls_and_results(_openai_form(block)))
     parts.extend(searches)
-    said: list[Any] = []
+    texts: list[Any] = []
     for block in blocks:
-        own = calls.get(id(block), ())
-        if not own or any(not callers_own.isdisjoint(one.ids) for one in own):
-            said.append(block)
+        block_calls = calls.get(id(block), ())
+        if not block_calls or any(not user_call_ids.isdisjoint(one.ids) for one in block_calls):
+            texts.append(block)
             continue
-        parts.append(Said(thought_text(said, limit)))
-        parts.extend(own)
-        said = []
-    parts.append(Said(thought_text(content if isinstance(content, str) else said, limit)))
-    parts.append(Said(said_beside(extra, limit)))
-    return _joined(_without_preparations(parts))
+        parts.append(ModelText(thought_text(texts, limit)))
+        parts.extend(block_calls)
+        texts = []
+    parts.append(ModelText(thought_text(content if isinstance(content, str) else texts, limit)))
+    parts.append(ModelText(additional_text(extra, limit)))
+    return _join_adjacent_texts(_without_preparations(parts))
 
 
-def shown(output: object, limit: int) -> Any:
-    """Return the `gist` of a provider's output: without ids and what only the provider can read."""
+def output_gist(output: object, limit: int) -> Any:
+    """Return the `gist` of a provider's output, without ids and what only the provider can read."""
     return gist(_visible(output, [MAX_ALL_ITEMS], 0), limit)
 
 
@@ -124,8 +133,8 @@ def _items(value: object) -> list[Any]:
 
 
 def _native(block: Any) -> Any:
-    """Return the provider's block for one that LangChain wrapped or put into another form."""
-    block = unwrapped(block)
+    """Return the provider's block for one that LangChain wrapped or converted."""
+    block = unwrap(block)
     if isinstance(block, MAPPING) and block.get("type") == "image":
         extras = block.get("extras")
         if isinstance(extras, MAPPING) and ("revised_prompt" in extras or "status" in extras):
@@ -134,14 +143,14 @@ def _native(block: Any) -> Any:
     return block
 
 
-def _executed(block: Any) -> Any:
-    """Return a tool that Groq ran in OpenAI's form; what is in that form as it is."""
-    block = unwrapped(block)
+def _openai_form(block: Any) -> Any:
+    """Return a block of Groq's in OpenAI's form; other blocks unchanged."""
+    block = unwrap(block)
     if not isinstance(block, MAPPING) or _role(block):
         return block
     kind = block.get("type")
-    known = table.EXECUTED_TOOLS.get(kind) if isinstance(kind, str) else None
-    name = known or block.get("name") or kind
+    tool = table.EXECUTED_TOOLS.get(kind) if isinstance(kind, str) else None
+    name = tool or block.get("name") or kind
     if not isinstance(name, str) or not name:
         return block
     place = f"executed {block.get('index')}"
@@ -153,20 +162,20 @@ def _role(block: Any) -> table.Role | None:
     return table.role_of(block.get("type")) if isinstance(block, MAPPING) else None
 
 
-@contained(())
-def _read(block: Any) -> list[Called | Returned] | tuple[()]:
+@default_on_error(())
+def _calls_and_results(block: Any) -> list[ProviderCall | ProviderResult] | tuple[()]:
     role = _role(block)
     if role is None:
         return ()
     extras = block.get("extras")
     extras = extras if isinstance(extras, MAPPING) else {}
-    read = _call if role == "call" else _result
-    return list(read(block, extras, block["type"]))
+    parts_of_block = _call if role == "call" else _result
+    return list(parts_of_block(block, extras, block["type"]))
 
 
 def _call(
     block: Mapping[str, Any], extras: Mapping[str, Any], kind: str
-) -> Iterator[Called | Returned]:
+) -> Iterator[ProviderCall | ProviderResult]:
     ids = _texts(block, table.ID_FIELDS)
     if not ids and kind in table.WITHOUT_ID:
         ids = (kind,)
@@ -179,13 +188,13 @@ def _call(
         name = kind
     server = (*_texts(block, table.SERVER_FIELDS), *_texts(extras, table.SERVER_FIELDS))
     request = _texts({**extras, **block}, ("approval_request_id",))
-    yield Called(
+    yield ProviderCall(
         ids,
         name,
         _input(block, extras),
         mcp_server=next(iter(server), None),
         request_id=next(iter(request), None),
-        waits=kind in table.APPROVAL_REQUESTS,
+        is_approval_request=kind in table.APPROVAL_REQUESTS,
     )
     status, error = _status(block), block.get("error") or extras.get("error")
     output = None if kind == "mcp_list_tools" else _output(block)
@@ -193,43 +202,43 @@ def _call(
     if output and family:
         output = mark_of(family)
     if error or status in table.FAILED_STATUS:
-        yield Returned(ids, name, error or output or status, failed=True)
+        yield ProviderResult(ids, name, error or output or status, has_failed=True)
     elif output is not None or (table.holds_its_result(kind) and status in table.FINISHED_STATUS):
-        yield Returned(ids, name, output, failed=False)
+        yield ProviderResult(ids, name, output, has_failed=False)
 
 
 def _result(
     block: Mapping[str, Any], extras: Mapping[str, Any], kind: str
-) -> Iterator[Called | Returned]:
+) -> Iterator[ProviderCall | ProviderResult]:
     ids = _texts(block, table.RESULT_ID_FIELDS)
     name = table.default_name(next(iter(_texts(extras, ("block_type",))), kind))
     output, status = _output(block), _status(block)
     if output is None and kind == "tool_search_output":
         output = block.get("tools")
     error = block.get("error") or extras.get("error")
-    failed = (
+    has_failed = (
         bool(error)
         or status in table.FAILED_STATUS
         or block.get("is_error") is True
         or block.get("outcome") not in table.GOOD_OUTCOMES
         or _is_error(output)
     )
-    yield Returned(ids, name, error or output or (status if failed else None), failed)
+    yield ProviderResult(ids, name, error or output or (status if has_failed else None), has_failed)
 
 
 def _input(block: Mapping[str, Any], extras: Mapping[str, Any]) -> object:
     value: Any = None
     for field in table.INPUT_FIELDS:
-        found = block.get(field)
-        if isinstance(found, (str, *MAPPING)) and (field != "action" or isinstance(found, MAPPING)):
-            value = value or found
-    # A streamed input stays in the pieces in which it came, put together.
+        item = block.get(field)
+        if isinstance(item, (str, *MAPPING)) and (field != "action" or isinstance(item, MAPPING)):
+            value = value or item
+    # A streamed input remains as the JSON text that its chunks add up to.
     value = value or next(
         iter((*_texts(block, ("partial_json",)), *_texts(extras, ("partial_json", "arguments")))),
         value,
     )
     if isinstance(value, str):
-        value = _parsed(value)
+        value = _json_value(value)
     if value is None:
         rest = (key for key in islice(block, MAX_ITEMS) if key not in table.BESIDES_INPUT)
         value = {table.RENAMED.get(key, key): block[key] for key in rest}
@@ -242,8 +251,8 @@ def _input(block: Mapping[str, Any], extras: Mapping[str, Any]) -> object:
     }
 
 
-def _parsed(text: str) -> object:
-    if len(text) <= _LONGEST_JSON:
+def _json_value(text: str) -> object:
+    if len(text) <= _MAX_JSON_CHARS:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -252,12 +261,12 @@ def _parsed(text: str) -> object:
 
 
 def _output(block: Mapping[str, Any]) -> Any:
-    found = next(
+    output = next(
         (block[field] for field in table.OUTPUT_FIELDS if block.get(field) is not None), None
     )
-    if found is None and isinstance(action := block.get("action"), MAPPING):
-        found = action.get("sources")
-    return found
+    if output is None and isinstance(action := block.get("action"), MAPPING):
+        output = action.get("sources")
+    return output
 
 
 def _status(block: Mapping[str, Any]) -> str | None:
@@ -278,7 +287,7 @@ def _is_error(output: Any) -> bool:
         code = outcome.get("exit_code")
         if outcome.get("type") == "timeout":
             return True
-    # Some commands answer "no" by their code; what goes wrong is written to stderr.
+    # A code alone is no error: some commands answer "no" with it. An error writes to stderr, too.
     return bool(code and output.get("stderr"))
 
 
@@ -287,8 +296,8 @@ def _texts(block: Mapping[str, Any], fields: tuple[str, ...]) -> tuple[str, ...]
     return tuple(one for one in values if isinstance(one, str) and one)
 
 
-def _callers_own(message: object) -> set[str]:
-    """The ids of calls of the caller's tools, which are recorded when they run."""
+def _user_call_ids(message: object) -> set[str]:
+    """Return the ids of calls of the user's own tools, which are recorded when they run."""
     ids: set[str] = set()
     for name in ("tool_calls", "invalid_tool_calls"):
         for call in _items(getattr(message, name, None)):
@@ -297,62 +306,65 @@ def _callers_own(message: object) -> set[str]:
     return ids
 
 
-def _searches(grounding: object, calls: Mapping[int, Sequence[Called | Returned]]) -> list[Part]:
-    """What Google's models looked up, of which only the metadata tell."""
+def _searches(
+    grounding: object, calls: Mapping[int, Sequence[ProviderCall | ProviderResult]]
+) -> list[Part]:
+    """Return what Google's models looked up, which only the answer's metadata show."""
     if not isinstance(grounding, MAPPING):
         return []
     queries: list[Any] = []
     names: list[str] = []
     for field, name in table.GROUNDING_QUERIES.items():
-        if listed := _items(grounding.get(field)):
-            queries += listed
+        if items := _items(grounding.get(field)):
+            queries += items
             names.append(name)
-    found: list[Any] = []
+    sources: list[Any] = []
     for field in table.GROUNDING_CHUNKS:
         for chunk in _items(grounding.get(field)):
-            for source, name in table.GROUNDING_SOURCES.items():
-                if isinstance(chunk, MAPPING) and chunk.get(source):
-                    found.append(chunk[source])
+            for kind, name in table.GROUNDING_SOURCES.items():
+                if isinstance(chunk, MAPPING) and chunk.get(kind):
+                    sources.append(chunk[kind])
                     names.append(name)
-    if not names or any(one.name.startswith("google_") for own in calls.values() for one in own):
+    all_calls = (one for block_calls in calls.values() for one in block_calls)
+    if not names or any(one.name.startswith("google_") for one in all_calls):
         return []
     ids = (_GROUNDING,)
     return [
-        Called(ids, names[0], {"queries": queries} if queries else {}),
-        Returned(ids, names[0], found, failed=False),
+        ProviderCall(ids, names[0], {"queries": queries} if queries else {}),
+        ProviderResult(ids, names[0], sources, has_failed=False),
     ]
 
 
 def _without_preparations(parts: list[Part]) -> Iterator[Part]:
-    """The parts without what a provider did to get ready, unless that failed."""
-    waiting: dict[tuple[str, ...], Called] = {}
+    """Yield the parts without the provider's preparations, unless one failed."""
+    preparations: dict[tuple[str, ...], ProviderCall] = {}
     for part in parts:
-        if isinstance(part, Called) and part.name in table.PREPARATIONS:
-            waiting[part.ids[:1]] = part
-        elif isinstance(part, Returned) and (call := waiting.pop(part.ids[:1], None)):
-            if part.failed:
+        if isinstance(part, ProviderCall) and part.name in table.PREPARATIONS:
+            preparations[part.ids[:1]] = part
+        elif isinstance(part, ProviderResult) and (call := preparations.pop(part.ids[:1], None)):
+            if part.has_failed:
                 yield from (call, part)
         else:
             yield part
 
 
-def _joined(parts: Iterator[Part]) -> list[Part]:
-    """The parts with what is said in a row in one."""
+def _join_adjacent_texts(parts: Iterator[Part]) -> list[Part]:
+    """Return the parts with adjacent texts joined, and empty ones left out."""
     out: list[Part] = []
     for part in parts:
-        if not isinstance(part, Said):
+        if not isinstance(part, ModelText):
             out.append(part)
         elif part.text.strip():
             last = out[-1] if out else None
-            if isinstance(last, Said):
-                out[-1] = Said(f"{last.text}\n\n{part.text}")
+            if isinstance(last, ModelText):
+                out[-1] = ModelText(f"{last.text}\n\n{part.text}")
             else:
                 out.append(part)
     return out
 
 
 def _visible(value: object, room: list[int], depth: int) -> Any:
-    """A copy of a result without what is hidden from a reader, and with marks for media."""
+    """Return a copy of a result without hidden fields, and with marks in place of media."""
     room[0] -= 1
     if room[0] <= 0 or depth > MAX_DEPTH:
         return "..."

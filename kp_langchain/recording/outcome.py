@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.recording.messages import contained
+from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.recording.verdict_reader import is_unit, plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.verdict import Verdict, first_success
@@ -120,7 +120,7 @@ def settle(
     return Verdict(success, best.confidence, source=best.source)
 
 
-@contained(None)
+@default_on_error(None)
 def confidence_in(output: object) -> float | None:
     """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
     if isinstance(output, Mapping) and output.get("structured_response") is not None:
@@ -133,7 +133,7 @@ def confidence_in(output: object) -> float | None:
     return float(confidence) if is_unit(confidence) else None  # type: ignore[arg-type]
 
 
-@contained(None)
+@default_on_error(None)
 def mean_probability(logprobs: object) -> float | None:
     """Mean of `exp(logprob)` over the tokens of an answer; None where there are none.
 

@@ -112,7 +112,7 @@ class PausedChanges:
                     if self._changes.get(place) is change:
                         del self._changes[place]
             for pause in pauses:
-                pause.record.kept = True
+                pause.record.is_stored = True
             yield expired
 
     def _next_batch(self) -> dict[str, _Pause | datetime]:

@@ -1,77 +1,77 @@
-"""Runs that wait for a human, one shelf per process.
+"""Runs of this process that are paused until a human decides.
 
-A graph that pauses ends its root run; the resumed run is a new root with the same `thread_id`,
-and often reaches another handler object, because handlers are made per request. So the shelf
-belongs to the process and not to a handler.
+A graph that pauses ends its root run; the resumed run is a new root run with the same `thread_id`,
+and often reaches another handler object, because handlers are made per request. So the paused runs
+belong to the process and not to a handler.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from kp_langchain._forksafe import ForkSafeLock
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from kp_langchain.recording.recorder import Recorder
-    from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.record_owner import RecordOwner
+from kp_langchain.recording.run_record import RunRecord
 
 _lock = ForkSafeLock()
-_shelf: dict[tuple[str, int], RunRecord] = {}
+_paused_runs: dict[tuple[str, int], RunRecord] = {}  # by thread and the identity of the owner
 _limit = 1000
 
 
 def set_limit(runs: int) -> None:
-    """Keep at most `runs` paused runs; the longest waiting is abandoned for a new one."""
+    """Keep at most `runs` paused runs; for a new one, the one paused for longest is dropped."""
     global _limit
     _limit = runs
 
 
-def any() -> bool:  # noqa: A001 - read as paused.any()
-    """Whether any run waits: the question that almost every run answers with no."""
-    return bool(_shelf)
+def has_any() -> bool:
+    """Return whether any run is paused, without a lock: for almost every run the answer is no."""
+    return bool(_paused_runs)
 
 
 def add(record: RunRecord) -> None:
-    """Shelve a run that paused; one that still waits in the same thread is abandoned."""
-    key = (record.thread_id or "", id(record.recorder))
+    """Add a run that paused; one that is still paused in the same thread is abandoned."""
+    key = _key(record)
     with _lock:
-        given_up = [_shelf.pop(key)] if key in _shelf else []
-        _shelf[key] = record
-        too_many = []
-        while len(_shelf) > _limit:
-            too_many.append(_shelf.pop(next(iter(_shelf))))
-    for old in given_up:
-        old.recorder.counters.add("abandoned")
-    for old in too_many:
-        old.recorder.counters.add(_fate(old))
+        old_runs = [_paused_runs.pop(key)] if key in _paused_runs else []
+        _paused_runs[key] = record
+        excess_runs = []
+        while len(_paused_runs) > _limit:
+            excess_runs.append(_paused_runs.pop(next(iter(_paused_runs))))
+    for old in old_runs:
+        old.owner.counters.add("abandoned")
+    for old in excess_runs:
+        old.owner.counters.add(_fate(old))
+
+
+def _key(record: RunRecord) -> tuple[str, int]:
+    return record.thread_id or "", id(record.owner)
 
 
 def _fate(record: RunRecord) -> str:
-    # What is in the store, whoever resumes the run goes on from.
-    return "handed_over" if record.kept else "abandoned"
+    # Any process can continue a run that is in the store.
+    return "handed_over" if record.is_stored else "abandoned"
 
 
-def take(thread_id: str, recorder: Recorder, until: datetime | None = None) -> RunRecord | None:
-    """Return the run that waits in `thread_id`: the recorder's own, else one of its domain.
+def take(thread_id: str, owner: RecordOwner, until: datetime | None = None) -> RunRecord | None:
+    """Remove and return the run paused in a thread: the owner's, else one of equal scope.
 
     Args:
         thread_id: The thread.
-        recorder: Who asks.
+        owner: The owner of the run that resumes it.
         until: The latest time, in UTC, at which it may have paused; None for any.
     """
-    own = (thread_id, id(recorder))
+    own_key = (thread_id, id(owner))
     with _lock:
-        for key in (own, *_shelf):
-            record = _shelf.get(key)
+        for key in (own_key, *_paused_runs):
+            record = _paused_runs.get(key)
             if (
                 record is not None
                 and key[0] == thread_id
-                and record.recorder.scope == recorder.scope
+                and record.owner.scope == owner.scope
                 and not _is_after(record.paused_at, until)
             ):
-                return _shelf.pop(key)
+                return _paused_runs.pop(key)
     return None
 
 
@@ -79,22 +79,22 @@ def _is_after(paused_at: datetime | None, until: datetime | None) -> bool:
     return paused_at is not None and until is not None and paused_at > until
 
 
-def give_up(recorder: Recorder) -> None:
-    """Forget the runs of `recorder` that wait: those in the store are left to others."""
+def give_up(owner: RecordOwner) -> None:
+    """Forget the paused runs of one owner; other processes can resume those in the store."""
     with _lock:
-        keys = [key for key, record in _shelf.items() if record.recorder is recorder]
-        records = [_shelf.pop(key) for key in keys]
+        keys = [key for key, record in _paused_runs.items() if record.owner is owner]
+        records = [_paused_runs.pop(key) for key in keys]
     for record in records:
-        recorder.counters.add(_fate(record))
+        owner.counters.add(_fate(record))
 
 
 def holds(record: RunRecord) -> bool:
-    """Whether a run still waits."""
+    """Return whether a run is still paused."""
     with _lock:
-        return _shelf.get((record.thread_id or "", id(record.recorder))) is record
+        return _paused_runs.get(_key(record)) is record
 
 
-def count(recorder: Recorder) -> int:
-    """How many runs of `recorder` wait."""
+def count(owner: RecordOwner) -> int:
+    """Return how many runs of one owner are paused."""
     with _lock:
-        return sum(record.recorder is recorder for record in _shelf.values())
+        return sum(record.owner is owner for record in _paused_runs.values())

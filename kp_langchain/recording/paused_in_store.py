@@ -1,7 +1,8 @@
 """Joins a resumed run to what it recorded before it paused, in this process or in another one.
 
-A paused run waits in memory, and redacted in the store. Which of the two counts is settled on the
-worker when the resumed run ends, because only the store knows whether another process has gone on.
+A paused run is kept in memory, and redacted in the store. Which of the two counts is settled on the
+worker when the resumed run ends, because only the store knows whether another process has resumed
+the run meanwhile.
 """
 
 from __future__ import annotations
@@ -13,30 +14,30 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import allow_forks
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.first_half import record_of
-from kp_langchain.recording.requested_calls import name_answers, note_rejections
+from kp_langchain.recording.first_half import first_half_record
+from kp_langchain.recording.resumed_answers import name_answers, note_rejections
 from kp_langchain.run_keys import stored_form
 from kp_langchain.store.paused_runs import Half, place_of
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kp_langchain.recording.run_record import Resumed, RunRecord
+    from kp_langchain.recording.run_record import Resumption, RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.redaction.custom_rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class PausedRunStore:
     """The paused runs of one handler's domain and agent, in its store.
 
-    Args:
+    Attributes:
         writer: Writes into the store.
         domain: The handler's domain.
         agent_id: The handler's agent.
         rules: What is redacted besides what always is.
-        days: For how long they are kept.
-        most: How many the store keeps at most.
+        days: Days for which a paused run is kept.
+        most: Paused runs that the store keeps at most.
     """
 
     writer: StoreWriter
@@ -46,16 +47,21 @@ class Halves:
     days: float
     most: int
 
-    def keep(self, record: RunRecord, body: dict[str, Any]) -> None:
-        """Have the redacted half of a paused run written."""
+    def add(self, record: RunRecord, body: dict[str, Any]) -> None:
+        """Queue the first half of a paused run to be written.
+
+        Args:
+            record: The run, which is marked as stored once it is.
+            body: What it recorded, redacted; see `first_half_body`.
+        """
         place = self._place(record.thread_id)
         if place is None or record.paused_at is None:
             return
-        half = Half(place, record.half_id, record.checkpoint_id, record.paused_at, body)
-        self.writer.keep_half(half, record, days=self.days, most=self.most)
+        first_half = Half(place, record.first_half_id, record.checkpoint_id, record.paused_at, body)
+        self.writer.keep_half(first_half, record, days=self.days, most=self.most)
 
     def claim(self, thread_id: str) -> Half | None:
-        """Take what waits in a thread out of the store."""
+        """Remove and return the first half of the run paused in a thread."""
         place = self._place(thread_id)
         if place is None:
             return None
@@ -63,7 +69,7 @@ class Halves:
             return self.writer.claim_half(place)
 
     def forget(self, thread_id: str, until: datetime) -> None:
-        """Have deleted what had paused in a thread by `until`, when something new was asked."""
+        """Queue the deletion of the run paused in a thread by `until`, in UTC."""
         self.writer.forget_half(lambda: self._place(thread_id), until)
 
     def _place(self, thread_id: str | None) -> str | None:
@@ -75,39 +81,54 @@ def join(record: RunRecord, claim: Callable[[str], Half | None] | None) -> None:
     """Put what a resumed run recorded before its pauses in front of the rest.
 
     Args:
-        record: The run.
-        claim: Takes what waits in a thread out of the store; None where there is none.
+        record: The run; changed.
+        claim: Removes and returns the first half of the run paused in a thread from the store;
+            None without a store.
     """
     parts = [record]
-    while (resumed := parts[-1].resumed) is not None and resumed.earlier is not None:
-        parts.append(resumed.earlier)
+    while (resumption := parts[-1].resumption) is not None and resumption.earlier is not None:
+        parts.append(resumption.earlier)
     for part in reversed(parts):
-        resumed, part.resumed = part.resumed, None
-        if resumed is None:
+        resumption, part.resumption = part.resumption, None
+        if resumption is None:
             continue
-        half = claim(resumed.thread_id) if claim is not None and part.langgraph else None
-        earlier = _first_part(part, resumed, half)
-        name_answers([call for _, call in part.timeline()], earlier)
+        first_half = None
+        if claim is not None and part.is_langgraph:
+            first_half = claim(resumption.thread_id)
+        earlier = _earlier_record(part, resumption, first_half)
+        requests = None if earlier is None else earlier.requested_calls
+        name_answers([call for _, call in part.timeline()], requests)
         if earlier is not None:
-            part.continues(earlier)
-    note_rejections(record)
+            part.prepend(earlier)
+    note_rejections((call for _, call in record.timeline()), record.requested_calls.names_of_paused)
 
 
-def _first_part(record: RunRecord, resumed: Resumed, half: Half | None) -> RunRecord | None:
-    own = resumed.earlier
-    if half is None:
-        if own is None or not own.kept:
+def _earlier_record(
+    record: RunRecord, resumption: Resumption, first_half: Half | None
+) -> RunRecord | None:
+    """Return the record of what a run recorded before a pause; None if that is lost.
+
+    Args:
+        record: What was recorded after the pause.
+        resumption: The pause.
+        first_half: What the store has of the run.
+    """
+    own = resumption.earlier
+    if first_half is None:
+        if own is None or not own.is_stored:
             return own
-        # It was in the store. If it was not this pause that ended, or nothing has happened since,
-        # another process has gone on from it.
-        elsewhere = None not in (own.checkpoint_id, resumed.checkpoint_id) and (
-            own.checkpoint_id != resumed.checkpoint_id
+        # It was in the store and no longer is. Another process has resumed it if the run resumed
+        # here continues from another checkpoint, or has recorded nothing since.
+        is_elsewhere = None not in (own.checkpoint_id, resumption.checkpoint_id) and (
+            own.checkpoint_id != resumption.checkpoint_id
         )
-        return None if elsewhere or not record.head else own
-    if own is not None and (own.half_id == half.half_id or _is_later(own, half, resumed)):
+        return None if is_elsewhere or not record.head else own
+    if own is not None and (
+        own.first_half_id == first_half.half_id or _is_later(own, first_half, resumption)
+    ):
         return own
     try:
-        earlier = record_of(half.body, record.recorder)
+        earlier = first_half_record(first_half.body, record.owner)
     except (ValueError, TypeError, KeyError, LookupError, AttributeError) as error:
         warn_once(
             "half",
@@ -115,17 +136,17 @@ def _first_part(record: RunRecord, resumed: Resumed, half: Half | None) -> RunRe
             describe_error(error),
         )
         return own
-    record.recorder.counters.add("continued")
+    record.owner.counters.add("continued")
     return earlier
 
 
-def _is_later(own: RunRecord, half: Half, resumed: Resumed) -> bool:
-    """Tell which of two pauses in one thread ended: ours, if it is not the store's."""
-    if own.checkpoint_id is not None and own.checkpoint_id == half.checkpoint_id:
+def _is_later(own: RunRecord, first_half: Half, resumption: Resumption) -> bool:
+    """Return whether, of two pauses in one thread, ours is the one that ended, not the store's."""
+    if own.checkpoint_id is not None and own.checkpoint_id == first_half.checkpoint_id:
         return True  # another handler recorded the same run
-    if resumed.checkpoint_id is not None:
-        if resumed.checkpoint_id == half.checkpoint_id:
+    if resumption.checkpoint_id is not None:
+        if resumption.checkpoint_id == first_half.checkpoint_id:
             return False
-        if resumed.checkpoint_id == own.checkpoint_id:
+        if resumption.checkpoint_id == own.checkpoint_id:
             return True
-    return own.paused_at is not None and own.paused_at > half.paused_at
+    return own.paused_at is not None and own.paused_at > first_half.paused_at

@@ -1,8 +1,8 @@
-"""Hooks for the ends of a process that `atexit` does not see.
+"""Hooks for the ends of a process at which `atexit` does not run.
 
 Child processes of `multiprocessing` and of Celery end by `os._exit`, after calling hooks of their
-own. Of what ends a process without any (a signal's default action, `os._exit` itself) nothing can
-be heard; a signal handler is the host's to install.
+own. Nothing runs where a process ends without any hook: by a signal's default action, or by
+`os._exit` itself. Installing a signal handler is up to the host.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _IMPORTED_IN = os.getpid()
-_watched = 0  # the process whose ends are watched
-# After the finalizers of everybody else, which may still hand results to the parent.
+_watched_pid = 0  # the process that has the hooks
+# After all other finalizers, which may still send results to the parent.
 _LAST = -1000
 
 
 def watch(finish: Callable[[], None]) -> None:
-    """Have `finish` called at such an end of this process.
+    """Call `finish` at such an end of this process.
 
-    To be called whenever a process begins to have something to finish: a forked child begins
-    without its parent's hooks. Nothing is imported: what can end this process so is loaded.
+    Call this whenever a process begins to have something to finish, because a forked child begins
+    without its parent's hooks. It imports nothing: whatever can end this process so is loaded.
 
     Args:
-        finish: May be called more than once; must not raise.
+        finish: Called once or more; must not raise.
     """
-    global _watched
-    if _watched == os.getpid():
+    global _watched_pid
+    if _watched_pid == os.getpid():
         return
-    _watched = os.getpid()
+    _watched_pid = os.getpid()
     for hook in (_watch_multiprocessing, _watch_celery):
-        with suppress(Exception):  # a release that has these names no more
+        with suppress(Exception):  # another release may not have these names
             hook(finish)
 
 
@@ -59,23 +59,23 @@ def _watch_celery(finish: Callable[[], None]) -> None:
 
 
 def _finish(finish: Callable[[], None]) -> None:
-    """Finish now, and again after the threads that a child process waits for thereafter."""
-    if _threads_waited_for():  # asked first: they may end while the rest is finished
+    """Finish now, and again after the threads that a child process waits for."""
+    if _threads_to_join():  # first, because they may end during the call of `finish`
         _wait_for_threads(finish)
     finish()
 
 
 def _wait_for_threads(finish: Callable[[], None]) -> None:
     def wait() -> None:
-        while threads := _threads_waited_for():
+        while threads := _threads_to_join():
             for thread in threads:
                 thread.join()
         finish()
 
-    # Not a daemon: the process waits for this thread, too.
+    # Not a daemon thread, so that the process waits for it, too.
     threading.Thread(target=wait, name="kp_end", daemon=False).start()
 
 
-def _threads_waited_for() -> list[threading.Thread]:
+def _threads_to_join() -> list[threading.Thread]:
     mine = (threading.main_thread(), threading.current_thread())
     return [thread for thread in threading.enumerate() if not thread.daemon and thread not in mine]

@@ -1,27 +1,31 @@
-"""Steps of the tools that a provider ran inside one answer of a model."""
+"""Calls of the tools that a provider ran inside one answer of a model, as marks in the timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from kp_langchain.recording.message_parts import Called, Part, Returned, shown
-from kp_langchain.recording.messages import as_input, clip
-from kp_langchain.recording.run_record import Call, RunRecord, short_name
+from kp_langchain.recording.calls import Call, CallKind
+from kp_langchain.recording.message_parts import (
+    Part,
+    ProviderCall,
+    ProviderResult,
+    output_gist,
+)
+from kp_langchain.recording.plain_values import as_input
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.texts import clip, short_name
 
-_MOST_OPEN = 1000
+_MAX_OPEN = 1000
 _NO_REASON = "failed"  # where the provider gives none
-Keep = Callable[[Callable[[Any, int], Any], Any], Any]
 
 
-def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part], keep: Keep) -> Call:
+def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
     """Add the parts of a model's answer to the timeline, as if an agent had run the tools.
 
     Args:
-        root: The run.
-        answer: The model's call; what it says first is its text.
+        root: The run; changed.
+        answer: The model's call, which gets the first text as its own; changed.
         parts: The parts in order.
-        keep: Reads a text or an input within what the run has room for.
 
     Returns:
         The last call that began.
@@ -29,29 +33,29 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part], keep: Keep)
     last = answer
     newest: Call | None = None
     for at, part in enumerate(parts):
-        if isinstance(part, Returned):
-            # Google's results name no call: the last one is meant.
-            call = _open_call(root, part) if part.ids else newest
+        if isinstance(part, ProviderResult):
+            # Google's results name no call: they belong to the last one.
+            call = _take_open_call(root, part) if part.ids else newest
             call = call or _new_call("tool", part.name)
-            call.stopped = answer.stopped
-            _mark_end(root, call, part, keep)
+            call.is_incomplete = answer.is_incomplete
+            _mark_end(root, call, part)
             continue
-        if isinstance(part, Called):
+        if isinstance(part, ProviderCall):
             if (earlier := root.provider_calls.get(part.request_id or "")) is not None:
-                _remember(root, part.ids, earlier)  # it was asked for, and is approved now
-                earlier.stopped = answer.stopped
+                _add_open_call(root, part.ids, earlier)  # approved after an earlier answer
+                earlier.is_incomplete = answer.is_incomplete
                 continue
             newest = last = _new_call("tool", part.name)
-            last.stopped = answer.stopped or part.waits
-            last.input = keep(as_input, part.input)
+            last.is_incomplete = answer.is_incomplete or part.is_approval_request
+            last.input = root.read(as_input, part.input)
             last.mcp_server = short_name(part.mcp_server) or None
-            _remember(root, part.ids, last)
+            _add_open_call(root, part.ids, last)
         elif at:
             last = _new_call("model", answer.name)
-            last.stopped = answer.stopped
-            last.text = keep(clip, part.text)
+            last.is_incomplete = answer.is_incomplete
+            last.text = root.read(clip, part.text)
         else:
-            answer.text = keep(clip, part.text)
+            answer.text = root.read(clip, part.text)
             continue
         root.mark("start", last)
     if root.last_call is answer:
@@ -59,28 +63,28 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part], keep: Keep)
     return last
 
 
-def _new_call(kind: Any, name: str) -> Call:
-    call = Call(kind, short_name(name), object())  # each is its own: nothing is tried again
-    call.answered = True
+def _new_call(kind: CallKind, name: str) -> Call:
+    call = Call(kind, short_name(name), object())  # a key of its own: nothing is tried again
+    call.has_ended = True
     return call
 
 
-def _remember(root: RunRecord, ids: tuple[str, ...], call: Call) -> None:
+def _add_open_call(root: RunRecord, ids: tuple[str, ...], call: Call) -> None:
     for one in ids:
-        if len(root.provider_calls) < _MOST_OPEN:
+        if len(root.provider_calls) < _MAX_OPEN:
             root.provider_calls[short_name(one)] = call
 
 
-def _open_call(root: RunRecord, part: Returned) -> Call | None:
-    found = [root.provider_calls.pop(short_name(one), None) for one in part.ids]
-    return next((call for call in found if call is not None), None)
+def _take_open_call(root: RunRecord, part: ProviderResult) -> Call | None:
+    calls = [root.provider_calls.pop(short_name(one), None) for one in part.ids]
+    return next((call for call in calls if call is not None), None)
 
 
-def _mark_end(root: RunRecord, call: Call, part: Returned, keep: Keep) -> None:
-    text = keep(shown, part.output)
-    call.failed = part.failed
-    if part.failed:
+def _mark_end(root: RunRecord, call: Call, part: ProviderResult) -> None:
+    text = root.read(output_gist, part.output)
+    call.has_failed = part.has_failed
+    if part.has_failed:
         call.error = text or _NO_REASON
     else:
         call.text = text
-    root.mark("error" if part.failed else "end", call)
+    root.mark("error" if part.has_failed else "end", call)

@@ -1,8 +1,8 @@
-"""How providers write down the tools that they run themselves, as data.
+"""The formats in which providers describe the tools that they run themselves, as data.
 
-A call is told by its kind, not by a list: OpenAI's items end in `_call`, Anthropic's blocks in
-`_tool_use`, results in `_tool_result` or `_call_output`. What follows are the exceptions and the
-names of the fields.
+The ending of its type marks a call, so that new tools need no entry: OpenAI's items end in `_call`,
+Anthropic's blocks in `_tool_use`, results in `_tool_result` or `_call_output`. The tables hold the
+exceptions and the names of the fields.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Literal
 
 Role = Literal["call", "result"]
 
-_LONGEST_TYPE = 64
+_MAX_TYPE_CHARS = 64
 
-# The caller's tools: they are recorded when they run.
-_CALLERS_OWN = frozenset({
+# The user's own tools, which are recorded when they run.
+_USER_TOOLS = frozenset({
     "tool_call", "function_call", "custom_tool_call", "invalid_tool_call", "tool_use",
     "tool_result", "function_call_output", "custom_tool_call_output",
 })  # fmt: skip
@@ -28,13 +28,13 @@ _OTHER_CALLS = frozenset({
 })  # fmt: skip
 _OTHER_RESULTS = frozenset({"code_execution_result", "tool_search_output", "program_output"})
 
-# Items of OpenAI's that end in `_call` although what they lead to comes from somebody else.
+# Items of OpenAI's that end in `_call` although their results come from somebody else.
 _ANSWERED_ELSEWHERE = frozenset({
     "server_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
     "tool_search_call",
 })  # fmt: skip
 
-# Names for calls that bring none, as LangChain's own form has them.
+# Names of tools whose calls carry none, as in LangChain's own form.
 _NAMES = {
     "executable_code": "code_interpreter",
     "code_execution_result": "code_interpreter",
@@ -46,15 +46,15 @@ _NAMES = {
     "program_output": "program",
     "tool_search_output": "tool_search",
 }
-NO_NAMES = frozenset({"remote_mcp", "server_tool"})  # the extras may know better
+NO_NAMES = frozenset({"remote_mcp", "server_tool"})  # the extras may have the real one
 
-# They run once somebody allows it.
+# Calls that run once a human approves them.
 APPROVAL_REQUESTS = frozenset({"mcp_approval_request"})
 
-# What providers do to get ready; recorded only when it fails.
+# What providers do in preparation; recorded only if it fails.
 PREPARATIONS = frozenset({"mcp_list_tools"})
 
-# How Groq calls what its compound models did, beside the content.
+# Groq's names for the tools of its compound models, in `additional_kwargs`.
 EXECUTED_TOOLS = {"search": "web_search", "python": "code_interpreter"}
 
 ID_FIELDS = ("id", "call_id")
@@ -67,7 +67,7 @@ FAILED_STATUS = frozenset({"failed", "incomplete", "error", "cancelled"})
 FINISHED_STATUS = frozenset({None, "completed", "success"})
 GOOD_OUTCOMES = frozenset({None, 0, 1, "OUTCOME_OK", "OUTCOME_UNSPECIFIED"})
 
-# Where a call has no field for its input, the input is all that is not one of these.
+# Where a call has no field for its input, its input is every field but these.
 BESIDES_INPUT = frozenset({
     "type", "id", "call_id", "status", "index", "name", "caller", "created_by", "execution",
     "pending_safety_checks", "approval_request_id", "extras", "toolset_name", "fingerprint",
@@ -76,7 +76,7 @@ BESIDES_INPUT = frozenset({
 })  # fmt: skip
 RENAMED = {"executable_code": "code"}
 
-# Google tells of its searches in the answer's metadata: queries, and what was found.
+# Google puts its searches into the answer's metadata: the queries, and their results.
 GROUNDING_QUERIES = {
     "web_search_queries": "google_search",
     "webSearchQueries": "google_search",
@@ -92,12 +92,12 @@ GROUNDING_SOURCES = {
     "retrievedContext": "retrieval",
 }
 
-# Fields of results that say nothing to a reader: ids, and what only the provider can read.
+# Fields of results of no use to a reader: ids, and what only the provider can read.
 _HIDDEN = frozenset({
     "type", "id", "call_id", "item_id", "tool_use_id", "tool_call_id", "file_id", "container_id",
     "response_id", "vector_store_id", "index", "cache_control", "fingerprint",
 })  # fmt: skip
-# Of a result that holds nothing else, the text stands for all of it.
+# The value of one of these fields stands for a result that has no other field.
 ONLY_FIELDS = frozenset({
     "text", "logs", "error_code", "sources", "content", "output", "stdout", "stderr", "result",
     "results", "message", "url",
@@ -105,13 +105,13 @@ ONLY_FIELDS = frozenset({
 
 
 def role_of(kind: object) -> Role | None:
-    """Return what a block of this type is to a tool that the provider runs."""
-    return _role_of(kind) if type(kind) is str and len(kind) <= _LONGEST_TYPE else None
+    """Return whether a block of this type is a provider's call or result; None for other blocks."""
+    return _role_of(kind) if type(kind) is str and len(kind) <= _MAX_TYPE_CHARS else None
 
 
 @lru_cache(256)
 def _role_of(kind: str) -> Role | None:
-    if kind in _CALLERS_OWN:
+    if kind in _USER_TOOLS:
         return None
     if kind in _OTHER_CALLS or kind.endswith(_CALL_ENDINGS):
         return "call"
@@ -121,7 +121,7 @@ def _role_of(kind: str) -> Role | None:
 
 
 def holds_its_result(kind: str) -> bool:
-    """Whether a call of this type has its result in itself, once there is one."""
+    """Return whether a call of this type holds its own result, once there is one."""
     return kind == "mcp_list_tools" or (kind.endswith("_call") and kind not in _ANSWERED_ELSEWHERE)
 
 
@@ -136,16 +136,16 @@ def default_name(kind: str) -> str:
 
 
 def generated_media(kind: str) -> str:
-    """Return "image" for a call that generates images, and so on; else ""."""
+    """Return "image", "audio" or "video" for a call that generates such media; else ""."""
     family, _, rest = kind.partition("_")
     return family if rest == "generation_call" and family in ("image", "audio", "video") else ""
 
 
 def is_hidden(field: object) -> bool:
-    """Whether a field of a result is nothing to be recorded."""
+    """Return whether a field of a result is not recorded."""
     return not isinstance(field, str) or field in _HIDDEN or is_sealed(field)
 
 
 def is_sealed(field: str) -> bool:
-    """Whether only the provider can read what stands in a field."""
+    """Return whether only the provider can read a field's value."""
     return field.startswith("encrypted") or field.endswith("signature")

@@ -1,7 +1,7 @@
 """Reasoning that a model writes into its text, between `<think>` tags.
 
-Only what stands where a model puts it counts: a text that shows the tags in code, or names them in
-a sentence, is an answer.
+Tags count only where a model puts them: a text that shows them in code, or mentions them in a
+sentence, is an answer.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 import re
 
 _TAG = re.compile(r"<(/?)think(?:ing)?>")
-_OPENS = re.compile(r"\s*<think(?:ing)?>")
+_OPENING = re.compile(r"\s*<think(?:ing)?>")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 _CODE_LEFT_OPEN = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
-_READ_CHARS = 200_000  # further on no tags are looked for, but the end of the first reasoning
+_SEARCHED_CHARS = 200_000  # beyond, only the end of the first reasoning is searched for
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Split a model's text into its reasoning, without the tags, and what it says."""
+    """Split a model's text into its reasoning, without the tags, and its answer."""
     parts = reasoning_parts(text)
     if not parts:
         return "", text
-    said = "".join(part for part, is_reasoning in parts if not is_reasoning)
-    return "\n".join(part.strip() for part, is_reasoning in parts if is_reasoning), said.strip()
+    answer = "".join(part for part, is_reasoning in parts if not is_reasoning)
+    return "\n".join(part.strip() for part, is_reasoning in parts if is_reasoning), answer.strip()
 
 
 def reasoning_parts(text: str) -> list[tuple[str, bool]]:
-    """Return the parts of a model's text in order, without the tags; none where it has no tags.
+    """Return the parts of a model's text in order, without the tags; none if it has no tags.
 
-    Tags count at the beginning of a text and of a line; after a first one everywhere. One that is
-    never closed holds all the rest. A text whose first tag closes begins with reasoning: templates
-    of some models put the opening one into the prompt.
+    Tags count at the beginning of the text and of a line; after the first one, everywhere. An
+    opening tag that is never closed encloses all the rest. A text whose first tag is a closing one
+    begins with reasoning: the templates of some models put the opening tag into the prompt.
 
     Returns:
         Each part, and whether it is reasoning.
@@ -38,36 +38,38 @@ def reasoning_parts(text: str) -> list[tuple[str, bool]]:
         return []
     parts: list[tuple[str, bool]] = []
     at = _leading(text, parts)
-    reasons = at > 0
-    masked = _CODE_LEFT_OPEN.sub(_blank, text[at : at + _READ_CHARS])
+    has_reasoning = at > 0
+    outside_code = _CODE_LEFT_OPEN.sub(_blank, text[at : at + _SEARCHED_CHARS])
     text, at = text[at:], 0
     begin: re.Match[str] | None = None
-    for tag in _TAG.finditer(masked):
+    for tag in _TAG.finditer(outside_code):
         if begin is None:
-            if not tag[1] and (reasons or _begins_line(masked, tag.start())):
+            if not tag[1] and (has_reasoning or _begins_line(outside_code, tag.start())):
                 begin = tag
         elif tag[1]:
             parts.append((text[at : begin.start()], False))
             parts.append((text[begin.end() : tag.start()], True))
-            at, begin, reasons = tag.end(), None, True
-    if begin is not None and reasons:
+            at, begin, has_reasoning = tag.end(), None, True
+    if begin is not None and has_reasoning:
         parts.append((text[at : begin.start()], False))
         parts.append((text[begin.end() :], True))
-    elif reasons:
+    elif has_reasoning:
         parts.append((text[at:], False))
     return [part for part in parts if part[0].strip()] or parts
 
 
 def _leading(text: str, parts: list[tuple[str, bool]]) -> int:
-    """Add the reasoning that a text begins with; return where what follows it begins."""
-    masked = _CODE.sub(_blank, text[:_READ_CHARS])
-    opening = _OPENS.match(text)
+    """Add the reasoning that a text begins with to `parts`; return the position after it."""
+    outside_code = _CODE.sub(_blank, text[:_SEARCHED_CHARS])
+    opening = _OPENING.match(text)
     start = opening.end() if opening else 0
-    closing = next((tag for tag in _TAG.finditer(masked, start) if tag[1] or not opening), None)
+    closing = next(
+        (tag for tag in _TAG.finditer(outside_code, start) if tag[1] or not opening), None
+    )
     if opening:
         # A stray backtick may have hidden the end.
         closing = closing or next((tag for tag in _TAG.finditer(text, start) if tag[1]), None)
-    elif closing is None or not closing[1] or not _stands_alone(masked, closing):
+    elif closing is None or not closing[1] or not _stands_alone(outside_code, closing):
         return 0
     end = len(text) if closing is None else closing.start()
     parts.append((text[start:end], True))

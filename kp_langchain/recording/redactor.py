@@ -1,4 +1,4 @@
-"""Redacts what was recorded of a run; what cannot be redacted is dropped."""
+"""Redacts what is recorded of a run, and drops what cannot be redacted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording.messages import clean, clip, plain, text_size
-from kp_langchain.recording.run_record import MARGIN_CHARS
+from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.plain_values import plain, text_size
+from kp_langchain.recording.texts import clean, clip
 from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
@@ -15,95 +16,110 @@ if TYPE_CHECKING:
     from kp_langchain.redaction.custom_rules import Rules
 
 UNREDACTABLE = "[REDACTED:failed]"
-_NOTHING_LEFT = "(removed)"  # a tool has a name
+_REMOVED = "(removed)"  # in place of an empty text where the wire form requires one
 
 
-def cleaned(value: Any) -> Any:
-    """A copy of JSON-like `value` without text that UTF-8 or a database cannot hold."""
+def clean_json(value: Any) -> Any:
+    """Return a copy of a JSON-like value with every text in it as `clean` returns it."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(key): cleaned(item) for key, item in value.items()}
+        return {clean(key): clean_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [cleaned(item) for item in value]
+        return [clean_json(item) for item in value]
     return value
 
 
 class Redactor:
     """Redacts one run and cuts its texts to their bound; what cannot be redacted is dropped.
 
-    The recorder leaves a margin beyond the bound on both sides of a cut, so that a secret which
-    crosses it is seen whole. The margin is always taken off: what redaction makes shorter may fit
-    the bound with a piece of a secret beside the cut.
+    The recorder keeps a margin beyond the bound on both sides of a cut, so that redaction sees a
+    secret that crosses the cut whole. The margin is always removed: redaction may shorten a text
+    so much that it fits the bound with a fragment of a secret beside the cut.
+
+    Args:
+        counters: Counts failed redactions as `redaction_errors`.
+        max_chars: Characters to keep of each text.
+        rules: What is redacted besides what always is.
+        hook: The user's function, which redacts further. It may raise.
+
+    Attributes:
+        has_failed: Whether some part of the run could not be redacted.
     """
 
     def __init__(
         self,
         counters: Counters,
-        bound: int,
+        max_chars: int,
         *,
         rules: Rules | None = None,
         hook: Callable[[str], str] | None = None,
     ) -> None:
         self._counters = counters
-        self._bound = bound
+        self._max_chars = max_chars
         self._rules = rules
         self._hook = hook
-        # What an agent says comes again: names of tools with each call, its last words as answer.
-        self._texts: dict[tuple[str, str], str] = {}
-        self.failed = False
+        # Texts recur: the name of a tool with each call, the last thought as the answer.
+        self._redacted_texts: dict[tuple[str, str], str] = {}
+        self.has_failed = False
         self._is_out_of_order = False
 
-    def fail(self, how: str) -> None:
-        """Drop every text from now on: the caller's function cannot be relied on."""
+    def fail(self, reason: str) -> None:
+        """Drop every text from now on, because the user's function failed.
+
+        Args:
+            reason: For the warning; holds no text of the run.
+        """
         self._is_out_of_order = True
-        self._texts.clear()
-        self._fail(how)
+        self._redacted_texts.clear()
+        self._count_failure(reason)
 
     def _redact(self, value: Any, level: str) -> Any:
         if self._is_out_of_order:
             return UNREDACTABLE
         try:
-            redaction = redact(cleaned(value), level=level, rules=self._rules, redactor=self._hook)
+            redaction = redact(
+                clean_json(value), level=level, rules=self._rules, redactor=self._hook
+            )
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
-            self._fail(describe_error(error))
+            self._count_failure(describe_error(error))
             return UNREDACTABLE
         if redaction.counts.get("failed"):  # it dropped the parts that it could not redact
-            self._fail("parts dropped")
+            self._count_failure("parts dropped")
         return redaction.value
 
-    def _fail(self, how: str) -> None:
-        self.failed = True
+    def _count_failure(self, reason: str) -> None:
+        self.has_failed = True
         self._counters.add("redaction_errors")
         warn_once(
-            f"redaction:{how}",
+            f"redaction:{reason}",
             "redaction failed (%s); what could not be redacted is dropped, and such runs do not "
             "pass",
-            how,
+            reason,
         )
 
     def text(self, value: str, level: str) -> str:
-        """Redact a text."""
-        known = self._texts.get((value, level))
-        if known is None:
-            margin = MARGIN_CHARS if len(value) > self._bound else 0
-            known = clip(str(self._redact(value, level)), self._bound, margin=margin)
+        """Return a text redacted at a privacy level, and cut to the bound."""
+        text = self._redacted_texts.get((value, level))
+        if text is None:
+            margin = MARGIN_CHARS if len(value) > self._max_chars else 0
+            text = clip(str(self._redact(value, level)), self._max_chars, margin=margin)
             if self._hook is None:
-                self._texts[value, level] = known
-        return known
+                self._redacted_texts[value, level] = text
+        return text
 
     def leaves(self, value: str) -> bool:
-        """Return whether nothing of a text is redacted at the strictest level."""
+        """Return whether redaction at the strictest level leaves a text unchanged."""
         return bool(self._redact(value, "aggregated") == value)
 
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
-        """Redact a step in wire form."""
+        """Return a step in wire form, redacted at a privacy level."""
         out = dict(step)
         if "content" in out:
             out["content"] = self.text(out["content"], level)
-        if "tool" in out:  # its keys are ours, its values the run's
+        if "tool" in out:  # its keys are ours; only its values come from the run
             out["tool"] = {
-                key: _without_cuts(self.text(text, level)) or _NOTHING_LEFT
+                key: _without_cuts(self.text(text, level)) or _REMOVED
                 for key, text in out["tool"].items()
             }
         if "input" in out:
@@ -111,15 +127,20 @@ class Redactor:
         return out
 
     def mapping(self, value: Mapping[str, Any], level: str) -> Any:
-        """Redact JSON-like values by name."""
-        whole = self._redact(value, level)
-        whole = whole if isinstance(whole, dict) else {"input": whole}
-        was_cut = text_size(value) > self._bound
-        return plain(_without_cuts(whole, texts=was_cut), self._bound)
+        """Return a JSON-like mapping, redacted at a privacy level and cut to the bound."""
+        values = self._redact(value, level)
+        values = values if isinstance(values, dict) else {"input": values}
+        was_cut = text_size(value) > self._max_chars
+        return plain(_without_cuts(values, texts=was_cut), self._max_chars)
 
 
 def _without_cuts(value: Any, *, texts: bool = True) -> Any:
-    """Take off what stands beside a cut: in keys, which are cut by themselves, and in texts."""
+    """Return a value without the margins of cuts: in keys, which are cut alone, and in texts.
+
+    Args:
+        value: A JSON-like value.
+        texts: Whether texts may be cut, too.
+    """
     if isinstance(value, str):
         return clip(value, len(value), margin=MARGIN_CHARS) if texts else value
     if isinstance(value, dict):

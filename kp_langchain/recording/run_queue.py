@@ -81,7 +81,7 @@ class RunQueue:
             return
         self._start_threads()
         self._counters.add("queued")
-        record.settled = True
+        record.is_settled = True
         worker.intake.submit(lambda: self._take_in(record))
 
     def add_paused(self, record: RunRecord) -> None:
@@ -149,7 +149,7 @@ class RunQueue:
 
     def _may_wait(self, record: RunRecord) -> bool:
         """Return whether its draft calls the user's function, or asks the store."""
-        return self._drafter.redactor is not None or record.resumed is not None
+        return self._drafter.redactor is not None or record.resumption is not None
 
     def _start_threads(self) -> None:
         # When a run ends, because an interpreter that is ending starts no threads.

@@ -1,106 +1,43 @@
-"""What is recorded of one root run, and how much of it is kept."""
+"""What is recorded of one root run."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-from kp_langchain.recording.messages import as_text, clip, contained, text_size, written
+from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.calls import Call, Mark
+from kp_langchain.recording.plain_values import gist_text, text_size
+from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
+from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
+from kp_langchain.recording.texts import NAME_CHARS, clip, short_name
 
 if TYPE_CHECKING:
     from kp_langchain.recording.decisions import Decision
-    from kp_langchain.recording.recorder import Recorder
     from kp_langchain.run_keys import RunKeys
 
-Kind = Literal["model", "tool", "retriever", "chain"]
-Mark = Literal["start", "end", "error"]
 Ending = Literal["finished", "failed", "cancelled", "paused"]
+_Text = TypeVar("_Text")
 
 # How agents and graphs name themselves in `metadata.ls_integration`.
 _GRAPHS = ("langgraph", "langchain_create_agent")
-MARGIN_CHARS = 2048  # on each side of a cut
-NAME_CHARS = 200
-_LONG_ID_CHARS = 10_000
-_SHORT_BITS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the recorder keeps at most.
-
-    Args:
-        text_chars: Characters of one step's text, and of one step's input. While it is recorded,
-            twice `MARGIN_CHARS` more are kept, so that redaction sees whole what crosses a cut.
-        run_chars: Characters of all texts of one run's steps; the texts of further steps are left
-            out and counted. The task and the answer are kept besides, each within `text_chars`.
-        steps: Steps of one run; what lies between the first and the last half is dropped.
-        open_runs: Root runs under way; the one silent for longest is given up for a new one.
-        run_timeout_s: Seconds without an event after which a run counts as abandoned.
-    """
-
-    text_chars: int = 4000
-    run_chars: int = 200_000
-    steps: int = 1000
-    open_runs: int = 1000
-    run_timeout_s: float = 3600.0
-
-
-class Start(NamedTuple):
-    """A run that began: its id, its parent's, its name, LangChain's metadata and tags of it."""
-
-    run_id: UUID
-    parent_id: UUID | None = None
-    name: str = ""
-    metadata: Mapping[str, Any] = MappingProxyType({})
-    tags: object = ()
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """One call of a model, tool or retriever; or a chain that raised, of its own accord."""
+class Resumption:
+    """The pause that a run continues from.
 
-    kind: Kind
-    name: str
-    key: object  # equal for the attempts of one call
-    started_s: float = field(default_factory=time.perf_counter)
-    latency_ms: float | None = None
-    input: dict[str, Any] | None = None
-    mcp_server: str | None = None
-    tool_call_id: str | None = None
-    text: Any = ""  # or a structure, until `RunRecord.write_out`
-    error: Any = ""
-    answered: bool = False
-    failed: bool = False
-    cancelled: bool = False
-    rejected: bool = False  # a human refused it
-    after_no: bool = False  # it ended when a human had last said no
-    retries: int = 0
-    stopped: bool = False  # of an answer that was refused or cut off, or waits for an approval
-    refusal: str = ""
-    void: bool = False  # paused: as if it had not been made
-
-    def close(self) -> None:
-        """Note that it answered, and how long it took."""
-        self.answered = True
-        self.latency_ms = (time.perf_counter() - self.started_s) * 1000
-
-
-@dataclass(slots=True, eq=False)
-class Resumed:
-    """That a run goes on from a pause.
-
-    Args:
-        thread_id: In which thread.
-        earlier: What it had recorded in this process, if it did.
-        checkpoint_id: LangGraph's id of the checkpoint from which it goes on, if known.
+    Attributes:
+        thread_id: The LangGraph thread in which the run had paused.
+        earlier: What it recorded before the pause in this process; None if it did not, or if
+            another process may have continued it since.
+        checkpoint_id: LangGraph's id of the checkpoint from which it continues, if known.
     """
 
     thread_id: str
@@ -109,13 +46,13 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What is known of a run's earlier part besides its timeline, fit to be stored.
+class EarlierPart:
+    """What is known of a run's part before a pause, besides its timeline; fit to be stored.
 
-    Args:
-        keys: What it is found by.
-        task: What tells repeats of its task.
-        withheld: Whether some of it could not be redacted.
+    Attributes:
+        keys: The keys by which the run is found in the store.
+        task: The hash that tells repeats of one task.
+        withheld: Whether some of the part could not be redacted.
     """
 
     keys: RunKeys | None = None
@@ -125,9 +62,60 @@ class Before:
 
 @dataclass(slots=True, eq=False)
 class RunRecord:
-    """What was recorded of one root run."""
+    """What is recorded of one root run.
 
-    recorder: Recorder
+    Attributes:
+        owner: The recorder that it belongs to.
+        run_id: LangChain's id of the root run.
+        name: The name of the root run, cut to `NAME_CHARS`.
+        metadata: LangChain's metadata of the root run, by reference.
+        tags: LangChain's tags of the root run, by reference.
+        domain: The domain that the metadata name; "" if they name none.
+        thread_id: The LangGraph thread of the root run, or of the graph inside it that paused.
+        is_langgraph: Whether a graph runs, and not only chains.
+        head: The first marks of the timeline, at most `head_marks`.
+        tail: The last marks of the timeline, as many as there is room for besides.
+        head_marks: Marks that `head` has room for.
+        room_chars: Characters that there is still room for in the texts of steps; may be negative.
+        raw_text_chars: Characters kept of one text until it is redacted.
+        dropped_steps: Marks that were dropped between `head` and `tail`.
+        dropped_texts: Texts and inputs that were left out because there was no room.
+        started_at: When the run began, in UTC.
+        last_seen_s: When its last event came, in seconds of `time.monotonic`.
+        objective: The task as its inputs state it.
+        fallback_objective: The task as the first model was asked, in case the inputs state none.
+        open_runs: The ids of its runs that have not ended.
+        requested_calls: The tool calls that a model asked for and nobody has answered yet.
+        last_action: The tool that a classic agent chose last, and its input.
+        provider_calls: The calls of providers' tools without a result yet, by each of their ids.
+        last_call: The call that began last.
+        last_failure: The error of a chain, as long as nothing has begun after it.
+        error_ids: The ids of the exceptions that are recorded already.
+        new_input_threads: The threads in which new input was given, so that a paused run in one
+            of them is abandoned.
+        decision: What a human decided on the paused run; None where nobody was asked.
+        is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
+        has_reached_limit: Whether a limit of steps or calls ended it.
+        is_over: Whether it has ended, been abandoned, or been left to a parent process.
+        is_settled: Whether its fate is counted, or it is handed to the worker.
+        ending: How it ended; None while it is under way.
+        error: The error that ended it; "" if none did.
+        answer: The `gist` of its answer, a text after `write_out`; None if it returned nothing.
+        agent_answer: The answer of a classic agent, which a streamed one does not return.
+        output: What the root run returned, by reference, if the recorder keeps that.
+        claimed_confidence: The confidence that its structured output states, 0 to 1.
+        logprobs: The log probabilities of the last answer's tokens, in the provider's form.
+        verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
+            a `kp.outcome` event.
+        paused_at: When it paused, in UTC; None unless it did.
+        first_half_id: The id under which what it recorded before the pause may be stored.
+        checkpoint_id: LangGraph's id of the checkpoint at which it paused, if known.
+        is_stored: Whether what it recorded before the pause is in the store.
+        resumption: The pause that it continues from, until it is joined to the earlier part.
+        earlier_part: What is known of its part in another process, once it is joined to that.
+    """
+
+    owner: RecordOwner
     start: InitVar[Start]
     run_id: UUID = field(init=False)
     name: str = field(init=False)
@@ -135,11 +123,12 @@ class RunRecord:
     tags: object = field(init=False)
     domain: str = field(init=False)
     thread_id: str | None = field(init=False)
-    langgraph: bool = field(init=False)
-    steps_bound: int = field(init=False)
-    tail: deque[tuple[Mark, Call]] = field(init=False)
-    room_chars: int = field(init=False)
+    is_langgraph: bool = field(init=False)
     head: list[tuple[Mark, Call]] = field(default_factory=list)
+    tail: deque[tuple[Mark, Call]] = field(init=False)
+    head_marks: int = field(init=False)
+    room_chars: int = field(init=False)
+    raw_text_chars: int = field(init=False)
     dropped_steps: int = 0
     dropped_texts: int = 0
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -147,18 +136,18 @@ class RunRecord:
     objective: str = ""
     fallback_objective: str = ""
     open_runs: set[UUID] = field(default_factory=set)
-    requested: RequestedCalls = field(default_factory=RequestedCalls)
-    last_action: tuple[str, object] = ("", None)  # the tool that a classic agent chose, its input
-    provider_calls: dict[str, Call] = field(default_factory=dict)  # of providers' tools, open
+    requested_calls: RequestedCalls = field(default_factory=RequestedCalls)
+    last_action: tuple[str, object] = ("", None)
+    provider_calls: dict[str, Call] = field(default_factory=dict)
     last_call: Call | None = None
-    last_failure: Call | None = None  # of a chain, as long as nothing has begun after it
-    raised: list[int] = field(default_factory=list)  # ids of the exceptions that are recorded
-    asked_in: set[str] = field(default_factory=set)  # the threads in which something new is asked
-    decision: Decision | None = None  # a human's, on what waited; None where none is known
-    interrupted: bool = False
-    limit_reached: bool = False
-    over: bool = False
-    settled: bool = False  # it has a fate, or is handed to the worker
+    last_failure: Call | None = None
+    error_ids: list[int] = field(default_factory=list)
+    new_input_threads: set[str] = field(default_factory=set)
+    decision: Decision | None = None
+    is_interrupted: bool = False
+    has_reached_limit: bool = False
+    is_over: bool = False
+    is_settled: bool = False
     ending: Ending | None = None
     error: str = ""
     answer: Any = None
@@ -166,29 +155,31 @@ class RunRecord:
     output: object = None
     claimed_confidence: float | None = None
     logprobs: object = None
-    reported: Any = None
+    verdict: Any = None
     paused_at: datetime | None = None
-    half_id: str = ""  # of what it recorded until then
+    first_half_id: str = ""
     checkpoint_id: str | None = None
-    kept: bool = False  # that is in the store
-    resumed: Resumed | None = None  # to be joined to what it recorded before
-    before: Before | None = None
+    is_stored: bool = False
+    resumption: Resumption | None = None
+    earlier_part: EarlierPart | None = None
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
         self.name = short_name(name)
         self.last_seen_s = time.monotonic()
-        self.domain = clip(text_in(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
+        self.domain = clip(metadata_text(self.metadata, "kp_domain"), 4 * NAME_CHARS).strip()[:100]
         self.thread_id = thread_id_in(self.metadata)
-        self.langgraph = text_in(self.metadata, "ls_integration") in _GRAPHS
-        self.room_chars = self.recorder.bounds.run_chars
-        tail = self.recorder.bounds.steps // 2
-        self.steps_bound = self.recorder.bounds.steps - tail
-        self.tail = deque(maxlen=tail)
+        self.is_langgraph = metadata_text(self.metadata, "ls_integration") in _GRAPHS
+        bounds = self.owner.bounds
+        self.room_chars = bounds.run_chars
+        self.raw_text_chars = bounds.raw_text_chars
+        tail_marks = bounds.steps // 2
+        self.head_marks = bounds.steps - tail_marks
+        self.tail = deque(maxlen=tail_marks)
 
     def mark(self, mark: Mark, call: Call) -> None:
         """Add a start, end or error of `call` to the timeline."""
-        if len(self.head) < self.steps_bound:
+        if len(self.head) < self.head_marks:
             self.head.append((mark, call))
             return
         if len(self.tail) == self.tail.maxlen:
@@ -196,25 +187,47 @@ class RunRecord:
         self.tail.append((mark, call))
 
     def timeline(self) -> list[tuple[Mark, Call]]:
-        """Starts, ends and errors in the order in which they came."""
+        """Return the starts, ends and errors of calls in the order in which they came."""
         return [*self.head, *self.tail]
 
-    def write_out(self) -> None:
-        """Make text of the structures that stand where text belongs.
+    def read(self, reader: Callable[[Any, int], _Text], value: object) -> _Text:
+        """Return a step's text or input, read from `value` within what there is room for.
 
-        Done on the worker: writing them out would take the agent's time.
+        Without any room left, only the number of characters left out is returned.
+
+        Args:
+            reader: Reads a value within a number of characters, such as `gist`.
+            value: The user's value.
         """
-        limit = self.recorder.bounds.text_chars + 2 * MARGIN_CHARS
-        if self.answer is not None:
-            self.answer = written(self.answer, limit)
-        for _, call in self.timeline():
-            call.text, call.error = written(call.text, limit), written(call.error, limit)
-        if self.before is not None:
-            self._fit()
+        if self.room_chars > 0:
+            text = reader(value, self.raw_text_chars)
+        else:
+            text = reader(value, 0)
+            self.dropped_texts += bool(text)
+        self.room_chars -= min(text_size(text), self.raw_text_chars - 2 * MARGIN_CHARS)
+        return text
 
-    def _fit(self) -> None:
-        """Leave out the last texts of a run that has too many, as each of its parts had not."""
-        room = self.recorder.bounds.run_chars
+    def note_error(self, error: BaseException) -> None:
+        """Note that an exception is recorded, so that it is not when it is raised further up."""
+        if len(self.error_ids) < self.owner.bounds.steps:
+            self.error_ids.append(id(error))
+
+    def write_out(self) -> None:
+        """Turn the structures among answer, texts and errors into text.
+
+        Called on the worker, because it would take the agent's time.
+        """
+        limit = self.raw_text_chars
+        if self.answer is not None:
+            self.answer = gist_text(self.answer, limit)
+        for _, call in self.timeline():
+            call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
+        if self.earlier_part is not None:
+            self._drop_last_texts()
+
+    def _drop_last_texts(self) -> None:
+        """Drop the last texts beyond the bound, which each part of a resumed run kept alone."""
+        room = self.owner.bounds.run_chars
         for call in dict.fromkeys(call for _, call in self.timeline()):
             size = text_size(call.text) + text_size(call.error) + text_size(call.input)
             if room <= 0 and size:
@@ -224,78 +237,52 @@ class RunRecord:
             room -= size
 
     @property
-    def is_awaiting_half(self) -> bool:
-        """Whether only the store may know what it recorded before it paused."""
-        if self.resumed is None:
+    def is_awaiting_first_half(self) -> bool:
+        """Whether only the store may have what this run recorded before it paused."""
+        if self.resumption is None:
             return False
-        return self.resumed.earlier is None or self.resumed.earlier.is_awaiting_half
+        earlier = self.resumption.earlier
+        return earlier is None or earlier.is_awaiting_first_half
 
-    def resumes(self, thread_id: str, earlier: RunRecord | None) -> None:
-        """Note that it goes on from a pause; `continues` follows when it has ended."""
-        if self.resumed is not None:  # a second graph inside one run
+    def resume(self, thread_id: str, earlier: RunRecord | None) -> None:
+        """Note that this run continues from a pause; `prepend` follows when it has ended.
+
+        Args:
+            thread_id: The LangGraph thread of the pause.
+            earlier: What was recorded before it in this process, if it was.
+        """
+        if self.resumption is not None:  # a second graph inside one run
             if earlier is not None:
-                self.continues(earlier)
+                self.prepend(earlier)
             return
-        self.resumed = Resumed(thread_id, earlier)
+        self.resumption = Resumption(thread_id, earlier)
         if earlier is not None:
-            self.requested.continue_from(earlier.requested)
-            self.requested.wait()
-            self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
-            self.room_chars -= self.recorder.bounds.run_chars - earlier.room_chars
+            self._take_over_open_calls(earlier)
+            self.requested_calls.wait()
+            self.room_chars -= self.owner.bounds.run_chars - earlier.room_chars
 
-    def continues(self, earlier: RunRecord) -> None:
-        """Take over what a paused run had recorded before it paused."""
-        since = self.timeline()
+    def prepend(self, earlier: RunRecord) -> None:
+        """Put what a paused run recorded before it paused in front of this record."""
+        later_marks = self.timeline()
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
         self.name = earlier.name or self.name
         self.started_at = earlier.started_at
-        self.langgraph = self.langgraph or earlier.langgraph
+        self.is_langgraph = self.is_langgraph or earlier.is_langgraph
         self.domain = self.domain or earlier.domain
-        self.reported = self.reported or earlier.reported
+        self.verdict = self.verdict or earlier.verdict
         self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
-        self.requested.continue_from(earlier.requested)
-        self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
+        # After `resume`, too: meanwhile the store may have added to what `earlier` knows.
+        self._take_over_open_calls(earlier)
         self.metadata = {**earlier.metadata, **self.metadata}
         self.tags = earlier.tags if not self.tags else self.tags
-        self.before = self.before or earlier.before
+        self.earlier_part = self.earlier_part or earlier.earlier_part
         self.head, self.tail = earlier.head, earlier.tail
-        for mark, call in since:
+        for mark, call in later_marks:
             self.mark(mark, call)
 
-
-def text_in(metadata: Mapping[str, Any], key: str) -> str:
-    """The text that a run's metadata hold under `key`; "" if they hold none."""
-    found = metadata.get(key)
-    return "" if found is None else found if type(found) is str else _text(found)
-
-
-@contained("")
-def _text(value: object) -> str:
-    return str.__str__(value) if isinstance(value, str) else ""
-
-
-def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
-    """The LangGraph thread that a run's metadata name, as text."""
-    found = metadata.get("thread_id")
-    if found is None or (type(found) is str and len(found) <= NAME_CHARS):
-        return found
-    return _short_id(found)
-
-
-@contained(None)
-def _short_id(found: object) -> str:
-    if isinstance(found, int) and found.bit_length() > _SHORT_BITS:
-        text = hex(found)  # Python refuses to write it in decimals
-    else:
-        text = as_text(found, _LONG_ID_CHARS)
-    # Two long ids may begin alike.
-    return text if len(text) <= NAME_CHARS else sha256(text.encode(errors="replace")).hexdigest()
-
-
-def short_name(name: object) -> str:
-    """The name of a run or tool, cut where it is none that anybody would read."""
-    if type(name) is str and len(name) <= NAME_CHARS:
-        return name
-    return clip(name, NAME_CHARS) if isinstance(name, str) else ""
+    def _take_over_open_calls(self, earlier: RunRecord) -> None:
+        self.requested_calls.add_earlier(earlier.requested_calls)
+        self.provider_calls = {**earlier.provider_calls, **self.provider_calls}
+        earlier.provider_calls = {}

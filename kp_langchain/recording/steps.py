@@ -1,20 +1,23 @@
 """From the calls of a run to the steps of a trace.
 
 A model's answer is a thought and stands where the model was asked. A tool or retriever is a
-tool_call where it starts and an observation where it ends. A failure is an error_recovery if the
-run went on to do something afterwards, else an observation, because nothing recovered. The
-attempts of one call are one step with their number.
+`tool_call` where it starts and an `observation` where it ends. A failure is an `error_recovery` if
+the run did something afterwards, else an `observation`, because nothing recovered. The attempts of
+one call are one step with their number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kp_langchain.recording.run_record import Call, Mark
+from kp_langchain.recording.calls import Call, Mark
 
-Draft = dict[str, Any]
+Timeline = Sequence[tuple[Mark, Call]]
+"""Starts, ends and errors of calls in the order in which they came."""
+Step = dict[str, Any]
+"""A step in wire form, before redaction."""
 
 # Tools that the classic AgentExecutor invents to tell its model of a mistake.
 _MISTAKES = frozenset({"_Exception", "invalid_tool"})
@@ -22,134 +25,183 @@ _MISTAKES = frozenset({"_Exception", "invalid_tool"})
 
 @dataclass
 class StepList:
-    """The steps of one run in wire form, before redaction.
+    """The steps of one run, and what they say of its end.
 
-    Args:
-        steps: The steps, numbered from 0.
-        unresolved_error: The run did nothing after its last error, or after a human's refusal.
-        stopped: The model's last answer was refused, withheld or cut off, or waits for an
-            approval, and nothing followed.
+    Attributes:
+        steps: The steps in wire form, before redaction, numbered from 0.
+        unresolved_error: Whether the run did nothing after its last error or a human's rejection.
+        is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
+            for an approval, and nothing followed.
         last_thought: What the model said last.
-        ends_on_action: The last thing it did was to use a tool, and nobody refused or stopped that.
+        ends_on_action: Whether the last call was one of a tool, neither rejected nor cancelled.
     """
 
-    steps: list[Draft] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     unresolved_error: bool = False
-    stopped: bool = False
+    is_incomplete: bool = False
     last_thought: str = ""
     ends_on_action: bool = False
 
 
-@dataclass
-class _Failure:
-    step: Draft
-    position: int  # of the last attempt, in the timeline
-
-
-def build_steps(timeline: list[tuple[Mark, Call]], *, fatal: str, answer: str) -> StepList:
+def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     """Turn a run's timeline into steps.
 
     Args:
-        timeline: Starts, ends and errors in the order in which they came.
-        fatal: The error that ended the run; empty if none did. Nothing recovers from it, though
-            what ran beside it may have gone on.
+        timeline: Starts, ends and errors of calls in the order in which they came.
+        fatal: The error that ended the run; "" if none did. Nothing recovers from it, although
+            calls that ran beside it may have gone on.
         answer: The run's answer, for a run that shows no other step.
     """
-    step_list = StepList()
-    called: dict[object, Draft] = {}
-    failing: dict[object, _Failure] = {}
-    failures: list[_Failure] = []
-    last_start = max(
-        (at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.void),
-        default=-1,
-    )
-
-    def add(kind: str, **fields: Any) -> Draft:
-        step = {"step_id": len(step_list.steps), "type": kind, **fields}
-        step_list.steps.append(step)
-        return step
-
-    def fail(call: Call, at: int, attempts: int = 1) -> None:
-        earlier = failing.get(call.key)
-        if call.name in _MISTAKES and failures and failures[-1].step is step_list.steps[-1]:
-            failures[-1].position = at  # what was told of the failure that is recorded already
-            return
-        if earlier is None:
-            earlier = _Failure(add("error_recovery", content=call.error), at)
-            if call.kind in ("tool", "retriever") and call.name and call.name not in _MISTAKES:
-                earlier.step["tool"] = _tool(call)
-            failures.append(earlier)
-        else:
-            attempts += earlier.step.get("attempts", 1)
-            earlier.step["content"] = call.error
-            earlier.position = at
-        failing[call.key] = earlier
-        if attempts > 1:
-            earlier.step["attempts"] = attempts
-        if call.latency_ms is not None:
-            earlier.step["latency_ms"] = round(call.latency_ms, 3)
-
-    last: Call | None = None
+    builder = _Builder(fatal)
     for at, (mark, call) in enumerate(timeline):
-        if call.void:
-            continue
-        if call.kind == "chain":
-            if mark == "error":
-                fail(call, at)
-            continue  # a start says that the run went on
-        last = call
-        if call.stopped or call.kind == "model" or mark == "end":
-            step_list.stopped = call.stopped  # tools that nobody ran do not make good for it
-        if call.kind == "model":
-            # The model decides anew: what a tool does from here on is another call.
-            failing = {key: one for key, one in failing.items() if key == call.key}
-            if call.failed:
-                fail(call, at, attempts=1 + call.retries)
-                continue
-            if call.retries:
-                fail(call, at, attempts=call.retries)
-                failing[call.key].position = -1  # its own answer came after it
-            failing.pop(call.key, None)
-            if call.text.strip():
-                add("thought", content=call.text)
-                step_list.last_thought = call.text
-        elif mark == "start":
-            if call.key in failing and call.key in called:
-                step = called[call.key]
-                step["attempts"] = step.get("attempts", 1) + 1
-            elif call.name not in _MISTAKES:
-                called[call.key] = add("tool_call", tool=_tool(call), input=call.input or {})
-        elif call.cancelled and fatal:
-            continue  # another call's error cancelled it
-        elif call.failed or call.name in _MISTAKES:
-            call.error = call.error or call.text
-            fail(call, at)
-        else:
-            failing.pop(call.key, None)
-            step = add("observation", content=call.text, tool=_tool(call))
-            if call.latency_ms is not None:
-                step["latency_ms"] = round(call.latency_ms, 3)
-
-    if not step_list.steps and any(call.kind == "model" and not call.void for _, call in timeline):
-        add("thought", content=answer)
-    for failure in failures:
-        if failure.position >= last_start or (fatal and failure.step["content"] == fatal):
-            failure.step["type"] = "observation"
-            step_list.unresolved_error = True
-    answering = [
-        call
-        for _, call in timeline
-        if answer.strip() and call.kind == "model" and not call.void and answer in call.text
-    ]
-    if answering:  # a log, a title or the like may follow the answer
-        step_list.stopped = answering[-1].stopped
+        if not call.is_void:
+            builder.add(at, mark, call)
+    step_list = builder.step_list
+    models = [call for _, call in timeline if call.kind == "model" and not call.is_void]
+    if not step_list.steps and models:
+        builder.add_step("thought", content=answer)
+    builder.settle_failures(_last_start(timeline))
+    answers = [call for call in models if answer.strip() and answer in call.text]
+    if answers:  # a log, a title or the like may follow the answer
+        step_list.is_incomplete = answers[-1].is_incomplete
+    last = builder.last_call
     if last is not None and last.kind == "tool":
-        step_list.ends_on_action = not (last.rejected or last.cancelled)
-        step_list.unresolved_error = step_list.unresolved_error or last.rejected
+        step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
+        step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
     return step_list
 
 
-def _tool(call: Call) -> Draft:
+def _last_start(timeline: Timeline) -> int:
+    starts = (
+        at for at, (mark, call) in enumerate(timeline) if mark == "start" and not call.is_void
+    )
+    return max(starts, default=-1)
+
+
+@dataclass
+class _Failure:
+    """The failed attempts of one call.
+
+    Attributes:
+        step: Their step.
+        position: Of the last attempt in the timeline; -1 if the call succeeded after it.
+    """
+
+    step: Step
+    position: int
+
+
+class _Builder:
+    """Builds the steps of one run, one mark of its timeline after another.
+
+    Args:
+        fatal: The error that ended the run; "" if none did.
+    """
+
+    def __init__(self, fatal: str) -> None:
+        self.step_list = StepList()
+        self.last_call: Call | None = None
+        self._fatal = fatal
+        self._tool_calls: dict[object, Step] = {}  # by the calls' keys
+        self._failing: dict[object, _Failure] = {}  # calls that may be tried again, by their keys
+        self._failures: list[_Failure] = []
+
+    def add(self, at: int, mark: Mark, call: Call) -> None:
+        """Add what the timeline says at position `at`."""
+        if call.kind == "chain":
+            if mark == "error":
+                self._add_failure(call, at, call.error)
+            return  # a start only says that the run continued
+        self.last_call = call
+        if call.is_incomplete or call.kind == "model" or mark == "end":
+            # A tool that only starts does not make up for an answer that was cut off.
+            self.step_list.is_incomplete = call.is_incomplete
+        if call.kind == "model":
+            self._add_model(call, at)
+        elif mark == "start":
+            self._add_tool_call(call)
+        else:
+            self._add_tool_end(call, at)
+
+    def _add_model(self, call: Call, at: int) -> None:
+        # The model decides anew, so that whatever a tool does from here on is another call.
+        self._failing = {key: one for key, one in self._failing.items() if key == call.key}
+        if call.has_failed:
+            self._add_failure(call, at, call.error, attempts=1 + call.retries)
+            return
+        if call.retries:
+            self._add_failure(call, at, call.error, attempts=call.retries)
+            self._failing[call.key].position = -1
+        self._failing.pop(call.key, None)
+        if call.text.strip():
+            self.add_step("thought", content=call.text)
+            self.step_list.last_thought = call.text
+
+    def _add_tool_call(self, call: Call) -> None:
+        if call.key in self._failing and call.key in self._tool_calls:
+            step = self._tool_calls[call.key]
+            step["attempts"] = step.get("attempts", 1) + 1
+        elif call.name not in _MISTAKES:
+            tool_call = self.add_step("tool_call", tool=_tool(call), input=call.input or {})
+            self._tool_calls[call.key] = tool_call
+
+    def _add_tool_end(self, call: Call, at: int) -> None:
+        if call.is_cancelled and self._fatal:
+            return  # because of another call's error
+        if call.has_failed or call.name in _MISTAKES:
+            self._add_failure(call, at, call.error or call.text)
+            return
+        self._failing.pop(call.key, None)
+        step = self.add_step("observation", content=call.text, tool=_tool(call))
+        _set_latency(step, call)
+
+    def _add_failure(self, call: Call, at: int, content: str, attempts: int = 1) -> None:
+        failure = self._failing.get(call.key)
+        if call.name in _MISTAKES and self._ends_on_failure():
+            self._failures[-1].position = at  # the model is told of a failure that has its step
+            return
+        if failure is None:
+            failure = _Failure(self.add_step("error_recovery", content=content), at)
+            if call.kind in ("tool", "retriever") and call.name and call.name not in _MISTAKES:
+                failure.step["tool"] = _tool(call)
+            self._failures.append(failure)
+        else:
+            attempts += failure.step.get("attempts", 1)
+            failure.step["content"] = content
+            failure.position = at
+        self._failing[call.key] = failure
+        if attempts > 1:
+            failure.step["attempts"] = attempts
+        _set_latency(failure.step, call)
+
+    def _ends_on_failure(self) -> bool:
+        return bool(self._failures) and self._failures[-1].step is self.step_list.steps[-1]
+
+    def add_step(self, kind: str, **fields: Any) -> Step:
+        """Add a step of a kind, and return it."""
+        step = {"step_id": len(self.step_list.steps), "type": kind, **fields}
+        self.step_list.steps.append(step)
+        return step
+
+    def settle_failures(self, last_start: int) -> None:
+        """Turn the failures that nothing recovered from into observations.
+
+        Args:
+            last_start: The position of the last start in the timeline.
+        """
+        for failure in self._failures:
+            is_fatal = self._fatal and failure.step["content"] == self._fatal
+            if failure.position >= last_start or is_fatal:
+                failure.step["type"] = "observation"
+                self.step_list.unresolved_error = True
+
+
+def _set_latency(step: Step, call: Call) -> None:
+    if call.latency_ms is not None:
+        step["latency_ms"] = round(call.latency_ms, 3)
+
+
+def _tool(call: Call) -> Step:
     tool = {"name": call.name or call.kind}
     if call.mcp_server:
         tool["mcp_server"] = call.mcp_server

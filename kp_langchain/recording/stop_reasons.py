@@ -1,6 +1,6 @@
-"""Why a model stopped: whether it finished its answer, or was stopped before.
+"""Why a model stopped: because its answer was complete, or before.
 
-What a provider calls it stands in the answer's `response_metadata`, under a name of the provider's.
+Each provider writes its reason into the answer's `response_metadata` under a name of its own.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from kp_langchain.recording.messages import MAPPING, MAX_ITEMS, attribute, contained
+from kp_langchain.recording.content_blocks import unwrap
+from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 _FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason")
 
-# In lower case. What is streamed may hold the reason of each chunk, one after the other.
+# In lower case. A streamed answer may hold the reasons of its chunks, one after the other.
 _STOPPED = (
     # The answer was cut off.
     "length", "max_tokens", "max_output_tokens", "model_length", "error_limit",
@@ -25,17 +26,17 @@ _STOPPED = (
     "safety", "recitation", "language", "blocklist", "prohibited_content", "spii",
     "content_policy_violation", "sensitive",
     "image_recitation", "no_image", "image_other", "error_toxic",
-    # It cannot be used.
+    # It is malformed.
     "malformed_function_call", "malformed_tool_use", "malformed_model_output",
     "malformed_response", "unexpected_tool_call", "too_many_tool_calls", "error", "other",
 )  # fmt: skip
 _STOPPED_STATUS = frozenset({"incomplete", "failed", "cancelled"})  # of OpenAI's Responses
-_LONGEST = 1000
+_MAX_REASON_CHARS = 1000
 
 
-@contained(False)
+@default_on_error(False)
 def was_stopped(metadata: object) -> bool:
-    """Whether `response_metadata` or `generation_info` say that an answer was not finished."""
+    """Return whether an answer was cut off, by its `response_metadata` or `generation_info`."""
     if not isinstance(metadata, MAPPING) or not metadata:
         return False
     for field in _FIELDS:
@@ -52,32 +53,27 @@ def was_stopped(metadata: object) -> bool:
 
 
 def _ends_badly(reason: str) -> bool:
-    if reason == "stop" or len(reason) > _LONGEST:  # what most are
+    if reason == "stop" or len(reason) > _MAX_REASON_CHARS:  # as most are
         return False
     return reason.rpartition(".")[2].lower().endswith(_STOPPED)
 
 
 def _is_blocked(feedback: Any) -> bool:
-    """Whether Google refused the question itself."""
+    """Return whether Google refused the question itself."""
     reason = feedback.get("block_reason") if isinstance(feedback, Mapping) else None
     return reason not in (None, "", 0) and "UNSPECIFIED" not in str(reason)
 
 
-@contained("")
+@default_on_error("")
 def refusal_in(message: object) -> str:
-    """The words in which a model of OpenAI's refused; "" if it did not."""
+    """Return the words in which a model of OpenAI's refused; "" if it did not."""
     extra = attribute(message, "additional_kwargs")
     refusal = extra.get("refusal") if extra and isinstance(extra, MAPPING) else None
     content = attribute(message, "content")
     if not refusal and isinstance(content, (list, tuple)):
-        blocks = (one for one in islice(content, MAX_ITEMS) if isinstance(one, MAPPING))
-        values = (one.get("value") if one.get("type") == "non_standard" else one for one in blocks)
-        refusal = next(
-            (
-                one.get("refusal")
-                for one in values
-                if isinstance(one, MAPPING) and one.get("type") == "refusal"
-            ),
-            None,
+        blocks = (
+            one for one in map(unwrap, islice(content, MAX_ITEMS)) if isinstance(one, MAPPING)
         )
+        refusals = (one.get("refusal") for one in blocks if one.get("type") == "refusal")
+        refusal = next(refusals, None)
     return refusal if isinstance(refusal, str) else ""

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import UnknownRunError
+from kp_langchain.errors import LateError, UnknownRunError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
 from kp_langchain.recording.paused_changes import PausedChanges
-from kp_langchain.recording.time_limit import LateError
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 

@@ -1,6 +1,6 @@
-"""Calls functions of somebody else's with a time limit, on a thread that is abandoned when late.
+"""Calls the user's functions with a time limit, on a thread that is abandoned when it is late.
 
-Nothing else can be done with a function that does not return: Python ends no thread from outside.
+Python cannot end a thread from outside, so a function that does not return keeps its thread.
 """
 
 from __future__ import annotations
@@ -13,56 +13,50 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import Any, Final, TypeVar, cast
 
-from kp_langchain.errors import KPError
-from kp_langchain.recording.messages import clean
+from kp_langchain.errors import BusyError, LateError
+from kp_langchain.recording.texts import clean
 
 Result = TypeVar("Result")
 
 MOST_HANGING: Final = 4
-"""So many late calls of one caller may be under way; until one ends, it makes no further one."""
+"""Late calls of one caller that may still run; while there are as many, it makes no further one."""
 
 _NAME_CHARS = 100
 
 
-class LateError(KPError, TimeoutError):
-    """A call took longer than it may."""
+class _FunctionCall:
+    """One call of a function, made on one thread and awaited on another."""
 
-
-class BusyError(KPError, RuntimeError):
-    """No call can be made, because late ones hang or no thread can be started."""
-
-
-class _Call:
-    __slots__ = ("error", "function", "over", "result")
+    __slots__ = ("error", "function", "is_over", "result")
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
-        self.over = threading.Event()
+        self.is_over = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
 
     def make(self) -> None:
         try:
-            # In a context of its own: `capture` is to record the agent's runs, not its judge's.
+            # In an empty context, so that `capture` does not record the runs of a verifier.
             self.result = Context().run(self.function)
         except BaseException as error:  # noqa: BLE001 - raised where it was called from
             self.error = error
         finally:
-            self.over.set()
+            self.is_over.set()
 
 
-class _Line:
-    """A thread that makes calls until it is given None."""
+class _CallThread:
+    """A thread that makes the calls in its queue until it finds None there."""
 
     def __init__(self, name: str) -> None:
-        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[_FunctionCall | None] = queue.SimpleQueue()
         self.thread = threading.Thread(
             target=_make_calls, args=(self.calls,), name=f"{name} calls", daemon=True
         )
         self.thread.start()
 
 
-def _make_calls(calls: queue.SimpleQueue[_Call | None]) -> None:
+def _make_calls(calls: queue.SimpleQueue[_FunctionCall | None]) -> None:
     with own_thread():
         while (call := calls.get()) is not None:
             call.make()
@@ -70,10 +64,10 @@ def _make_calls(calls: queue.SimpleQueue[_Call | None]) -> None:
 
 
 class Caller:
-    """Makes calls one after another. Used by one thread at a time.
+    """Makes calls one after another; may be used by one thread at a time.
 
     Args:
-        name: What its threads are called after.
+        name: The beginning of its threads' names.
     """
 
     def __init__(self, name: str) -> None:
@@ -81,24 +75,24 @@ class Caller:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, as a forked child must: it has none of the parent's threads."""
-        self._line: _Line | None = None
-        self._hanging: list[_Line] = []
+        """Forget all threads, as a forked child must, which has none of its parent's."""
+        self._thread: _CallThread | None = None
+        self._late_threads: list[_CallThread] = []
 
     @property
     def is_ready(self) -> bool:
         """Whether a call needs no new thread."""
-        return self._line is not None
+        return self._thread is not None
 
     def prepare(self) -> None:
-        """Start the thread of the next call now.
+        """Start the thread for the next call, if there is none.
 
         Raises:
             RuntimeError: The interpreter is ending, or there is no memory for a thread.
         """
-        if self._line is None:
-            self._line = line = _Line(self._name)
-            weakref.finalize(self, line.calls.put, None).atexit = False
+        if self._thread is None:
+            self._thread = thread = _CallThread(self._name)
+            weakref.finalize(self, thread.calls.put, None).atexit = False
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """Call `function` and return what it returns.
@@ -108,24 +102,24 @@ class Caller:
             timeout_s: Longest wait, in seconds.
 
         Raises:
-            LateError: It took longer, and goes on by itself.
-            BusyError: It was not called.
-            BaseException: What it raises.
+            LateError: It took longer. It is abandoned, and still runs.
+            BusyError: It was not called, because late calls still run or no thread can be started.
+            BaseException: What the function raises.
         """
-        self._hanging = [line for line in self._hanging if line.thread.is_alive()]
-        if len(self._hanging) >= MOST_HANGING:
+        self._late_threads = [one for one in self._late_threads if one.thread.is_alive()]
+        if len(self._late_threads) >= MOST_HANGING:
             raise BusyError(f"it is not called while {MOST_HANGING} late calls hang")
         try:
             self.prepare()
         except RuntimeError:
             raise BusyError("it is not called: no thread can be started") from None
-        line = cast("_Line", self._line)
-        call = _Call(function)
-        line.calls.put(call)
-        if not call.over.wait(timeout_s):
-            self._line = None
-            self._hanging.append(line)
-            line.calls.put(None)
+        thread = cast("_CallThread", self._thread)
+        call = _FunctionCall(function)
+        thread.calls.put(call)
+        if not call.is_over.wait(timeout_s):
+            self._thread = None
+            self._late_threads.append(thread)
+            thread.calls.put(None)
             raise LateError(f"it took longer than {timeout_s:g} s and is abandoned")
         if call.error is not None:
             raise call.error
@@ -133,9 +127,9 @@ class Caller:
 
 
 def name_of(function: object) -> str:
-    """Return what a function is called: its `__name__`, or else the name of its type."""
+    """Return the `__name__` of a function, or else the name of its type."""
     name = None
-    with suppress(BaseException):  # it may be anything's
+    with suppress(BaseException):  # a callable of the user's may do anything
         name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.strip():
         name = type(function).__name__
@@ -143,20 +137,20 @@ def name_of(function: object) -> str:
 
 
 class _Local(threading.local):
-    is_own = False
+    is_own = False  # whether this thread is one of ours
 
 
 _local = _Local()
 
 
 def is_own_thread() -> bool:
-    """Whether this code runs on a thread of ours, which must not wait for itself."""
+    """Return whether the current thread is one of ours, which must not wait for itself."""
     return _local.is_own
 
 
 @contextmanager
 def own_thread() -> Iterator[None]:
-    """A block in which this thread counts as one of ours."""
+    """Mark the current thread as one of ours for the duration of a `with` block."""
     before, _local.is_own = _local.is_own, True
     try:
         yield
@@ -165,5 +159,5 @@ def own_thread() -> Iterator[None]:
 
 
 def disown_thread() -> None:
-    """Have this thread count as the host's: in a forked child it is the only one."""
+    """Mark the current thread as the host's, which in a forked child is the only one."""
     _local.is_own = False

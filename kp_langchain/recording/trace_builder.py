@@ -44,7 +44,7 @@ def build_trace(
             "metadata": {
                 "created_at": record.started_at,
                 "agent_id": agent_id,
-                "framework": "langgraph" if record.langgraph else "langchain",
+                "framework": "langgraph" if record.is_langgraph else "langchain",
                 "task_domain": domain,
                 "success": verdict.success,
                 "visibility": policy.visibility,

@@ -17,8 +17,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.errors import BusyError
 from kp_langchain.recording.outcome import FinishedRun
-from kp_langchain.recording.time_limit import BusyError, name_of
+from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 
 if TYPE_CHECKING:

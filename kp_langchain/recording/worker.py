@@ -1,12 +1,12 @@
-"""Threads that do what the agent must not wait for, and what is left of it when a process ends.
+"""Worker threads for what the agent must not wait for, and the end of their work with the process.
 
-One *intake* worker a process makes redacted drafts of finished runs. Scoring has workers of its
-own, one for each store and set of the caller's functions (`lane_for`), so that a function that
-hangs, or a store that does not answer, holds up nobody else.
+One *intake* worker per process turns finished runs into redacted drafts. Scoring has workers of its
+own, one for each store and set of the user's functions (`lane_for`), so that a function that hangs,
+or a store that does not answer, delays nobody else.
 
-Threads of our own instead of `concurrent.futures`, for what that does not offer: putting work in
-from a garbage collection (`SimpleQueue.put` may be re-entered, an executor's lock may not), a
-bounded wait at exit, and a fresh start after a fork without the parent's work.
+`concurrent.futures` lacks three things needed here: submitting a job during a garbage collection
+(`SimpleQueue.put` may be re-entered, an executor's lock may not), a bounded wait at exit, and a
+fresh start in a forked child without the parent's jobs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ log = logging.getLogger("kp_langchain")
 Job = Callable[[], None]
 Result = TypeVar("Result")
 
-_LANES_KEPT = 16
+_MAX_IDLE_LANES = 16
 
 
 class Worker:
     """Runs jobs one after another in a daemon thread that starts with the first job.
 
-    The thread ends when nobody holds the worker any more and its jobs are done.
+    The thread ends when the worker is garbage and its jobs are done.
 
     Args:
-        name: What the thread is called.
+        name: The thread's name.
         first: What the thread does before any job.
     """
 
@@ -58,7 +58,7 @@ class Worker:
             _workers.add(self)
 
     def _reset(self) -> None:
-        # In a forked child the thread is gone, and the queued jobs are the parent's to do.
+        # In a forked child the thread is gone, and the queued jobs belong to the parent.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -67,33 +67,33 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Jobs not begun yet."""
+        """Jobs that have not begun."""
         return self._jobs.qsize()
 
     @property
-    def _running(self) -> bool:
+    def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Have `job` run; never blocks."""
+        """Queue a job; never blocks."""
         self._jobs.put(job)
         self.start()
 
     def start(self, *, calls: bool = False) -> None:
-        """Start the thread unless it runs, because an ending interpreter starts no threads.
+        """Start the thread unless it runs: early, because an ending interpreter starts no threads.
 
         Args:
-            calls: Whether the thread for `call` is to be started, too.
+            calls: Whether to start the thread for `call`, too.
         """
-        if self._running and not (calls and not self._caller.is_ready):
+        if self._is_running and not (calls and not self._caller.is_ready):
             return
-        # Non-blocking: whoever holds the lock, even this very thread, is starting the worker.
+        # Without blocking: whoever has the lock, even this very thread, is starting the worker.
         if not self._starting.acquire(blocking=False):
             return
         try:
             if calls:
                 self._caller.prepare()
-            if self._running:
+            if self._is_running:
                 return
             process_ends.watch(finish)
             thread = threading.Thread(
@@ -107,27 +107,33 @@ class Worker:
         except RuntimeError as error:  # the interpreter is ending: `wait` runs the jobs
             if raised_by_host(error):
                 raise
-            log.debug("no thread can be started any more")
+            log.debug("no thread can be started while the interpreter ends")
         finally:
             self._starting.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all jobs submitted so far are done; False if that took too long.
+        """Wait until all jobs submitted so far are done.
 
-        Called from a job of its own, which would wait for itself, it returns False at once.
+        Args:
+            timeout_s: Seconds to wait at most; None waits as long as it takes.
+
+        Returns:
+            Whether they are done. False at once when called from one of the worker's own jobs,
+            which would wait for itself.
         """
         if threading.current_thread() is self._thread:
             return False
-        done = threading.Event()
-        self.submit(done.set)
-        if not self._running:
-            return self._run_here(done, timeout_s)
-        return done.wait(timeout_s)
+        all_done = threading.Event()
+        self.submit(all_done.set)
+        if not self._is_running:
+            return self._run_here(all_done, timeout_s)
+        return all_done.wait(timeout_s)
 
-    def _run_here(self, done: threading.Event, timeout_s: float | None) -> bool:
+    def _run_here(self, all_done: threading.Event, timeout_s: float | None) -> bool:
+        """Run the queued jobs in this thread until an event is set."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         with own_thread():
-            while not done.is_set() and (until is None or time.monotonic() < until):
+            while not all_done.is_set() and (until is None or time.monotonic() < until):
                 try:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
@@ -135,10 +141,20 @@ class Worker:
                 if job is not None:
                     with self._section:
                         _run(job)
-        return done.is_set()
+        return all_done.is_set()
 
     def call(self, function: Callable[[], Result], timeout_s: float) -> Result:
-        """Call a function of somebody else's from a job of this worker; see `Caller.call`."""
+        """Call a user's function from one of this worker's jobs, with a time limit.
+
+        Args:
+            function: Called without arguments, on another thread and in an empty context.
+            timeout_s: Longest wait, in seconds.
+
+        Raises:
+            LateError: It took longer. It is abandoned, and still runs.
+            BusyError: It was not called, because late calls still run or no thread can be started.
+            BaseException: What the function raises.
+        """
         with allow_forks():
             return self._caller.call(function, timeout_s)
 
@@ -150,7 +166,7 @@ def _work(first: Job, jobs: queue.SimpleQueue[Job | None], section: NoForkSectio
         while (job := jobs.get()) is not None:
             with section:
                 _run(job)
-            del job  # it may be what holds the worker
+            del job  # it may hold the last reference to the worker
 
 
 def _run(job: Job) -> None:
@@ -161,20 +177,20 @@ def _run(job: Job) -> None:
 
 
 def lane_for(key: Hashable) -> Worker:
-    """Return the worker that scores the runs of all handlers with the same `key`."""
+    """Return the worker that scores the runs of all handlers with an equal `key`."""
     with _lanes_lock:
         lane = _lanes.get(key)
         if lane is None:
             lane = _lanes[key] = Worker("kp_langchain scoring")
-            # Handlers made per request must not each start a thread.
+            # Kept for a while, so that handlers made per request do not each start a thread.
             _recent_lanes.append(lane)
         return lane
 
 
 def finish(timeout_s: float | None = None) -> None:
-    """Do everything that is to be done when this process ends: score, store, send.
+    """Finish all work before this process ends: score, store, send.
 
-    May be called more than once, and from any thread; it never raises.
+    It may be called more than once and from any thread, and never raises.
 
     Args:
         timeout_s: Seconds to take at most; None for the setting `exit_timeout_s`.
@@ -208,12 +224,12 @@ exit_timeout_s = 10.0
 """Longest wait for unfinished work at exit, in seconds."""
 
 at_finish: dict[str, Callable[[float], None]] = {}
-"""What else `finish` does, in this order; each is given the seconds left."""
+"""What else `finish` calls, in this order; each function gets the seconds left."""
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 _workers_lock = ForkSafeLock()
 _lanes: weakref.WeakValueDictionary[Hashable, Worker] = weakref.WeakValueDictionary()
-_recent_lanes: deque[Worker] = deque(maxlen=_LANES_KEPT)
+_recent_lanes: deque[Worker] = deque(maxlen=_MAX_IDLE_LANES)
 _lanes_lock = ForkSafeLock()
 intake = Worker("kp_langchain", first=redaction.load)
 

@@ -67,12 +67,9 @@ def recording(_folder: Path, _server: str) -> Attached:
     """Ours with scoring off: every event is recorded, and a finished run is let go."""
     from kp_langchain import KPCallbackHandler, Scorer
 
-    class RecordingOnly(KPCallbackHandler):
-        # There is no switch for this: without scoring, recording would have no purpose.
-        def _deliver(self, record: Any) -> None:
-            pass
-
-    handler = RecordingOnly(store=None, scorer=Scorer(embedder=None))
+    handler = KPCallbackHandler(store=None, scorer=Scorer(embedder=None))
+    # There is no switch for this: without scoring, recording would have no purpose.
+    handler._recorder._deliver = lambda record: None
 
     def faults() -> dict[str, int]:
         stats = handler.stats()

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from kp_langchain import ReasoningTrace, trace_from_messages
-from kp_langchain.recording.run_record import Bounds
+from kp_langchain.recording.bounds import Bounds
 from kp_langchain.scoring import FastembedEmbedder, embedded_text
 from tests.benchmarks.quality.__main__ import RECORDED
 from tests.benchmarks.quality.tables import titled

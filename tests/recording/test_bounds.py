@@ -21,8 +21,8 @@ from langchain_core.tools import tool
 
 from kp_langchain import FinishedRun, KPCallbackHandler, ReasoningTrace, ScoredTrace, TraceStore
 from kp_langchain.errors import VerdictError
-from kp_langchain.recording.messages import error_text, plain, text_size
 from kp_langchain.recording.outcome import mean_probability
+from kp_langchain.recording.plain_values import error_text, plain, text_size
 from kp_langchain.recording.verdict_reader import read_verdict
 from tests.agents import ASK, agent, call, handler, run, say, searching, shape
 

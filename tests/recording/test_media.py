@@ -9,7 +9,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from kp_langchain import trace_from_messages
-from kp_langchain.recording.messages import as_text, objective_in, plain
+from kp_langchain.recording.objective import objective_in
+from kp_langchain.recording.plain_values import as_text, plain
 from tests.agents import agent, call, run, say
 
 DATA = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo0Mg"

@@ -20,21 +20,16 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from kp_langchain.errors import VerdictError
-from kp_langchain.recording.messages import (
-    answer_in,
-    as_text,
-    clip,
-    content_text,
-    message_text,
-    objective_in,
-    plain,
-    written,
-)
+from kp_langchain.recording.answer import answer_in
+from kp_langchain.recording.messages import content_text, message_text
+from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import (
     confidence_in,
     mean_probability,
     settle,
 )
+from kp_langchain.recording.plain_values import as_text, gist_text, plain
+from kp_langchain.recording.texts import clip
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.verdict import Verdict
 
@@ -145,7 +140,7 @@ def test_objective(inputs: Any, objective: str) -> None:
 )
 def test_answer(outputs: Any, answer: str | None) -> None:
     found = answer_in(outputs, LIMIT)
-    assert (None if found is None else written(found, LIMIT)) == answer
+    assert (None if found is None else gist_text(found, LIMIT)) == answer
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def fresh_processes() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_waits_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paused_in_memory, "_shelf", {})
+    monkeypatch.setattr(paused_in_memory, "_paused_runs", {})
 
 
 class Started:
@@ -299,7 +299,7 @@ def test_a_run_is_withheld_if_its_first_half_could_not_be_redacted() -> None:
             watching = handler(store=store, redactor=redactor, policy=DomainPolicy(threshold=0.0))
             play("approving", action, watching=watching)
             assert watching.flush(300)
-            paused_in_memory.give_up(watching._recorder)  # as if the process ended
+            paused_in_memory.give_up(watching._recorder.owner)  # as if the process ended
         (run,) = store.runs()
     assert (run.withheld, run.decision) == ("redaction failed", "below_threshold")
 

@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 
 from kp_langchain import trace_from_messages
-from kp_langchain.recording.messages import answer_in, message_text
+from kp_langchain.recording.answer import answer_in
+from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.reasoning import split_reasoning
 from tests.agents import ScriptedChatModel, agent, run, say
 

@@ -13,6 +13,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel
 
@@ -130,6 +131,30 @@ def test_a_call_that_somebody_could_parse_is_recorded_once() -> None:
         ]
     )
     assert shape(trace) == ["call buy", "saw buy", "thought"]
+
+
+def test_a_call_answered_between_two_pauses_is_recorded_once(tmp_path: Path) -> None:
+    """An agent inside a graph returns all its messages, answers from before a pause included."""
+    inner = agent(
+        say("I search.", call("search", "c1", q="a")),
+        say("And again.", call("search", "c2", q="b")),
+        say("42"),
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
+    )
+    outer = StateGraph(MessagesState)
+    outer.add_node("inner", inner)
+    outer.add_edge(START, "inner")
+    graph = outer.compile(checkpointer=InMemorySaver())
+    scored: list[ScoredTrace] = []
+    with TraceStore(tmp_path / "runs.db") as store:
+        watching = handler(store=store, on_scored=scored.append)
+        config: Any = {"callbacks": [watching], "configurable": {"thread_id": "t"}}
+        approve: Any = Command(resume={"decisions": [{"type": "approve"}]})
+        for inputs in (ASK, approve, approve):
+            graph.invoke(inputs, config)
+            assert watching.flush(120)  # what it recorded is in the store before it is resumed
+    step = ["thought", "call search", "saw search"]
+    assert [shape(one.trace) for one in scored] == [[*step, *step, "thought"]]
 
 
 def test_exceptions_that_are_raised_again_or_wrapped_are_recorded_once() -> None:

@@ -372,6 +372,7 @@ def _languages(model: LocalModel) -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
+    from kp_langchain.embedding.packages import is_installed
 
     for extra, modules in EXTRAS.items():
         is_missing_one = not all(map(is_installed, modules))

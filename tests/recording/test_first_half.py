@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 from uuid import uuid4
@@ -9,15 +10,22 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain.recording.bounds import Bounds
+from kp_langchain.recording.calls import Call
 from kp_langchain.recording.counters import Counters
-from kp_langchain.recording.first_half import half_of, record_of
-from kp_langchain.recording.recorder import Recorder
+from kp_langchain.recording.first_half import (
+    _CALL_FIELDS,
+    first_half_body,
+    first_half_record,
+)
+from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.requested_calls import RequestedCall
-from kp_langchain.recording.run_record import Before, Bounds, Call, RunRecord, Start
+from kp_langchain.recording.run_record import EarlierPart, RunRecord
+from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.steps import build_steps
 
-RECORDER = Recorder(Bounds(), lambda _: None)
+OWNER = RecordOwner(Bounds(), Counters())
 
 CALLS = st.lists(
     st.tuples(
@@ -39,20 +47,20 @@ def made(drawn: list[tuple[Any, ...]]) -> list[Call]:
         key = ("tool", call_id) if kind == "tool" else (kind, at)
         call = Call(kind, name, key, tool_call_id=call_id if kind == "tool" else None)
         call.text, call.error = ("", f"error {at}") if failed else (f"text {at}", "")
-        call.failed, call.retries, call.void, call.answered = failed, retries, void, True
+        call.has_failed, call.retries, call.is_void, call.has_ended = failed, retries, void, True
         call.input, call.latency_ms = {"q": at}, 1.5
-        call.rejected, call.stopped = flag == "rejected", flag == "stopped"
-        call.cancelled = flag == "cancelled"
+        call.is_rejected, call.is_incomplete = flag == "rejected", flag == "stopped"
+        call.is_cancelled = flag == "cancelled"
         calls.append(call)
     return calls
 
 
 def recorded(calls: list[Call]) -> RunRecord:
-    record = RunRecord(RECORDER, Start(uuid4(), None, "graph"))
+    record = RunRecord(OWNER, Start(uuid4(), None, "graph"))
     for call in calls:
         record.mark("start", call)
         if call.kind != "model":
-            record.mark("error" if call.failed else "end", call)
+            record.mark("error" if call.has_failed else "end", call)
     return record
 
 
@@ -61,17 +69,24 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     whole = build_steps(recorded(made(drawn)).timeline(), fatal="", answer="a")
     first, second = recorded(made(drawn)[:cut]), recorded(made(drawn)[cut:])
     first.objective = "what?"
-    first.requested.add(RequestedCall("c9", "search", {"q": 9}))
+    first.requested_calls.add(RequestedCall("c9", "search", {"q": 9}))
     redactor = Redactor(Counters(), 4000)
-    half = half_of(first, redactor, "aggregated", domain="", before=Before(), reported=None)
-    second.continues(record_of(json.loads(json.dumps(half)), RECORDER))
+    body = first_half_body(
+        first, redactor, "aggregated", domain="", earlier_part=EarlierPart(), verdict=None
+    )
+    second.prepend(first_half_record(json.loads(json.dumps(body)), OWNER))
     joined = build_steps(second.timeline(), fatal="", answer="a")
     assert joined.steps == whole.steps
     assert joined.unresolved_error == whole.unresolved_error
     assert joined.last_thought == whole.last_thought
-    assert joined.stopped == whole.stopped
+    assert joined.is_incomplete == whole.is_incomplete
     assert joined.ends_on_action == whole.ends_on_action
     assert second.objective == "what?"
-    (request,) = second.requested
+    (request,) = second.requested_calls
     assert (request.call_id, request.name, request.arguments) == ("c9", "search", {"q": 9})
     assert second.started_at == first.started_at
+
+
+def test_every_field_of_a_call_is_stored_or_known_by_other_means() -> None:
+    fields = {field.name for field in dataclasses.fields(Call)}
+    assert fields - set(_CALL_FIELDS.values()) == {"kind", "key", "started_s", "tool_call_id"}

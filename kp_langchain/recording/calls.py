@@ -1,0 +1,70 @@
+"""One call of a model, tool or retriever, as it is followed while a run is recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+CallKind = Literal["model", "tool", "retriever", "chain"]
+Mark = Literal["start", "end", "error"]
+"""What a run's timeline says of a call at one place."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a model, tool or retriever; or a chain that raised an error of its own.
+
+    Attributes:
+        kind: What was called.
+        name: The name of the model, tool or retriever; "" if unknown, or for a chain.
+        key: Equal for all attempts of one call, and for nothing else.
+        started_s: When it began, in seconds of `time.perf_counter`.
+        latency_ms: Milliseconds that it took; None while it runs, or if no run of its own began.
+        input: The input of a tool or retriever, in the form of `plain`.
+        mcp_server: The MCP server that has the tool, if its metadata name one.
+        tool_call_id: The id of the request for a tool call, by which the model knows it.
+        text: What it returned: a text, or a structure until `RunRecord.write_out`.
+        error: Why it failed: the same.
+        has_ended: Whether it returned or raised.
+        has_failed: Whether it raised an error, or returned a message that says so.
+        is_cancelled: Whether it was cancelled.
+        is_rejected: Whether a human rejected it.
+        is_after_rejection: Whether it ended when a human's last decision was a rejection.
+        retries: Further attempts that the model or tool made inside this call.
+        is_incomplete: Whether it belongs to an answer that was refused, withheld or cut off, or
+            waits for an approval.
+        refusal: The words in which a model refused; "" if it did not.
+        is_void: Whether it leaves no step, because it is made again after a pause or is recorded
+            elsewhere in the timeline.
+    """
+
+    kind: CallKind
+    name: str
+    key: object
+    started_s: float = field(default_factory=time.perf_counter)
+    latency_ms: float | None = None
+    input: dict[str, Any] | None = None
+    mcp_server: str | None = None
+    tool_call_id: str | None = None
+    text: Any = ""
+    error: Any = ""
+    has_ended: bool = False
+    has_failed: bool = False
+    is_cancelled: bool = False
+    is_rejected: bool = False
+    is_after_rejection: bool = False
+    retries: int = 0
+    is_incomplete: bool = False
+    refusal: str = ""
+    is_void: bool = False
+
+    def end(self) -> None:
+        """Note that it ended now, and how long it took."""
+        self.has_ended = True
+        self.latency_ms = (time.perf_counter() - self.started_s) * 1000
+
+    def reject(self) -> None:
+        """Turn a failure into a human's rejection, whose words are the call's text."""
+        self.has_failed, self.is_rejected = False, True
+        self.text, self.error = self.error, ""

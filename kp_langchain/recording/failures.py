@@ -1,0 +1,54 @@
+"""Errors that chains raise: each is recorded once, where it was raised first."""
+
+from __future__ import annotations
+
+from kp_langchain.recording.calls import Call
+from kp_langchain.recording.plain_values import error_text
+from kp_langchain.recording.run_tree import OpenRun
+from kp_langchain.recording.tool_answers import begin_requested
+from kp_langchain.recording.user_values import default_on_error
+
+_MAX_CAUSES = 8
+
+
+def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
+    """Record that a chain raised an error of its own, and not that of a call below it.
+
+    Args:
+        entry: The chain.
+        error: What it raised.
+        is_root: Whether the chain is the root run.
+    """
+    root = entry.root
+    # The model's last requests were not served then.
+    for request in root.requested_calls.of_model(root.last_call):
+        root.requested_calls.take(request.call_id)
+        begin_requested(root, request)
+    # All attempts of a LangGraph node have one task; those of other chains have one parent.
+    call = Call("chain", "", ("chain", entry.task or (entry.parent_id, entry.name)))
+    call.has_failed = True
+    # There is always room for the error that ends the run: it is the run's result.
+    call.error = error_text(error, root.raw_text_chars) if is_root else root.read(error_text, error)
+    root.mark("error", call)
+    root.last_failure = call
+    root.note_error(error)
+
+
+@default_on_error(False)
+def is_recorded(error: BaseException, entry: OpenRun) -> bool:
+    """Return whether an error of a run, or a cause of it, is recorded as a failure below the run.
+
+    Args:
+        error: What the run raised.
+        entry: The run.
+    """
+    # Only errors since it began: an object that is gone may have had the id of a new exception.
+    recorded_ids = entry.root.error_ids[entry.errors_before :]
+    cause: BaseException | None = error if recorded_ids else None
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return False
+        if id(cause) in recorded_ids:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

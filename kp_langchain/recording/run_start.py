@@ -1,0 +1,63 @@
+"""The start of a run as the recorder is told of it, and what its metadata say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kp_langchain.recording.plain_values import as_text
+from kp_langchain.recording.texts import NAME_CHARS
+from kp_langchain.recording.user_values import default_on_error
+
+_LONG_ID_CHARS = 10_000
+_DECIMAL_BITS = 512
+
+
+class Start(NamedTuple):
+    """A run that begins.
+
+    Attributes:
+        run_id: LangChain's id of the run.
+        parent_id: The id of the run that it is part of; None for a root run.
+        name: The name of the run; of a model, tool or retriever, that of what is called.
+        metadata: LangChain's metadata of the run.
+        tags: LangChain's tags of the run.
+    """
+
+    run_id: UUID
+    parent_id: UUID | None = None
+    name: str = ""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    tags: object = ()
+
+
+def metadata_text(metadata: Mapping[str, Any], key: str) -> str:
+    """Return the text that a run's metadata hold under `key`; "" if there is none."""
+    value = metadata.get(key)
+    return "" if value is None else value if type(value) is str else _plain_str(value)
+
+
+@default_on_error("")
+def _plain_str(value: object) -> str:
+    return str.__str__(value) if isinstance(value, str) else ""
+
+
+def thread_id_in(metadata: Mapping[str, Any]) -> str | None:
+    """Return the LangGraph thread that a run's metadata name, as text of bounded length."""
+    thread_id = metadata.get("thread_id")
+    if thread_id is None or (type(thread_id) is str and len(thread_id) <= NAME_CHARS):
+        return thread_id
+    return _short_id(thread_id)
+
+
+@default_on_error(None)
+def _short_id(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > _DECIMAL_BITS:
+        text = hex(value)  # Python refuses to write a large integer in decimals
+    else:
+        text = as_text(value, _LONG_ID_CHARS)
+    # A hash, because two long ids may begin alike.
+    return text if len(text) <= NAME_CHARS else sha256(text.encode(errors="replace")).hexdigest()

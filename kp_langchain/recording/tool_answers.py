@@ -1,0 +1,182 @@
+"""Tool calls that no tool's own run shows: requested by a model, and answered by somebody else.
+
+A node of the graph, a limit, middleware or a human may answer a requested call with a message, or
+nobody may answer it at all. Each is recorded as if a tool had run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Literal
+
+from kp_langchain.recording.answer import has_structure
+from kp_langchain.recording.calls import Call
+from kp_langchain.recording.messages import is_command, message_text, messages_in
+from kp_langchain.recording.plain_values import as_input, as_text
+from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
+from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+
+_UNPARSED = "the arguments of the call cannot be parsed"
+
+
+def record_requests(root: RunRecord, model: Call, message: object) -> None:
+    """Note the tool calls that a model's answer asks for; those that cannot be parsed fail at once.
+
+    Args:
+        root: The run; changed.
+        model: The call of the model.
+        message: The answer.
+    """
+    for request in requests_in(message, "tool_calls", model):
+        root.requested_calls.add(request)
+    for request in requests_in(message, "invalid_tool_calls", model):
+        call = begin_requested(root, request)
+        call.has_ended = call.has_failed = True
+        call.error = root.read(as_text, request.error) or _UNPARSED
+        root.mark("error", call)
+        root.requested_calls.add_unparsed(request.call_id, call)
+
+
+def begin_requested(root: RunRecord, request: RequestedCall) -> Call:
+    """Record the start of a requested call that no tool begins, and return the call."""
+    call = Call("tool", request.name, ("tool", request.call_id))
+    call.input = root.read(as_input, request.arguments)
+    root.mark("start", call)
+    return call
+
+
+def record_answers(root: RunRecord, outputs: object) -> None:
+    """Record the requested calls that a chain's outputs answer.
+
+    Args:
+        root: The run; changed.
+        outputs: What the chain returned.
+    """
+    requested_here: set[str] = set()  # in the same outputs
+    for message in messages_in(outputs):
+        if message.type == "ai":
+            requested_here.update(one.call_id for one in requests_in(message, "tool_calls", None))
+        if message.type != "tool":
+            continue
+        call_id = attribute(message, "tool_call_id")
+        verdict = _structure_verdict(outputs) if call_id in requested_here else None
+        if verdict == "accepted":  # it is the run's answer, which is recorded as such
+            root.requested_calls.take(call_id)
+        else:
+            is_refused = verdict == "refused"
+            _record_answer(root, message, is_refused, by_human=_may_be_rejected(root))
+
+
+def record_answers_in_input(root: RunRecord, messages: object) -> None:
+    """Record the requested calls whose answers only a model's input shows.
+
+    A loop within one function keeps such answers to itself; others come from `update_state`.
+
+    Args:
+        root: The run; changed.
+        messages: The model's input.
+    """
+    for message in _last_tool_messages(messages):
+        _record_answer(root, message, by_human=root.decision != "approved")
+
+
+def record_unanswered(root: RunRecord, outputs: object) -> None:
+    """Record the tool calls that the last message of a run asks for, and nobody made.
+
+    Args:
+        root: The run; changed.
+        outputs: What the run returned.
+    """
+    messages = outputs.get("messages") if isinstance(outputs, MAPPING) else None
+    if not isinstance(messages, list) or not messages or has_structure(outputs):
+        return
+    for last_request in requests_in(messages[-1], "tool_calls", None):
+        if (request := root.requested_calls.take(last_request.call_id)) is not None:
+            call = begin_requested(root, request)
+            has_waited = root.requested_calls.has_waited(request.call_id)
+            call.is_rejected = _may_be_rejected(root) and has_waited
+
+
+def _record_answer(
+    root: RunRecord, message: object, is_refused: bool = False, *, by_human: bool
+) -> None:
+    """Record what answers a call that no tool ended.
+
+    Args:
+        root: The run; changed.
+        message: The answer.
+        is_refused: Whether it says that a structured answer is wrong.
+        by_human: Whether a human rejected the call if the answer says that it failed and the run
+            had paused before it.
+    """
+    call_id = attribute(message, "tool_call_id")
+    requested = root.requested_calls
+    request, call = requested.take(call_id), requested.answer(call_id)
+    has_failed = is_refused or attribute(message, "status") == "error"
+    if request is not None:
+        call = begin_requested(root, request)
+        call.is_rejected = has_failed and by_human and requested.has_waited(call_id)
+    elif call is None and root.is_awaiting_first_half and requested.is_unseen(call_id):
+        # What was asked for is known when the first half is here; see `name_answers`.
+        call = Call("tool", "", UnnamedCall(call_id, by_human))
+        root.mark("start", call)
+    if call is None:
+        return
+    call.has_ended, call.is_cancelled = True, False
+    call.has_failed = has_failed and not call.is_rejected
+    text = root.read(message_text, message)
+    if call.has_failed:
+        call.error = text
+        root.mark("error", call)
+    else:
+        call.text = text
+        root.mark("end", call)
+
+
+def _may_be_rejected(root: RunRecord) -> bool:
+    """Return whether a human decided, and perhaps against a call."""
+    return root.decision in ("rejected", "unclear")
+
+
+@default_on_error(False)
+def is_error_output(output: object) -> bool:
+    """Return whether a tool's output is a message, or carries one, that says that it failed."""
+    status = getattr(output, "status", None)
+    if status is not None:  # a tool message has one
+        return bool(status == "error")
+    return is_command(output) and any(
+        getattr(message, "status", None) == "error" for message in messages_in(output)
+    )
+
+
+@default_on_error(())
+def _last_tool_messages(messages: object) -> Sequence[Any]:
+    """Return the tool messages at the end of a model's input, in order."""
+    if not isinstance(messages, (list, tuple)):
+        return ()
+    last = reversed(messages[-MAX_ITEMS:])
+    answers = list(takewhile(lambda one: getattr(one, "type", None) == "tool", last))
+    return answers[::-1]
+
+
+@default_on_error(None)
+def _structure_verdict(outputs: object) -> Literal["accepted", "refused"] | None:
+    """Return what langchain's agent says of a structured answer, in the output of the model's node.
+
+    An accepted answer is in the state. For a refused one, older releases leave out the key, so
+    that only the text of the message shows it.
+    """
+    for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+        update = attribute(output, "update") if is_command(output) else output
+        if not isinstance(update, MAPPING):
+            continue
+        if "structured_response" in update:
+            return "refused" if update["structured_response"] is None else "accepted"
+        last = messages_in(update)[-1:]
+        if last and attribute(last[0], "status") != "error":
+            text = attribute(last[0], "content")
+            if isinstance(text, str) and text.startswith("Error: "):
+                return "refused"
+    return None
