@@ -14,8 +14,8 @@ from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
 from kp_langchain.weights import WEIGHT_NAMES, ScoringWeights
 
-# Above the least weights, the rest of 1 is split in eight steps; for four dimensions these are tenths,
-# 165 combinations. What 200 verdicts can tell apart is coarser still.
+# Above the least weights, the rest of 1 is split in eight steps; for four dimensions these are
+# tenths, 165 combinations. What 200 verdicts can tell apart is coarser still.
 _LEAST_WEIGHT = 0.05
 _WEIGHT_STEPS = 8
 _SHARES = [percent / 100 for percent in range(5, 100, 5)]
