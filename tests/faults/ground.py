@@ -70,7 +70,7 @@ def shortened_clock() -> Iterator[None]:
         (pace, "_MARGIN_S"): 0.01,
         (pace, "_DEFAULT_INTERVAL_S"): 0.0,
         (pace, "_THROTTLE_WAIT_S"): 0.05,
-        (sender, "_LOOK_AGAIN_S"): 0.01,
+        (sender, "_RETRY_TURN_S"): 0.01,
         (sender, "_OTHERS_TURN_S"): 0.001,
         (sender, "_STORE_TROUBLE_S"): 0.05,
         (store_writer, "_FIRST_PAUSE_S"): 0.01,
