@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import TraceShape
-from kp_langchain.scoring.rescoring import with_outcome
 from kp_langchain.scoring.rules import RECOVERED_ERRORS, SINGLE_THOUGHT, SINGLE_TOOL
 from kp_langchain.verdict import CERTAINTY
 

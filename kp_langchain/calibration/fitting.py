@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import folds, library, task_numbers, tasks_with
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -33,7 +34,6 @@ from kp_langchain.calibration.model import (
     log_value,
     probability,
 )
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
 

@@ -120,12 +120,8 @@ class KPCallbackHandler(LangChainCallbacks):
         self._recorder = parts.recorder
         self._queue = parts.queue
         self._to_send = partial(options.to_send, parts.store)
-        if parts.store is not None:
-            if not settings.disabled:
-                # Runs that end while a thread imports it would be lost if the process is killed.
-                parts.store.load_drivers()
-            if redactor is not None:
-                use_redactor(parts.store.location, redactor, owner=self)
+        if parts.store is not None and redactor is not None:
+            use_redactor(parts.store.location, redactor, owner=self)
         self._own = frozenset({*vars(self), "_own"} - others)
 
     # ---------------------------------------------------------------- copies

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.calls import Call, CallKind
+from kp_langchain.recording.chain_errors import is_recorded, record_failure
 from kp_langchain.recording.control_flow import meaning_of
-from kp_langchain.recording.failures import is_recorded, record_failure
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in

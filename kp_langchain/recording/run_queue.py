@@ -38,10 +38,10 @@ class RunQueue:
     def __init__(
         self,
         pipeline: Pipeline,
-        *,
         writer: StoreWriter | None,
         sender: Sender | None,
         max_queue: int,
+        *,
         calls_user_code: bool,
     ) -> None:
         self._pipeline = pipeline
