@@ -272,7 +272,7 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             if regular:
-                raise OSError("it is no regular file")
+                raise OSError("it is not a regular file")
             if stat.S_ISFIFO(status.st_mode):  # the next handler would read nothing
                 raise OSError("it is a pipe, which can be read only once")
             reader = BufferedReader(file)

@@ -209,7 +209,7 @@ def read_trace(content: bytes | None) -> ReasoningTrace:
 
 
 def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"Invalid JSON: {constant} is no number of JSON")
+    raise ValueError(f"Invalid JSON: {constant} is not valid in JSON")
 
 
 def profiles(settings: Settings) -> Mapping[str, ScoringWeights]:

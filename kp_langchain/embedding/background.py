@@ -75,8 +75,8 @@ class Background:
     def wait_for(self, embedder: Embedder, future: EmbeddingFuture, deadline: float) -> bool:
         """Wait for an embedding until a deadline.
 
-        Once a caller has waited in vain, the texts queued behind that one are not waited for: if
-        each run took its whole budget, a worker could not keep up with the runs.
+        After one wait has timed out, callers do not wait for texts queued behind the overdue one:
+        if each run took its whole budget, a worker could not keep up with the runs.
 
         Args:
             embedder: The embedder that the text was queued for.

@@ -54,7 +54,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
 
     Args:
         options: The handler's arguments, checked.
-        settings: What holds where an argument says nothing.
+        settings: Defaults for arguments that were not given.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -74,7 +74,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
     )  # fmt: skip
     counters = recorder.counters
     user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
-    lane = worker.lane_for((id(store), *map(resolve.kind_of, user_code)))
+    lane = worker.lane_for((id(store), *map(resolve.identity_of_function, user_code)))
     functions = UserFunctions(lane, settings.function_timeout_s, counters)
     pipeline = Pipeline(
         drafter=Drafter(

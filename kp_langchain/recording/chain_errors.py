@@ -20,7 +20,7 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
         is_root: Whether the chain is the root run.
     """
     root = entry.root
-    # The model's last requests were not served then.
+    # The chain failed before the tool calls that the model requested last could run.
     for request in root.requested_calls.of_model(root.last_call):
         root.requested_calls.take(request.call_id)
         begin_requested(root, request)

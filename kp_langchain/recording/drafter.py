@@ -1,7 +1,7 @@
 """Makes redacted drafts of finished and of paused runs.
 
-A draft is on disk within milliseconds, before the run is scored. Redaction stands before everything
-that looks at the text: nothing that it would remove is embedded, logged or written.
+A draft is on disk within milliseconds, before the run is scored. Redaction comes first: no text is
+embedded, logged or written before it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Drafter:
         run_keys: What of a run's config it can be found by.
         redactor: The user's function that redacts further, if any.
         functions: Calls the user's functions.
-        counters: Count what becomes of runs.
+        counters: Counters of run outcomes.
         paused_runs: What paused runs recorded, in the store; None where it is not kept.
     """
 
@@ -108,8 +108,11 @@ class Drafter:
             if count := getattr(record, name):
                 self.counters.add(name, count)
 
-    def shelve(self, record: RunRecord) -> None:
-        """Redact what a paused run recorded, and have it written for whoever resumes it."""
+    def store_paused(self, record: RunRecord) -> None:
+        """Redact a paused run's first half and queue it for the store.
+
+        Any process can then resume the run.
+        """
         if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
@@ -223,7 +226,7 @@ class Drafter:
             try:
                 verdict = read_verdict(record.verdict, OUTCOME_EVENT)
             except VerdictError as error:
-                what = f"what the {OUTCOME_EVENT} says cannot be used"
+                what = f"the verdict of the {OUTCOME_EVENT} is invalid"
                 self.functions.report_failure("outcome_errors", what, error)
                 return None
         if verdict is None or verdict.note is None:

@@ -37,9 +37,8 @@ _OUT_OF_STEPS = (
 class FinishedRun:
     """What an `outcome` function or a verifier is given to judge a run by.
 
-    For an `outcome` function nothing in it is redacted yet, but for what the run recorded in
-    another process before it paused. For a verifier, which may send it out, all texts are; `output`
-    is None and `metadata` empty.
+    An `outcome` function sees unredacted text, except for the part recorded in another process
+    before a pause. A verifier sees only redacted text, with `output` None and `metadata` empty.
 
     Args:
         run_id: LangChain's id of the root run.

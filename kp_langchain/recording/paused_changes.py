@@ -38,7 +38,7 @@ class PausedChanges:
         self._store = store
         self._max_waiting = max_waiting
         self._lock = ForkSafeLock()
-        # By place, what is to be written there, or up to when what waits there is to be deleted.
+        # By place: the pause to write, or the time up to which a stored pause is deleted.
         self._changes: dict[str, _Pause | datetime] = {}
 
     def __len__(self) -> int:

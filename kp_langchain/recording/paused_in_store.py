@@ -1,8 +1,8 @@
 """Joins a resumed run to what it recorded before it paused, in this process or in another one.
 
-A paused run is kept in memory, and redacted in the store. Which of the two counts is settled on the
-worker when the resumed run ends, because only the store knows whether another process has resumed
-the run meanwhile.
+A paused run is kept in memory, and redacted in the store. The worker decides which copy to use when
+the resumed run ends, because only the store knows whether another process has resumed the run
+meanwhile.
 """
 
 from __future__ import annotations

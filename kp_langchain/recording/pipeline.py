@@ -60,7 +60,7 @@ class Pipeline:
         foreign_scorer: Whether the scorer, or its embedder, is the user's own.
         verifiers: Judge runs that nobody else called a success or a failure, if any.
         functions: Calls the user's functions.
-        counters: Count what becomes of runs.
+        counters: Counters of run outcomes.
         writer: Writes drafts into the store, and knows its confidence models; None without a store.
         sinks: What receives each scored run.
     """
@@ -153,7 +153,7 @@ class Pipeline:
             decision=decision,
             threshold=threshold,
             run_id=draft.run_id,
-            # What redaction failed on, a verdict cannot contribute, so it is not kept for one.
+            # A withheld trace can never be contributed, so its body is not kept to await a verdict.
             keep_body=policy.keep == "all"
             or decision == "contributed"
             or (policy.keep_days > 0 and not draft.withheld),
@@ -214,7 +214,7 @@ class Pipeline:
             # What it returns may be a mapping of its own kind, which takes its time, too.
             verdict = self.functions.call(lambda: read_verdict(judge(), OUTCOME_FUNCTION))
         except VerdictError as error:
-            what = f"what the {OUTCOME_FUNCTION} says cannot be used"
+            what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
             self.functions.report_failure("outcome_errors", what, error)
             return earlier
         except BaseException as error:  # noqa: BLE001 - the user's function

@@ -208,7 +208,7 @@ class RunRecord:
         return text
 
     def note_error(self, error: BaseException) -> None:
-        """Note that an exception is recorded, so that it is not when it is raised further up."""
+        """Remember a recorded exception, so that it is not recorded again when it propagates."""
         if len(self.error_ids) < self.owner.bounds.steps:
             self.error_ids.append(id(error))
 

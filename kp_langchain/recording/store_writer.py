@@ -95,7 +95,8 @@ class StoreWriter:
         # In a forked child everything that waits is the parent's to write.
         self._lock = ForkSafeLock()
         self._drafts: dict[str, Draft] = {}
-        self._is_scored = threading.Event()  # a run, since the writer began to wait for that
+        # set once a run has been scored since the writer last began to wait
+        self._is_scored = threading.Event()
         self._runs: deque[_Run] = deque()
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
         self._paused = PausedChanges(self._store, self._max_waiting)
