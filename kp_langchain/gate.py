@@ -206,7 +206,7 @@ def decision_word(decision: str, *, has_registry: bool) -> str:
     return "kept" if decision == "contributed" and not has_registry else decision
 
 
-def leaves(scored: ScoredTrace) -> bool:
+def may_contribute(scored: ScoredTrace) -> bool:
     """Return whether a trace may go to a registry: it passed and is private in neither sense."""
     metadata = scored.trace.metadata
     return scored.decision == "contributed" and may_leave(

@@ -63,7 +63,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
     warn_of_domain(options.domain, domains)
     store = _store(options, settings)
     registry = resolve.registry_of(options.registry, store, settings)
-    agent_id = resolve.agent_of(options.agent_id, settings, registry)
+    agent_id = resolve.agent_id_of(options.agent_id, settings, registry)
     redactor = options.redactor or settings.redaction.load_redactor()
     writer = None if store is None else writer_of(store, settings.max_queue)
     sender = _sender(store, registry)
@@ -179,6 +179,6 @@ def _recorder(
         scope=(options.domain, agent_id),
         keep_output=options.outcome is not None,
         objective_of=None if options.objective is None else resolve.harmless(options.objective),
-        shelve=None if paused_runs is None else add_paused,
+        store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
     )

@@ -22,9 +22,9 @@ from kp_langchain.recording.first_half import first_half_body
 from kp_langchain.recording.outcome import (
     FinishedRun,
     OutcomeFunction,
+    choose_outcome,
     looks_successful,
     mean_probability,
-    settle,
 )
 from kp_langchain.recording.paused_in_store import join
 from kp_langchain.recording.redactor import Redactor, clean_json
@@ -188,7 +188,7 @@ class Drafter:
             domain=domain,
             agent_id=self.agent_id,
             policy=policy,
-            verdict=settle(success),
+            verdict=choose_outcome(success),
             answer=answer,
             redaction=redaction,
         )
@@ -212,7 +212,7 @@ class Drafter:
         """Return the keys to find the run by; strictly redacted, because the log has them, too."""
 
         def form(kind: Kind, text: str) -> str | None:
-            return stored_form(kind, text, self.rules, redaction.leaves)
+            return stored_form(kind, text, self.rules, redaction.is_unchanged)
 
         keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
         return keys.after(None if record.earlier_part is None else record.earlier_part.keys)

@@ -305,7 +305,7 @@ class KPCallbackHandler(LangChainCallbacks):
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
             "paused": paused_in_memory.count(self._recorder.owner),
-            "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
+            "paused_expired": 0 if self._writer is None else self._writer.expired_pauses,
         }
 
     def close(self, timeout: float | None = None) -> None:

@@ -234,7 +234,7 @@ def store_of(
     )
 
 
-def agent_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
+def agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
     """Return the agent id that traces carry, with a warning if it is not that of the key."""
     if registry is None:
         agent_id = option or settings.agent_id

@@ -84,7 +84,7 @@ def looks_successful(
     return ended_well and not unresolved_error and complete
 
 
-def settle(
+def choose_outcome(
     success: bool,
     *,
     verdicts: Iterable[Verdict] = (),
@@ -92,7 +92,7 @@ def settle(
     token_probability: float | None = None,
     model_verdict: Verdict | None = None,
 ) -> Verdict:
-    """Settle success and confidence, each from the first source that states it.
+    """Choose success and confidence, each from the first source that states it.
 
     Args:
         success: Whether the run looks successful by itself.

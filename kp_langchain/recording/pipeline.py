@@ -19,7 +19,7 @@ from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide, threshold_of
 from kp_langchain.recording.drafter import OUTCOME_EVENT
-from kp_langchain.recording.outcome import settle
+from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
@@ -131,7 +131,7 @@ class Pipeline:
         if self.verifiers is not None and not draft.withheld and first_success(verdicts) is None:
             verdicts += self.verifiers.ask(draft, self.functions.lane)
         features = features_of(trace, looked_successful=draft.looked_successful)
-        outcome = settle(
+        outcome = choose_outcome(
             draft.looked_successful,
             verdicts=verdicts,
             structured=draft.structured,

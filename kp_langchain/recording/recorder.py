@@ -340,7 +340,7 @@ class Recorder(RootRuns):
 
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    call.is_after_rejection = root.decision == "rejected"
+    call.is_after_rejection = root.human_decision == "rejected"
     if call.has_failed:
         call.error = text
     else:

@@ -108,7 +108,7 @@ class Redactor:
                 self._redacted_texts[value, level] = text
         return text
 
-    def leaves(self, value: str) -> bool:
+    def is_unchanged(self, value: str) -> bool:
         """Return whether redaction at the strictest level leaves a text unchanged."""
         return bool(self._redact(value, "aggregated") == value)
 

@@ -135,7 +135,7 @@ class RunQueue:
         writer, lane = self._writer, self._lane
         if writer is not None:
             writer.start(self._adopt)
-            writer.answers(left_s())  # what an earlier process left is in the lane then
+            writer.wait_for_thread(left_s())  # what an earlier process left is in the lane then
         if not (worker.intake.wait(left_s()) and lane.wait(left_s())):
             return False
         # Rescored runs are delivered through the lane once the store's thread has written them.

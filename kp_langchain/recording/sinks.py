@@ -120,5 +120,5 @@ class FunctionSink:
         """Call the function once the run is in the store, if that does not take too long."""
         if self.writer is not None:
             with allow_forks():
-                self.writer.settle()
+                self.writer.wait_until_written()
         self.functions.call(partial(self.function, scored))
