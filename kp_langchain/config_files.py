@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BufferedReader
@@ -18,23 +16,20 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from kp_langchain import config_trust
 from kp_langchain._logging import warn_once
+from kp_langchain.config_restricted_keys import restricted_paths
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
-from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN, Rules
+from kp_langchain.redaction.custom_rules import Rules
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
 _LONGEST_BYTES = 1 << 20
-# Keys that send, redirect or load code; `restricted_paths` yields them, and more.
-_RESTRICTED_KEYS = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
-_SENT = ("org", "network")
 _SHOWN_KEYS = 12
-_BOOLEAN = TypeAdapter(bool)
 
 
 class FileTrust(Enum):
@@ -193,42 +188,6 @@ def restricted_keys(path: Path, content: bytes) -> list[str]:
         ConfigError: The content is not TOML.
     """
     return list(_read(_Place(path, str(path), FileTrust.UNTRUSTED, content)).ignored_keys)
-
-
-def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that send, redirect, un-redact or load code, each as its path in the tables.
-
-    A value of a wrong type is passed over: validation reports it.
-    """
-    for key in _RESTRICTED_KEYS:
-        if isinstance(values.get(key), str):
-            yield (key,)
-    with suppress(ValidationError):
-        if not _BOOLEAN.validate_python(values.get("disabled", True)):
-            yield ("disabled",)
-    run_keys = values.get("run_keys")
-    if isinstance(run_keys, dict):  # the store keeps the values of these keys
-        yield from (("run_keys", key) for key in run_keys)
-    redaction = values.get("redaction")
-    if isinstance(redaction, dict):
-        if isinstance(redaction.get("allow"), list):
-            yield ("redaction", "allow")
-        pseudonym_key = redaction.get("pseudonym_key")
-        # Whoever has the key can identify the people.
-        if isinstance(pseudonym_key, str) and len(pseudonym_key) >= KEY_CHARS_MIN:
-            yield ("redaction", "pseudonym_key")
-        if isinstance(redaction.get("redactor"), str):  # it is imported
-            yield ("redaction", "redactor")
-    domains = values.get("domains")
-    policies: list[tuple[tuple[str, ...], Any]] = [(("defaults",), values.get("defaults"))]
-    if isinstance(domains, dict):
-        policies += [(("domains", name), policy) for name, policy in domains.items()]
-    for path, policy in policies:
-        if isinstance(policy, dict):
-            if policy.get("visibility") in _SENT:
-                yield (*path, "visibility")
-            if policy.get("privacy_level") == "private":
-                yield (*path, "privacy_level")
 
 
 def _working_place(own: _Place | None) -> _Place | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.plain_values import error_text
 from kp_langchain.recording.run_tree import OpenRun
+from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.tool_answers import begin_requested
-from kp_langchain.recording.user_values import default_on_error
 
 _MAX_CAUSES = 8
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 HumanDecision = Literal["approved", "rejected", "unclear"]
 

@@ -18,7 +18,7 @@ from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide, threshold_of
-from kp_langchain.recording.drafter import OUTCOME_EVENT
+from kp_langchain.recording.make_drafts import OUTCOME_EVENT
 from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
@@ -30,7 +30,7 @@ from kp_langchain.verdict import Verdict, first_success
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.drafter import Drafter, Judge
+    from kp_langchain.recording.make_drafts import Drafter, Judge
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.sinks import Sink
     from kp_langchain.recording.store_writer import StoreWriter

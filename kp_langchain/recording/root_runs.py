@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.answer import answer_in, has_structure
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.control_flow import Meaning
+from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.exception_kinds import Meaning
 from kp_langchain.recording.human_decisions import decision_in
 from kp_langchain.recording.messages import is_command
 from kp_langchain.recording.objective import objective_in
@@ -25,8 +26,7 @@ from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.run_start import thread_id_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
-from kp_langchain.recording.texts import NAME_CHARS, clip
-from kp_langchain.recording.user_values import MAX_ITEMS
+from kp_langchain.recording.safe_reads import MAX_ITEMS
 
 # LangGraph's name for what is no run: somebody changed the state of a thread.
 _STATE_UPDATE = "UpdateState"

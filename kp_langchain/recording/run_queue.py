@@ -16,7 +16,7 @@ from kp_langchain.recording import worker
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.drafter import Judge
+    from kp_langchain.recording.make_drafts import Judge
     from kp_langchain.recording.pipeline import Pipeline
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter

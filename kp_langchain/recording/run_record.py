@@ -12,11 +12,11 @@ from uuid import UUID
 
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
+from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
 from kp_langchain.recording.plain_values import gist_text, text_size
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
-from kp_langchain.recording.texts import NAME_CHARS, clip, short_name
 
 if TYPE_CHECKING:
     from kp_langchain.recording.human_decisions import HumanDecision

@@ -16,7 +16,7 @@ from kp_langchain.recording.messages import is_command, message_text, messages_i
 from kp_langchain.recording.plain_values import as_input, as_text
 from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 _UNPARSED = "the arguments of the call cannot be parsed"
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from kp_langchain.errors import VerdictError
 from kp_langchain.recording.answer import answer_in
+from kp_langchain.recording.clipping import clip
 from kp_langchain.recording.messages import content_text, message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import (
@@ -29,7 +30,6 @@ from kp_langchain.recording.outcome import (
     mean_probability,
 )
 from kp_langchain.recording.plain_values import as_text, gist_text, plain
-from kp_langchain.recording.texts import clip
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.verdict import Verdict
 

@@ -29,9 +29,9 @@ from kp_langchain.recording.outcome import (
 from kp_langchain.recording.paused_in_store import join
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.run_record import EarlierPart
+from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
-from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.recording.verdict_reader import NOTE_CHARS, read_verdict
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import TraceStep
