@@ -243,7 +243,7 @@ def warn_of_names(variables: Mapping[str, str | None], domains: Mapping[str, str
         if near is not None:
             warn_once(
                 f"variable:{variable}",
-                "%s is no setting and has no effect; did you mean %s?",
+                "%s is not a setting and has no effect; did you mean %s?",
                 variable,
                 near,
             )

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BufferedReader
@@ -18,26 +16,23 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from kp_langchain import config_trust
 from kp_langchain._logging import warn_once
+from kp_langchain.config_restricted_keys import restricted_paths
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import config_dir
 from kp_langchain.printable import printable
-from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN, Rules
+from kp_langchain.redaction.custom_rules import Rules
 
 FILE_VARIABLE = "KP_CONFIG"
 FILE_NAME = "kp.toml"
 _LONGEST_BYTES = 1 << 20
-# Keys that send, redirect or load code; `restricted_paths` yields them, and more.
-_RESTRICTED_KEYS = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
-_SENT = ("org", "network")
 _SHOWN_KEYS = 12
-_BOOLEAN = TypeAdapter(bool)
 
 
-class Standing(Enum):
+class FileTrust(Enum):
     """How a configuration file came to be read."""
 
     NAMED = f"named by {FILE_VARIABLE}"
@@ -50,7 +45,7 @@ class Standing(Enum):
     @property
     def counts_whole(self) -> bool:
         """Whether everything in the file applies."""
-        return self in (Standing.NAMED, Standing.TRUSTED, Standing.OWN)
+        return self in (FileTrust.NAMED, FileTrust.TRUSTED, FileTrust.OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +62,14 @@ class ConfigFile:
 
     path: Path
     name: str
-    standing: Standing
+    standing: FileTrust
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     ignored_keys: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
         """What the user can do so that everything in it applies."""
-        if self.standing is Standing.FOREIGN:
+        if self.standing is FileTrust.FOREIGN:
             return f"make it writable by you alone: chmod go-w {quote(str(self.path))}"
         return f"if you have read it and want that: kp-langchain trust {quote(str(self.path))}"
 
@@ -95,7 +90,7 @@ class _Place:
 
     path: Path
     name: str
-    standing: Standing
+    standing: FileTrust
     content: bytes | None = field(default=None, repr=False)
     error: str | None = None
 
@@ -118,9 +113,9 @@ def own_file() -> Path | None:
 def places() -> tuple[_Place, ...]:
     """Return the places of configuration files with their content, by descending precedence."""
     path = own_file()
-    own = None if path is None else _place(path, Standing.OWN)
+    own = None if path is None else _place(path, FileTrust.OWN)
     if os.environ.get(FILE_VARIABLE):
-        first: _Place | None = _place(config_file(), Standing.NAMED)
+        first: _Place | None = _place(config_file(), FileTrust.NAMED)
     else:
         first = _working_place(own)
     return tuple(place for place in (first, own) if place is not None)
@@ -138,7 +133,7 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
     files = []
     candidates = places()
     if text is not None:
-        first = _Place(config_file().absolute(), FILE_NAME, Standing.UNTRUSTED)
+        first = _Place(config_file().absolute(), FILE_NAME, FileTrust.UNTRUSTED)
         first, *others = candidates or (first,)
         candidates = (replace(first, content=text.encode(), error=None), *others)
     for place in candidates:
@@ -176,7 +171,7 @@ def content_of(path: Path) -> bytes:
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
-    place = _place(path, Standing.UNTRUSTED)
+    place = _place(path, FileTrust.UNTRUSTED)
     if place.content is None:
         raise ConfigError(f"{path} {place.error or 'does not exist'}")
     return place.content
@@ -192,43 +187,7 @@ def restricted_keys(path: Path, content: bytes) -> list[str]:
     Raises:
         ConfigError: The content is not TOML.
     """
-    return list(_read(_Place(path, str(path), Standing.UNTRUSTED, content)).ignored_keys)
-
-
-def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that send, redirect, un-redact or load code, each as its path in the tables.
-
-    A value of a wrong type is passed over: validation reports it.
-    """
-    for key in _RESTRICTED_KEYS:
-        if isinstance(values.get(key), str):
-            yield (key,)
-    with suppress(ValidationError):
-        if not _BOOLEAN.validate_python(values.get("disabled", True)):
-            yield ("disabled",)
-    run_keys = values.get("run_keys")
-    if isinstance(run_keys, dict):  # the store keeps the values of these keys
-        yield from (("run_keys", key) for key in run_keys)
-    redaction = values.get("redaction")
-    if isinstance(redaction, dict):
-        if isinstance(redaction.get("allow"), list):
-            yield ("redaction", "allow")
-        pseudonym_key = redaction.get("pseudonym_key")
-        # Whoever has the key can identify the people.
-        if isinstance(pseudonym_key, str) and len(pseudonym_key) >= KEY_CHARS_MIN:
-            yield ("redaction", "pseudonym_key")
-        if isinstance(redaction.get("redactor"), str):  # it is imported
-            yield ("redaction", "redactor")
-    domains = values.get("domains")
-    policies: list[tuple[tuple[str, ...], Any]] = [(("defaults",), values.get("defaults"))]
-    if isinstance(domains, dict):
-        policies += [(("domains", name), policy) for name, policy in domains.items()]
-    for path, policy in policies:
-        if isinstance(policy, dict):
-            if policy.get("visibility") in _SENT:
-                yield (*path, "visibility")
-            if policy.get("privacy_level") == "private":
-                yield (*path, "privacy_level")
+    return list(_read(_Place(path, str(path), FileTrust.UNTRUSTED, content)).ignored_keys)
 
 
 def _working_place(own: _Place | None) -> _Place | None:
@@ -237,30 +196,30 @@ def _working_place(own: _Place | None) -> _Place | None:
         path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - Path.cwd() is slower, and each handler calls this
     except OSError:  # the folder is gone
         return None
-    place = _place(path, Standing.UNTRUSTED, name=FILE_NAME)
+    place = _place(path, FileTrust.UNTRUSTED, name=FILE_NAME)
     if place.content is None:
         return place
     if own is not None and own.content is not None and path == config_trust.place_of(own.path):
         return None
     if config_trust.is_trusted(path, place.content):
-        return replace(place, standing=Standing.TRUSTED)
+        return replace(place, standing=FileTrust.TRUSTED)
     return place
 
 
-def _place(path: Path, standing: Standing, name: str | None = None) -> _Place:
+def _place(path: Path, standing: FileTrust, name: str | None = None) -> _Place:
     name = str(path) if name is None else name
     try:
         path = path if path.is_absolute() else path.expanduser().absolute()
-        content, others_may_write = _content(path, regular=standing is not Standing.NAMED)
+        content, others_may_write = _content(path, regular=standing is not FileTrust.NAMED)
     except FileNotFoundError:
         missing = f"does not exist; create it or unset {FILE_VARIABLE}"
-        return _Place(path, name, standing, error=missing if standing is Standing.NAMED else None)
+        return _Place(path, name, standing, error=missing if standing is FileTrust.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
         cause = getattr(error, "strerror", None) or str(error)
         reason = f"cannot be read: {cause}; make it a readable file, or remove it"
         return _Place(path, name, standing, error=reason)
-    if standing is Standing.OWN and others_may_write:
-        standing = Standing.FOREIGN
+    if standing is FileTrust.OWN and others_may_write:
+        standing = FileTrust.FOREIGN
     return _Place(path, name, standing, content)
 
 
@@ -272,7 +231,7 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             if regular:
-                raise OSError("it is no regular file")
+                raise OSError("it is not a regular file")
             if stat.S_ISFIFO(status.st_mode):  # the next handler would read nothing
                 raise OSError("it is a pipe, which can be read only once")
             reader = BufferedReader(file)
@@ -290,8 +249,8 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
 
 def _read(place: _Place) -> ConfigFile:
     name = place.name
-    if place.standing is Standing.NAMED:
-        name += f" ({Standing.NAMED.value})"
+    if place.standing is FileTrust.NAMED:
+        name += f" ({FileTrust.NAMED.value})"
     text = ""
     try:
         if place.error is not None:
@@ -324,8 +283,12 @@ def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
                 table = table[name]
             del table[last]
             ignored_keys.append(".".join(path))
-        if ignored_keys and standing is Standing.UNTRUSTED and config_trust.was_trusted(place.path):
-            standing = Standing.CHANGED
+        if (
+            ignored_keys
+            and standing is FileTrust.UNTRUSTED
+            and config_trust.was_trusted(place.path)
+        ):
+            standing = FileTrust.CHANGED
     _resolve(values, place.path.parent)
     return ConfigFile(place.path, place.name, standing, values, tuple(ignored_keys))
 

@@ -8,12 +8,17 @@ Errors that a caller can meet form one tree:
     ├── WeightsError (also a ValueError)
     ├── VectorError (also a ValueError)
     ├── EmbedderError (also a RuntimeError)
+    │   ├── ModelLoadError
+    │   ├── ModelProcessEndedError
+    │   └── BadEmbeddingError
     ├── MissingExtraError (also an ImportError)
     ├── StoreError (also a RuntimeError)
     │   └── UnknownRunError (also a LookupError)
     ├── RegistryError (also a RuntimeError)
     ├── VerdictError (also a ValueError)
     ├── ScorerError (also a TypeError)
+    ├── LateError (also a TimeoutError)
+    ├── BusyError (also a RuntimeError)
     └── CannotResumeError
 
 Errors that this package raises and catches itself:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import TraceShape
-from kp_langchain.scoring.rescoring import with_outcome
 from kp_langchain.scoring.rules import RECOVERED_ERRORS, SINGLE_THOUGHT, SINGLE_TOOL
 from kp_langchain.verdict import CERTAINTY
 
@@ -53,7 +53,7 @@ class ScoredTrace:
         keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
             still contribute it; None for good.
         features: What a confidence model reads of the trace, by name.
-        task: What tells repeats of the run's task, other than its objective; nothing to be read.
+        task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
         verdict: The verdict that was there when the run was scored, or that it was scored again
             for.
         withheld: Why the trace must never be contributed, if so.
@@ -144,7 +144,7 @@ class Rescored:
 
 
 class Threshold(NamedTuple):
-    """Where the gate stands: two places by default, because novelty is not always measured.
+    """A domain's threshold: by default one for measured novelty and one for unmeasured.
 
     Attributes:
         measured: For traces whose novelty was measured against remembered ones.
@@ -173,7 +173,7 @@ DEFAULT_THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
 
 
 def threshold_of(domain: str, configured: float | None) -> Threshold:
-    """Return where the gate stands for a domain.
+    """Return the threshold of a domain.
 
     Args:
         domain: The run's domain.
@@ -206,7 +206,7 @@ def decision_word(decision: str, *, has_registry: bool) -> str:
     return "kept" if decision == "contributed" and not has_registry else decision
 
 
-def leaves(scored: ScoredTrace) -> bool:
+def may_contribute(scored: ScoredTrace) -> bool:
     """Return whether a trace may go to a registry: it passed and is private in neither sense."""
     metadata = scored.trace.metadata
     return scored.decision == "contributed" and may_leave(
@@ -251,7 +251,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         and run.withheld is None
         and decide(breakdown.total, run.threshold) == "contributed"
     )
-    # One that passed before, and whose days are 0, is not kept for another verdict.
+    # With keep_days 0, a run that no longer passes is not kept for another verdict.
     keep_body = run.keep_body and (
         passes or run.decision == "below_threshold" or run.keep_days != 0
     )

@@ -171,7 +171,7 @@ def id_text(value: object) -> str:
 
 
 def stored_form(
-    kind: Kind, text: str, rules: Rules | None, leaves: Callable[[str], bool] | None = None
+    kind: Kind, text: str, rules: Rules | None, is_unchanged: Callable[[str], bool] | None = None
 ) -> str | None:
     """Return the form in which a value is stored: itself, or a hash.
 
@@ -180,13 +180,13 @@ def stored_form(
         text: The value.
         rules: The user's redaction rules. Their `pseudonym_key`, if set, is the key of the hash;
             otherwise it is the key of the installation.
-        leaves: Returns whether redaction leaves a text unchanged; by default redaction with
+        is_unchanged: Returns whether redaction leaves a text unchanged; by default redaction with
             `rules` at the strictest level.
 
     Returns:
         None where there is no key for the hash; a warning says why, once.
     """
-    if _is_harmless(kind, text, leaves or _leaves_by(rules)):
+    if _is_harmless(kind, text, is_unchanged or _unchanged_by(rules)):
         return text
     key = _key(rules)
     return None if key is None else _hash(kind, text, key)
@@ -200,17 +200,17 @@ def forms_of(kind: Kind, value: str, rules: Rules | None) -> list[str]:
     return clear if key is None else [*clear, _hash(kind, text, key)]
 
 
-def _leaves_by(rules: Rules | None) -> Callable[[str], bool]:
+def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
     return lambda text: bool(redact(text, level="aggregated", rules=rules).value == text)
 
 
-def _is_harmless(kind: Kind, text: str, leaves: Callable[[str], bool]) -> bool:
+def _is_harmless(kind: Kind, text: str, is_unchanged: Callable[[str], bool]) -> bool:
     if kind == "user" or len(text) > KEY_CHARS or not text.isprintable() or _HASH.fullmatch(text):
         return False
     if kind in ("session", "thread") and _NUMBER.fullmatch(text):
         return False
     try:
-        return leaves(text)
+        return is_unchanged(text)
     except Exception:  # noqa: BLE001 - a value that cannot be redacted is hashed
         return False
 

@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["kp_langchain"]):
 
     from kp_langchain import KPCallbackHandler, ReasoningTrace, Scorer
     from kp_langchain.redaction import redact
-    from kp_langchain.registry.answers import read_answer
+    from kp_langchain.registry.responses import read_answer
 
 VALID = """{"@context": "https://openknowledgepulse.org/schema/v1", "@type": "ReasoningTrace",
 "id": "kp:trace:00000000-0000-4000-8000-000000000000",

@@ -101,7 +101,7 @@ def test_a_misspelt_variable_is_told_once_and_never_its_value(
     for _ in range(3):
         assert Settings() == Settings.current() == before
         KPCallbackHandler(store=None)
-    assert said == [f"{variable} is no setting and has no effect; did you mean {meant}?"]
+    assert said == [f"{variable} is not a setting and has no effect; did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_doctor_shows_none_of_them_as_in_force(folder: Path) -> None:
     assert "did you mean finance?" in said
     assert "environment: KP_EMBEDDING_MODEL, KP_EXIT_TIMEOUT_S, KP_FUNCTION_TIMEOUT_S domai" in said
     assert "domains.medial: no run has this domain; did you mean medical?" in said
-    assert "KP_DATABSE_URL is no setting; did you mean KP_DATABASE_URL?" in said
-    assert said.endswith("KP_TELEMETRY is no setting")
+    assert "KP_DATABSE_URL is not a setting; did you mean KP_DATABASE_URL?" in said
+    assert said.endswith("KP_TELEMETRY is not a setting")
     assert "KP_MAX_QUEUE" not in said
     assert VALUE not in done.stdout + done.stderr
 

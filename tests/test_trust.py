@@ -322,7 +322,7 @@ class TestOddFiles:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
     def test_a_pipe_holds_nobody_up(self, folder):
         os.mkfifo(folder / "kp.toml")
-        with pytest.raises(ConfigError, match=r"kp\.toml cannot be read: it is no regular file"):
+        with pytest.raises(ConfigError, match=r"kp\.toml cannot be read: it is not a regular file"):
             Settings()
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")

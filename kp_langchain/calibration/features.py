@@ -13,7 +13,7 @@ from dataclasses import fields
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.wording import (
+from kp_langchain.calibration.word_lists import (
     DONE,
     EXCLAMATION,
     FAILED,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import folds, library, task_numbers, tasks_with
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -33,7 +34,6 @@ from kp_langchain.calibration.model import (
     log_value,
     probability,
 )
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
 
@@ -53,8 +53,8 @@ _FEWEST_VARYING_TASKS = 5
 # square the AUC of recorded runs is the same to 0.005, and searching uses up verdicts.
 _PRIOR_SD = 0.14
 _SMALLEST_SCALE = 1e-9
-# Held-out AUCs vary more than an interval for fixed predictions says, because the models vary too.
-# Of models fitted to random verdicts, 5 % passed an interval of 95 %, and 1 to 2 % pass this one.
+# The interval assumes fixed predictions, but each fold has its own model, so it is too narrow:
+# a 95 % interval accepted 5 % of models fitted to random verdicts; this one accepts 1 to 2 %.
 _CERTAINTY = 0.99
 
 

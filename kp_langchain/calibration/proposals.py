@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from kp_langchain.calibration.folds import folds, tasks_with
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, auc, auc_gain, share
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
 from kp_langchain.weights import WEIGHT_NAMES, ScoringWeights
 

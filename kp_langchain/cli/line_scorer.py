@@ -152,7 +152,7 @@ class LineScorer:
     def _remember(self, out: str) -> None:
         """Fill the scorer's memory with what it held when the last line was written."""
         from kp_langchain.schema import ReasoningTrace
-        from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST
+        from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST
 
         capacity = self._scorer.max_remembered
         # Offsets of the newest records, and of the newest whose vectors are remembered, which can
@@ -209,7 +209,7 @@ def read_trace(content: bytes | None) -> ReasoningTrace:
 
 
 def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"Invalid JSON: {constant} is no number of JSON")
+    raise ValueError(f"Invalid JSON: {constant} is not valid in JSON")
 
 
 def profiles(settings: Settings) -> Mapping[str, ScoringWeights]:

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kp_langchain.calibration.domain import Calibration, WeighedThreshold
+from kp_langchain.calibration.calibrate_domain import Calibration, WeighedThreshold
 from kp_langchain.calibration.feature_meanings import meaning_of
 from kp_langchain.calibration.fitting import Fit
 from kp_langchain.calibration.measures import Estimate

@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[Path, str | None]:
         if not target.exists():
             return target, None
         if not target.is_file():  # such as /dev/null, which would become a file
-            raise ConfigError(f"{path} is no file that can be written; name one in KP_CONFIG")
+            raise ConfigError(f"{path} is not a file that can be written; name one in KP_CONFIG")
         Settings()  # reports what is wrong with the file in more detail than tomllib
         return target, target.read_bytes().decode()
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder

@@ -1,4 +1,7 @@
-"""Files of verdicts, JSONL or CSV: one a line, with `id`, `success`, `confidence` and `note`."""
+"""Files of verdicts, JSONL or CSV.
+
+Each line has an id (`trace_id`, `id` or `run_id`), `success`, `confidence` and `note`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def read_labels(file: str) -> Iterator[RunVerdict]:
     """Yield the lines of a file of verdicts.
 
     Args:
-        file: A `.csv` file; any other is read as JSONL, and `-` is JSONL on standard input.
+        file: A `.csv`, `.jsonl` or `.ndjson` file (`label` refuses others), or `-` for JSONL on
+            standard input.
 
     Raises:
         KPError: The file cannot be read, or its header names no id.
@@ -48,9 +52,9 @@ def _json_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]
             try:
                 fields = json.loads(line.content)
             except (ValueError, RecursionError):
-                fields = KPError("no JSON")
+                fields = KPError("not valid JSON")
         if not isinstance(fields, dict | KPError):
-            fields = KPError("no JSON object")
+            fields = KPError("not a JSON object")
         yield f"{name}:{line.number}", fields
 
 
@@ -69,7 +73,7 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
         try:
             header = next(csv.reader([first], delimiter=delimiter), [])
         except csv.Error as error:
-            raise KPError(f"{file}:1: no CSV: {error}") from None
+            raise KPError(f"{file}:1: not valid CSV: {error}") from None
         names = [name.strip().casefold() for name in header]
         if not set(names) & set(_IDS):
             raise KPError(
@@ -85,7 +89,8 @@ def _csv_rows(file: str) -> Iterator[tuple[str, Mapping[str, object] | KPError]]
             except StopIteration:
                 return
             except csv.Error as error:
-                yield place, KPError(_TOO_LONG if lines.is_row_too_long else f"no CSV: {error}")
+                why = _TOO_LONG if lines.is_row_too_long else f"not valid CSV: {error}"
+                yield place, KPError(why)
                 continue
             if len(row) > len(names):
                 yield place, KPError(f"{len(row)} fields, but the first line names {len(names)}")

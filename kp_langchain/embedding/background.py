@@ -16,12 +16,12 @@ from concurrent.futures import (
 from typing import TYPE_CHECKING, TypeAlias
 
 from kp_langchain._forksafe import NoForkSection, allow_forks, wait_until_outside
-from kp_langchain.embedding import problems
-from kp_langchain.embedding.embed import Embedding, embed_texts, origin
+from kp_langchain.embedding import no_embedding_reasons
+from kp_langchain.embedding.embedding_result import Embedding, embed_texts, origin
 from kp_langchain.embedding.local_models import FORK_PATIENCE_S
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedders import Embedder
+    from kp_langchain.embedding.embedder_protocol import Embedder
 
 EmbeddingFuture: TypeAlias = Future[Embedding]
 
@@ -75,8 +75,8 @@ class Background:
     def wait_for(self, embedder: Embedder, future: EmbeddingFuture, deadline: float) -> bool:
         """Wait for an embedding until a deadline.
 
-        Once a caller has waited in vain, the texts queued behind that one are not waited for: if
-        each run took its whole budget, a worker could not keep up with the runs.
+        After one wait has timed out, callers do not wait for texts queued behind the overdue one:
+        if each run took its whole budget, a worker could not keep up with the runs.
 
         Args:
             embedder: The embedder that the text was queued for.
@@ -166,7 +166,7 @@ class Background:
         except BaseException as error:  # noqa: BLE001 - the future hands it to the caller
             # At exit a model that is half loaded fails for that reason, which is not reported.
             if self._ended:
-                future.set_result(Embedding(None, problems.STILL_LOADING))
+                future.set_result(Embedding(None, no_embedding_reasons.STILL_LOADING))
             else:
                 future.set_exception(error)
         else:
@@ -181,7 +181,7 @@ class Background:
                 queue.waiting.clear()
         for future in futures:
             if future.set_running_or_notify_cancel():
-                future.set_result(Embedding(None, problems.STILL_LOADING))
+                future.set_result(Embedding(None, no_embedding_reasons.STILL_LOADING))
         threads = [queue.thread for queue in queues if queue.thread is not None]
         wait_until_outside(threads, _EXIT_PATIENCE_S)
 

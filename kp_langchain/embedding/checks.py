@@ -51,7 +51,7 @@ def check_vectors(vectors: object, count: int, source: str) -> NDArray[np.float3
         array = np.asarray(vectors)
     except Exception as error:
         raise BadEmbeddingError(
-            f"{source} returned {kind_of(vectors)} that is no array of vectors"
+            f"{source} returned {kind_of(vectors)} that is not an array of vectors"
         ) from error
     if array.dtype.kind not in "fiu" or array.ndim != 2 or len(array) != count or not array.size:
         raise BadEmbeddingError(

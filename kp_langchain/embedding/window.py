@@ -47,7 +47,7 @@ def fit(text: str, tokeniser: Tokenizer, window: int) -> str:
         return text
     spans, words = zip(*tokens, strict=True)
     tail = room // 2
-    # Cut between two words, the parts keep the tokens that they have in the whole text.
+    # Cutting between words leaves the tokens of both parts unchanged.
     head = _between_words(words, room - tail, -1)
     start = _between_words(words, len(tokens) - tail, 1)
     return f"{text[: spans[head - 1][1]]} {text[spans[start][0] :]}"

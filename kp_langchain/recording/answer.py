@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kp_langchain.recording.clipping import clip, join_texts
 from kp_langchain.recording.content_blocks import spoken_text
 from kp_langchain.recording.media import mark_of
 from kp_langchain.recording.messages import (
@@ -18,8 +19,7 @@ from kp_langchain.recording.messages import (
 from kp_langchain.recording.plain_values import gist
 from kp_langchain.recording.provider_tools import generated_media, role_of
 from kp_langchain.recording.reasoning import split_reasoning
-from kp_langchain.recording.texts import clip, join_texts
-from kp_langchain.recording.user_values import MAPPING, MAX_ALL_ITEMS, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ALL_ITEMS, default_on_error
 
 _KEYS = ("output", "answer", "result", "response", "final_answer", "text", "content")
 

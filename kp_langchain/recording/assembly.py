@@ -11,7 +11,7 @@ from kp_langchain.recording import options as resolve
 from kp_langchain.recording import worker
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.callbacks import ambient_run_id
-from kp_langchain.recording.drafter import Drafter
+from kp_langchain.recording.make_drafts import Drafter
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recorder import Recorder
@@ -54,47 +54,43 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
 
     Args:
         options: The handler's arguments, checked.
-        settings: What holds where an argument says nothing.
+        settings: Defaults for arguments that were not given.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
     """
     domains = resolve.domains(options.policy, options.scorer, settings)
     warn_of_domain(options.domain, domains)
-    store = resolve.store_of(options.store, settings)
+    store = _store(options, settings)
     registry = resolve.registry_of(options.registry, store, settings)
-    agent_id = resolve.agent_of(options.agent_id, settings, registry)
+    agent_id = resolve.agent_id_of(options.agent_id, settings, registry)
     redactor = options.redactor or settings.redaction.load_redactor()
     writer = None if store is None else writer_of(store, settings.max_queue)
     sender = _sender(store, registry)
     paused_runs = _paused_runs(options, settings, writer, agent_id)
     recorder = _recorder(
-        options, settings, agent_id, paused_runs, finished=lambda record: queue.add(record),
-        paused=lambda record: queue.add_paused(record),
+        options, settings, agent_id, paused_runs,
+        add=lambda record: queue.add(record), add_paused=lambda record: queue.add_paused(record),
     )  # fmt: skip
     counters = recorder.counters
     user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
-    functions = UserFunctions(
-        lane=worker.lane_for((id(store), *map(resolve.kind_of, user_code))),
-        time_limit_s=settings.function_timeout_s,
-        counters=counters,
-    )
-    drafter = Drafter(
-        domain=options.domain,
-        policy_for=resolve.policies(options.policy, settings),
-        domains=domains,
-        agent_id=agent_id,
-        outcome=options.outcome,
-        registry=sender.registry.url if sender else None,
-        rules=settings.redaction,
-        run_keys=settings.run_keys,
-        redactor=redactor,
-        functions=functions,
-        counters=counters,
-        paused_runs=paused_runs,
-    )
+    lane = worker.lane_for((id(store), *map(resolve.identity_of_function, user_code)))
+    functions = UserFunctions(lane, settings.function_timeout_s, counters)
     pipeline = Pipeline(
-        drafter=drafter,
+        drafter=Drafter(
+            domain=options.domain,
+            policy_for=resolve.policies(options.policy, settings),
+            domains=domains,
+            agent_id=agent_id,
+            outcome=options.outcome,
+            registry=sender.registry.url if sender else None,
+            rules=settings.redaction,
+            run_keys=settings.run_keys,
+            redactor=redactor,
+            functions=functions,
+            counters=counters,
+            paused_runs=paused_runs,
+        ),
         scorer=options.scorer or default_scorer(),
         foreign_scorer=options.scorer is not None,
         verifiers=resolve.verifiers_of(options.verifiers, options.verifier_timeout_s, counters),
@@ -103,14 +99,17 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         writer=writer,
         sinks=_sinks(options, writer, sender, functions),
     )
-    queue = RunQueue(
-        pipeline,
-        writer=writer,
-        sender=sender,
-        max_queue=settings.max_queue,
-        calls_user_code=any(one is not None for one in user_code),
-    )
+    calls_user_code = any(function is not None for function in user_code)
+    queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=calls_user_code)
     return Assembly(store, writer, sender, recorder, queue)
+
+
+def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:
+    store = resolve.store_of(options.store, settings)
+    if store is not None and not settings.disabled:
+        # Runs that end while a thread imports the drivers would be lost if the process is killed.
+        store.load_drivers()
+    return store
 
 
 def _sinks(
@@ -163,8 +162,8 @@ def _recorder(
     agent_id: str | None,
     paused_runs: PausedRunStore | None,
     *,
-    finished: Callable[[RunRecord], None],
-    paused: Callable[[RunRecord], None],
+    add: Callable[[RunRecord], None],
+    add_paused: Callable[[RunRecord], None],
 ) -> Recorder:
     bounds = Bounds(
         text_chars=settings.max_text_chars,
@@ -175,11 +174,11 @@ def _recorder(
     )
     return Recorder(
         bounds,
-        finished,
+        add,
         ambient=ambient_run_id,
         scope=(options.domain, agent_id),
         keep_output=options.outcome is not None,
         objective_of=None if options.objective is None else resolve.harmless(options.objective),
-        shelve=None if paused_runs is None else paused,
+        store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
     )

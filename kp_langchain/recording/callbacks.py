@@ -29,7 +29,7 @@ _NO_METADATA: Final[Mapping[str, Any]] = {}
 def guarded(event: Event) -> Event:
     """Keep whatever goes wrong in a callback away from the agent; count it.
 
-    What a signal handler raises meanwhile is the host's, and passes.
+    Exceptions raised by the host's signal handlers propagate.
     """
 
     @wraps(event)
@@ -45,7 +45,7 @@ def guarded(event: Event) -> Event:
 
 
 class _OnlyFromOutside:
-    """LangChain asks a handler, in its `except` block, whether to raise what it caught again."""
+    """Value of `raise_error`: True only while an exception of the host is being handled."""
 
     def __get__(self, handler: object, kind: type | None = None) -> bool:
         error = sys.exc_info()[1]
@@ -258,7 +258,8 @@ class LangChainCallbacks(BaseCallbackHandler):
 def _first_of(generations: Any) -> Any:
     """The first generation of an answer; None if it has none.
 
-    No generator: what a signal raises while one is closed reaches nobody.
+    Not a generator expression: Python swallows an exception that a signal handler raises while a
+    generator is being closed.
     """
     firsts = [group[0] for group in generations if group]
     return firsts[0] if firsts else None

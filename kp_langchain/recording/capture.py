@@ -43,8 +43,8 @@ _captured: ContextVar[KPCallbackHandler | None] = ContextVar("kp_langchain_handl
 
 
 @cache
-def _let_langchain_look() -> None:
-    """Have LangChain ask `_captured` for a handler whenever something runs; once a process."""
+def _register_hook() -> None:
+    """Register `_captured` as a LangChain configure hook, once per process."""
     from langchain_core.tracers.context import register_configure_hook
 
     register_configure_hook(_captured, inheritable=True)
@@ -71,7 +71,7 @@ def capture(
         The handler. It lives on after the block, which does not wait for the scoring.
     """
     handler = KPCallbackHandler(domain, **options)
-    _let_langchain_look()
+    _register_hook()
     token = _captured.set(handler)
     try:
         yield handler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kp_langchain.recording.media import media_mark
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS
 
 _TEXTUAL = frozenset({
     "text", "output_text", "refusal", "search_result", "reasoning", "thinking", "reasoning_content",

@@ -1,8 +1,7 @@
-"""`Draft`: a finished run as it stands on disk until it is scored.
+"""`Draft`: a finished, redacted, unscored run in the form in which it is stored.
 
-It is written before the run is scored, so that a process that dies in between costs a score and not
-a run: the next process that records into the store scores it. So all that scoring needs is in it,
-and nothing that redaction would remove.
+It is written before scoring. If the process dies first, the next process that records into the
+store scores it, so a draft contains everything that scoring needs, redacted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Draft:
         reported: The verdict that was reported while it ran; its note is redacted.
         structured: The confidence in its structured output, 0 to 1.
         token_probability: Mean probability of the tokens of its last answer, 0 to 1.
-        task: What tells repeats of its task, other than the objective; nothing to be read.
+        task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
         withheld: Why it must never be contributed, if so.
         registry: URL of the registry to contribute to, if any.
         keys: What it is found by.

@@ -22,7 +22,7 @@ from langchain_core.messages import (
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.outcome import looks_successful, settle
+from kp_langchain.recording.outcome import choose_outcome, looks_successful
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
@@ -109,7 +109,7 @@ def _verdict(
         verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return settle(looks, verdicts=[] if verdict is None else [verdict])
+    return choose_outcome(looks, verdicts=[] if verdict is None else [verdict])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:

@@ -1,4 +1,4 @@
-"""`KPCallbackHandler`: what its owner makes, asks and closes; LangChain calls it by `callbacks`."""
+"""`KPCallbackHandler`: the public handler. Its callbacks are in `callbacks`."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class KPCallbackHandler(LangChainCallbacks):
             the one that the registry's key belongs to: a registry deletes only its own agent's.
         on_scored: Called on the worker with each `ScoredTrace`, after the store was given it, and
             again when a verdict has it scored again; its `previous` is then the run as it was.
-        objective: Tells the task from the root run's inputs; None or "" means that it cannot.
-        redactor: Redacts further: given each text that is left after our own redaction, on the
-            worker, it returns what is to be kept of it. A run for which it fails is not
-            contributed.
+        objective: Extracts the task from the root run's inputs; it returns None or "" if it finds
+            none.
+        redactor: A further redaction step. Called on the worker with each text after the built-in
+            redaction; its result replaces the text. If it fails, the run is not contributed.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -93,7 +93,8 @@ class KPCallbackHandler(LangChainCallbacks):
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         super().__init__()
-        others = set(vars(self))  # what a subclass has set before; `__getstate__` sends it
+        # attributes that a subclass set before calling us; `__getstate__` pickles them
+        others = set(vars(self))
         options = HandlerOptions(
             domain=domain,
             policy=policy,
@@ -120,12 +121,8 @@ class KPCallbackHandler(LangChainCallbacks):
         self._recorder = parts.recorder
         self._queue = parts.queue
         self._to_send = partial(options.to_send, parts.store)
-        if parts.store is not None:
-            if not settings.disabled:
-                # Runs that end while a thread imports it would be lost if the process is killed.
-                parts.store.load_drivers()
-            if redactor is not None:
-                use_redactor(parts.store.location, redactor, owner=self)
+        if parts.store is not None and redactor is not None:
+            use_redactor(parts.store.location, redactor, owner=self)
         self._own = frozenset({*vars(self), "_own"} - others)
 
     # ---------------------------------------------------------------- copies
@@ -135,9 +132,8 @@ class KPCallbackHandler(LangChainCallbacks):
         return _new, (without_graph_events(type(self)),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        # To another process (spawn, joblib, Ray) it travels as its arguments, passwords and keys in
-        # them included; what was left to the settings is up to the settings there. What a subclass
-        # has besides goes with it.
+        # Pickled as its constructor arguments, including passwords and keys. Defaults are resolved
+        # again in the other process. Attributes of a subclass are pickled too.
         others = {name: value for name, value in vars(self).items() if name not in self._own}
         return {"arguments": self._to_send(), "others": others}
 
@@ -244,8 +240,8 @@ class KPCallbackHandler(LangChainCallbacks):
             timeout: Seconds to wait at most; None waits as long as it takes.
 
         Returns:
-            None if no run was scored (in time). So it is where recording is switched off, which one
-            warning says.
+            The run; None if no run was scored in time. Also None while recording is switched off,
+            which is logged once as a warning.
         """
         if self._disabled:
             warn_once(
@@ -259,26 +255,41 @@ class KPCallbackHandler(LangChainCallbacks):
     def stats(self) -> dict[str, int]:
         """Count the runs this handler saw, by fate.
 
+        - `runs`: seen.
+        - `open`, `paused`, `queued`: of these, now. A run that paused here and is resumed in
+          another process stays `paused` here; there it counts in `runs` and `continued`.
+        - `scored`: the sum of `contributed` and `below_threshold`.
+        - `contributed`, `below_threshold`: scored runs, by decision.
+        - `cancelled`: also half-read streams.
+        - `abandoned`: never ended, or paused and then asked something new.
+        - `handed_over`: resumed by another handler; left to the parent after a fork; or paused,
+          stored, and released here by `close` or `max_paused_runs`.
+        - `empty`: had nothing to record.
+        - `dropped`: found the queue full.
+        - `failed`: could not be recorded or scored.
+
+        Besides:
+
+        - `waiting_to_store`: scored runs and verdicts not written yet.
+        - `not_stored`: scored runs and verdicts that were dropped unwritten.
+        - `rescored`: runs scored again after a verdict.
+        - `verdict_errors`: verdicts that could not be applied.
+        - `adopted`: runs of a process that is gone, scored here and counted nowhere else.
+        - `continued`: runs that another process had begun.
+        - `paused_expired`: paused runs of any process that this one removed from the store, because
+          they were older than `paused_days` or more than `max_paused_runs`.
+        - `over_budget`: runs whose scoring took longer than `latency_budget_ms`.
+        - `dropped_steps`: steps that were left out.
+        - `dropped_texts`: texts of steps that were left out because their run had reached
+          `max_run_chars`.
+        - `by_verifiers`: runs that a verifier started under this handler; not scored.
+        - `verifier_errors`, `verifier_timeouts`: calls of verifiers that failed or took too long.
+        - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
+        - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
+          `on_scored_errors`: failures, by what failed.
+
         Returns:
-            `runs` seen; of these `open`, `paused`, `queued` now; `scored`, made up of
-            `contributed` and `below_threshold`; `cancelled` (also half-read streams), `abandoned`
-            (never ended, or paused and then asked something new), `handed_over` (resumed with
-            another handler, left to the process that this one was forked from, or paused, in the
-            store, and given up here by `close` or `max_paused_runs`), `empty` (nothing to record),
-            `dropped` (queue full), `failed`. A run that paused here and is resumed in another
-            process stays `paused` here; there it is one of the `runs`, and `continued`.
-            Besides: of the scored ones those that are `waiting_to_store` now (with verdicts on
-            runs), and `not_stored`, given up; `rescored` after a verdict, `verdict_errors`;
-            `adopted`: runs of a process that is gone, scored here and counted nowhere else;
-            `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
-            `on_scored_errors`, `dropped_steps`, and `dropped_texts`: texts of steps that were left
-            out because their run had reached `max_run_chars`; `by_verifiers`, runs of verifiers
-            that have this handler, too, which are not scored; `verifier_errors`,
-            `verifier_timeouts`, and `verifiers_skipped`, not asked because too many late ones hang;
-            `over_budget`: runs whose scoring took longer than `latency_budget_ms`; `continued`:
-            runs that another process had begun; and `paused_expired`: paused runs of any process
-            that this one removed from the store, because they were older than `paused_days` or more
-            than `max_paused_runs`.
+            The counters, by name.
         """
         names = (
             "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
@@ -294,7 +305,7 @@ class KPCallbackHandler(LangChainCallbacks):
             **{name: counts.get(name, 0) for name in names},
             "open": self._recorder.open_count,
             "paused": paused_in_memory.count(self._recorder.owner),
-            "paused_expired": 0 if self._writer is None else self._writer.expired_halves,
+            "paused_expired": 0 if self._writer is None else self._writer.expired_pauses,
         }
 
     def close(self, timeout: float | None = None) -> None:
@@ -327,7 +338,7 @@ class KPCallbackHandler(LangChainCallbacks):
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
-        """Store, and send, what is recorded, when a web service ends.
+        """Store and send all recorded runs when a web service shuts down.
 
         A server such as uvicorn may end its process without Python's exit hooks. It waits for
         this one: `FastAPI(lifespan=handler.lifespan)`, the same for Starlette; in a lifespan of

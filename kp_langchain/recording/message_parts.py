@@ -20,7 +20,7 @@ from kp_langchain.recording.messages import (
     thought_text,
 )
 from kp_langchain.recording.plain_values import gist
-from kp_langchain.recording.user_values import (
+from kp_langchain.recording.safe_reads import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,

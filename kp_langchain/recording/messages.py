@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Any, Final
 
 from kp_langchain._host_exceptions import raised_by_host
+from kp_langchain.recording.clipping import clip, join_texts
 from kp_langchain.recording.content_blocks import block_text, is_content, reasoning_text
 from kp_langchain.recording.media import mark_of
 from kp_langchain.recording.reasoning import reasoning_parts
-from kp_langchain.recording.texts import clip, join_texts
-from kp_langchain.recording.user_values import (
+from kp_langchain.recording.safe_reads import (
     MAPPING,
     MAX_ALL_ITEMS,
     MAX_DEPTH,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
+from kp_langchain.recording.clipping import clip
 from kp_langchain.recording.messages import content_text, is_message, role_and_content
 from kp_langchain.recording.plain_values import fields_of
-from kp_langchain.recording.texts import clip
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, default_on_error
 
 # The keys under which chains usually carry the task, the most telling first.
 _KEYS = (

@@ -136,9 +136,9 @@ def _check_verifiers(verifiers: object, timeout_s: object) -> None:
 
 
 def _can_be_found(function: object) -> bool:
-    """Whether another process can import a function by its name; True for what is none."""
+    """Return whether a function can be imported by name; True for other callables."""
     if not isinstance(function, FunctionType):
-        return True  # whether it can be sent, its own class knows
+        return True  # other callables decide for themselves how they are pickled
     target: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         target = getattr(target, name, None)
@@ -165,8 +165,8 @@ def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
     return ask
 
 
-def kind_of(function: object) -> Hashable:
-    """What a function of the caller's has in common with others that behave alike.
+def identity_of_function(function: object) -> Hashable:
+    """Return a key that is equal for functions with the same code.
 
     Handlers made per request often bring a function made per request: its code is the same.
     """
@@ -234,7 +234,7 @@ def store_of(
     )
 
 
-def agent_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
+def agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
     """Return the agent id that traces carry, with a warning if it is not that of the key."""
     if registry is None:
         agent_id = option or settings.agent_id

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.recording.user_values import default_on_error
+from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.verdict_reader import is_unit, plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.verdict import Verdict, first_success
@@ -37,9 +37,8 @@ _OUT_OF_STEPS = (
 class FinishedRun:
     """What an `outcome` function or a verifier is given to judge a run by.
 
-    For an `outcome` function nothing in it is redacted yet, but for what the run recorded in
-    another process before it paused. For a verifier, which may send it out, all texts are; `output`
-    is None and `metadata` empty.
+    An `outcome` function sees unredacted text, except for the part recorded in another process
+    before a pause. A verifier sees only redacted text, with `output` None and `metadata` empty.
 
     Args:
         run_id: LangChain's id of the root run.
@@ -85,7 +84,7 @@ def looks_successful(
     return ended_well and not unresolved_error and complete
 
 
-def settle(
+def choose_outcome(
     success: bool,
     *,
     verdicts: Iterable[Verdict] = (),
@@ -93,7 +92,7 @@ def settle(
     token_probability: float | None = None,
     model_verdict: Verdict | None = None,
 ) -> Verdict:
-    """Settle success and confidence, each from the first source that states it.
+    """Choose success and confidence, each from the first source that states it.
 
     Args:
         success: Whether the run looks successful by itself.

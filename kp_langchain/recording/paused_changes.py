@@ -13,14 +13,14 @@ from kp_langchain._forksafe import ForkSafeLock
 if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.paused_runs import Half
+    from kp_langchain.store.paused_runs import FirstHalf
 
 _MAX_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    half: Half
+    half: FirstHalf
     record: RunRecord
     days: float
     most: int
@@ -38,7 +38,7 @@ class PausedChanges:
         self._store = store
         self._max_waiting = max_waiting
         self._lock = ForkSafeLock()
-        # By place, what is to be written there, or up to when what waits there is to be deleted.
+        # By place: the pause to write, or the time up to which a stored pause is deleted.
         self._changes: dict[str, _Pause | datetime] = {}
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class PausedChanges:
         """Number of paused runs among the changes."""
         return sum(isinstance(change, _Pause) for change in list(self._changes.values()))
 
-    def put(self, half: Half, record: RunRecord, *, days: float, most: int) -> None:
+    def put(self, half: FirstHalf, record: RunRecord, *, days: float, most: int) -> None:
         """Add what a paused run recorded.
 
         Args:
@@ -80,7 +80,7 @@ class PausedChanges:
                 return  # the store deletes it when its days are over
             self._changes[place] = until
 
-    def waiting_in(self, place: str) -> Half | datetime | None:
+    def waiting_in(self, place: str) -> FirstHalf | datetime | None:
         """Return the change for a place: what is to be written, or up to when to delete."""
         change = self._changes.get(place)
         return change.half if isinstance(change, _Pause) else change

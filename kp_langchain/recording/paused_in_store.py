@@ -1,8 +1,8 @@
 """Joins a resumed run to what it recorded before it paused, in this process or in another one.
 
-A paused run is kept in memory, and redacted in the store. Which of the two counts is settled on the
-worker when the resumed run ends, because only the store knows whether another process has resumed
-the run meanwhile.
+A paused run is kept in memory, and redacted in the store. The worker decides which copy to use when
+the resumed run ends, because only the store knows whether another process has resumed the run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.first_half import first_half_record
 from kp_langchain.recording.resumed_answers import name_answers, note_rejections
 from kp_langchain.run_keys import stored_form
-from kp_langchain.store.paused_runs import Half, place_of
+from kp_langchain.store.paused_runs import FirstHalf, place_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -57,27 +57,29 @@ class PausedRunStore:
         place = self._place(record.thread_id)
         if place is None or record.paused_at is None:
             return
-        first_half = Half(place, record.first_half_id, record.checkpoint_id, record.paused_at, body)
-        self.writer.keep_half(first_half, record, days=self.days, most=self.most)
+        first_half = FirstHalf(
+            place, record.first_half_id, record.checkpoint_id, record.paused_at, body
+        )
+        self.writer.store_first_half(first_half, record, days=self.days, most=self.most)
 
-    def claim(self, thread_id: str) -> Half | None:
+    def claim(self, thread_id: str) -> FirstHalf | None:
         """Remove and return the first half of the run paused in a thread."""
         place = self._place(thread_id)
         if place is None:
             return None
         with allow_forks():
-            return self.writer.claim_half(place)
+            return self.writer.claim_first_half(place)
 
     def forget(self, thread_id: str, until: datetime) -> None:
         """Queue the deletion of the run paused in a thread by `until`, in UTC."""
-        self.writer.forget_half(lambda: self._place(thread_id), until)
+        self.writer.forget_first_half(lambda: self._place(thread_id), until)
 
     def _place(self, thread_id: str | None) -> str | None:
         thread = thread_id and stored_form("thread", thread_id, self.rules)
         return place_of(thread, self.domain, self.agent_id) if thread else None
 
 
-def join(record: RunRecord, claim: Callable[[str], Half | None] | None) -> None:
+def join(record: RunRecord, claim: Callable[[str], FirstHalf | None] | None) -> None:
     """Put what a resumed run recorded before its pauses in front of the rest.
 
     Args:
@@ -104,7 +106,7 @@ def join(record: RunRecord, claim: Callable[[str], Half | None] | None) -> None:
 
 
 def _earlier_record(
-    record: RunRecord, resumption: Resumption, first_half: Half | None
+    record: RunRecord, resumption: Resumption, first_half: FirstHalf | None
 ) -> RunRecord | None:
     """Return the record of what a run recorded before a pause; None if that is lost.
 
@@ -140,7 +142,7 @@ def _earlier_record(
     return earlier
 
 
-def _is_later(own: RunRecord, first_half: Half, resumption: Resumption) -> bool:
+def _is_later(own: RunRecord, first_half: FirstHalf, resumption: Resumption) -> bool:
     """Return whether, of two pauses in one thread, ours is the one that ended, not the store's."""
     if own.checkpoint_id is not None and own.checkpoint_id == first_half.checkpoint_id:
         return True  # another handler recorded the same run

@@ -18,8 +18,8 @@ from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide, threshold_of
-from kp_langchain.recording.drafter import OUTCOME_EVENT
-from kp_langchain.recording.outcome import settle
+from kp_langchain.recording.make_drafts import OUTCOME_EVENT
+from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
@@ -30,7 +30,7 @@ from kp_langchain.verdict import Verdict, first_success
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.drafter import Drafter, Judge
+    from kp_langchain.recording.make_drafts import Drafter, Judge
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.sinks import Sink
     from kp_langchain.recording.store_writer import StoreWriter
@@ -60,7 +60,7 @@ class Pipeline:
         foreign_scorer: Whether the scorer, or its embedder, is the user's own.
         verifiers: Judge runs that nobody else called a success or a failure, if any.
         functions: Calls the user's functions.
-        counters: Count what becomes of runs.
+        counters: Counters of run outcomes.
         writer: Writes drafts into the store, and knows its confidence models; None without a store.
         sinks: What receives each scored run.
     """
@@ -131,7 +131,7 @@ class Pipeline:
         if self.verifiers is not None and not draft.withheld and first_success(verdicts) is None:
             verdicts += self.verifiers.ask(draft, self.functions.lane)
         features = features_of(trace, looked_successful=draft.looked_successful)
-        outcome = settle(
+        outcome = choose_outcome(
             draft.looked_successful,
             verdicts=verdicts,
             structured=draft.structured,
@@ -153,7 +153,7 @@ class Pipeline:
             decision=decision,
             threshold=threshold,
             run_id=draft.run_id,
-            # What redaction failed on, a verdict cannot contribute, so it is not kept for one.
+            # A withheld trace can never be contributed, so its body is not kept to await a verdict.
             keep_body=policy.keep == "all"
             or decision == "contributed"
             or (policy.keep_days > 0 and not draft.withheld),
@@ -214,7 +214,7 @@ class Pipeline:
             # What it returns may be a mapping of its own kind, which takes its time, too.
             verdict = self.functions.call(lambda: read_verdict(judge(), OUTCOME_FUNCTION))
         except VerdictError as error:
-            what = f"what the {OUTCOME_FUNCTION} says cannot be used"
+            what = f"the verdict of the {OUTCOME_FUNCTION} is invalid"
             self.functions.report_failure("outcome_errors", what, error)
             return earlier
         except BaseException as error:  # noqa: BLE001 - the user's function

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kp_langchain._host_exceptions import raised_by_host
+from kp_langchain.recording.clipping import NAME_CHARS, clip, describe, join_texts, type_name
 from kp_langchain.recording.content_blocks import is_content
 from kp_langchain.recording.media import data_mark
 from kp_langchain.recording.messages import (
@@ -23,8 +24,7 @@ from kp_langchain.recording.messages import (
     message_text,
     messages_in,
 )
-from kp_langchain.recording.texts import NAME_CHARS, clip, describe, join_texts, type_name
-from kp_langchain.recording.user_values import MAPPING, MAX_ALL_ITEMS, MAX_DEPTH, MAX_ITEMS
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ALL_ITEMS, MAX_DEPTH, MAX_ITEMS
 
 _SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
 _STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def apply(settings: Settings) -> None:
-    """Set what threads and lists of the whole process go by.
+    """Apply the settings that are process-wide: the exit timeout and the limit on paused runs.
 
     They follow the settings, whichever handler reads them: no argument of a handler comes here.
 

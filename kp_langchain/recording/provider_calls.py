@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kp_langchain.recording.calls import Call, CallKind
+from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.message_parts import (
     Part,
     ProviderCall,
@@ -13,7 +14,6 @@ from kp_langchain.recording.message_parts import (
 )
 from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.texts import clip, short_name
 
 _MAX_OPEN = 1000
 _NO_REASON = "failed"  # where the provider gives none

@@ -13,8 +13,9 @@ from uuid import UUID
 
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.control_flow import meaning_of
-from kp_langchain.recording.failures import is_recorded, record_failure
+from kp_langchain.recording.chain_errors import is_recorded, record_failure
+from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
+from kp_langchain.recording.exception_kinds import meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in
@@ -24,8 +25,8 @@ from kp_langchain.recording.root_runs import RootRuns, continues_in_process, not
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
+from kp_langchain.recording.safe_reads import attribute, default_on_error
 from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
-from kp_langchain.recording.texts import NAME_CHARS, clip, short_name
 from kp_langchain.recording.tool_answers import (
     is_error_output,
     record_answers,
@@ -33,7 +34,6 @@ from kp_langchain.recording.tool_answers import (
     record_requests,
     record_unanswered,
 )
-from kp_langchain.recording.user_values import attribute, default_on_error
 
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
@@ -340,7 +340,7 @@ class Recorder(RootRuns):
 
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    call.is_after_rejection = root.decision == "rejected"
+    call.is_after_rejection = root.human_decision == "rejected"
     if call.has_failed:
         call.error = text
     else:

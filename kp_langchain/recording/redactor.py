@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
+from kp_langchain.recording.clipping import clean, clip
 from kp_langchain.recording.plain_values import plain, text_size
-from kp_langchain.recording.texts import clean, clip
 from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Redactor:
                 self._redacted_texts[value, level] = text
         return text
 
-    def leaves(self, value: str) -> bool:
+    def is_unchanged(self, value: str) -> bool:
         """Return whether redaction at the strictest level leaves a text unchanged."""
         return bool(self._redact(value, "aggregated") == value)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.texts import short_name
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.clipping import short_name
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 _MAX_REQUESTS = 1000
 
@@ -175,8 +175,8 @@ class RequestedCalls:
     def add_earlier(self, earlier: RequestedCalls) -> None:
         """Add the calls that nobody had answered when the run paused, each only once.
 
-        It may be called again when the store has added to `earlier`. What was added before may have
-        been answered since.
+        Can be called again after the store has extended `earlier`; calls added the first time are
+        not added again, because they may have been answered since.
         """
         new = {key: one for key, one in earlier._by_id.items() if key not in self._earlier_ids}
         self._by_id = {**new, **self._by_id}

@@ -1,7 +1,8 @@
 """Answers to tool calls that are understood only once a resumed run is joined to its first half.
 
-A resumed run may answer a call of which only the first half knows what was asked for. And whether a
-tool failed or a human rejected its call depends on which tools had asked a human before the pause.
+A resumed run may answer a tool call whose name and arguments are recorded only in the first half.
+And whether a tool failed or a human rejected its call depends on which tools had asked a human
+before the pause.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
 
 
 def note_rejections(calls: Iterable[Call], names_of_paused: Mapping[str, str]) -> None:
-    """Tell the calls that a human rejected from failures: the tool itself had asked the human.
+    """Mark failed calls as rejected where the tool had asked a human who refused.
 
     Args:
         calls: The calls of the whole run; changed.

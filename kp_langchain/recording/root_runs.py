@@ -14,9 +14,10 @@ from uuid import UUID, uuid4
 from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.answer import answer_in, has_structure
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.control_flow import Meaning
+from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
-from kp_langchain.recording.decisions import decision_in
+from kp_langchain.recording.exception_kinds import Meaning
+from kp_langchain.recording.human_decisions import decision_in
 from kp_langchain.recording.messages import is_command
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import confidence_in
@@ -25,8 +26,7 @@ from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.run_start import thread_id_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
-from kp_langchain.recording.texts import NAME_CHARS, clip
-from kp_langchain.recording.user_values import MAX_ITEMS
+from kp_langchain.recording.safe_reads import MAX_ITEMS
 
 # LangGraph's name for what is no run: somebody changed the state of a thread.
 _STATE_UPDATE = "UpdateState"
@@ -43,7 +43,7 @@ class RootRuns(RunTree):
         keep_output: Whether a record holds on to what the root run returned.
         objective_of: Reads the objective from a root run's inputs, before the usual places are
             searched; returns "" where it cannot. Must not raise.
-        shelve: Called with each root run that paused, to store what it recorded, too.
+        store_paused: Called with each root run that paused, to store what it recorded, too.
         forget: Called with a thread and a time, in UTC, to delete what had paused in that thread
             by then from the store.
     """
@@ -56,7 +56,7 @@ class RootRuns(RunTree):
         scope: object = None,
         keep_output: bool = False,
         objective_of: Callable[[Any], str] | None = None,
-        shelve: Callable[[RunRecord], None] | None = None,
+        store_paused: Callable[[RunRecord], None] | None = None,
         forget: Callable[[str, datetime], None] | None = None,
     ) -> None:
         super().__init__(RecordOwner(bounds, Counters(), scope), ambient)
@@ -64,7 +64,7 @@ class RootRuns(RunTree):
         self._keep_output = keep_output
         self._user_objective_of = objective_of
         self._deliver = deliver
-        self._shelve = shelve
+        self._store_paused = store_paused
         self._forget_paused = forget
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class RootRuns(RunTree):
         root.paused_at, root.first_half_id = datetime.now(UTC), uuid4().hex
         paused_in_memory.add(root)
         root.is_settled = True
-        if self._shelve is not None:
-            self._shelve(root)
+        if self._store_paused is not None:
+            self._store_paused(root)
 
     def _abandon_paused(self, thread_id: str, until: datetime) -> None:
         """Abandon the run paused in a thread by `until`, when something new was asked there."""
@@ -170,7 +170,7 @@ class RootRuns(RunTree):
                 root.new_input_threads.add(thread_id)
             return
         if inputs is not None:
-            root.decision = decision_in(inputs)
+            root.human_decision = decision_in(inputs)
         has_paused_inside = root.is_interrupted
         if has_paused_inside:
             root.requested_calls.wait()
@@ -185,10 +185,10 @@ class RootRuns(RunTree):
             paused_in_memory.take(thread_id, self.owner) if paused_in_memory.has_any() else None
         )
         if earlier is None:
-            if self._shelve is not None and not has_paused_inside:
+            if self._store_paused is not None and not has_paused_inside:
                 root.resume(thread_id, None)
             return
-        if self._shelve is None:  # no store may have another first half
+        if self._store_paused is None:  # no store may have another first half
             earlier.requested_calls.wait()
             root.prepend(earlier)
         else:

@@ -16,7 +16,7 @@ from kp_langchain.recording import worker
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.drafter import Judge
+    from kp_langchain.recording.make_drafts import Judge
     from kp_langchain.recording.pipeline import Pipeline
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
@@ -38,10 +38,10 @@ class RunQueue:
     def __init__(
         self,
         pipeline: Pipeline,
-        *,
         writer: StoreWriter | None,
         sender: Sender | None,
         max_queue: int,
+        *,
         calls_user_code: bool,
     ) -> None:
         self._pipeline = pipeline
@@ -68,7 +68,8 @@ class RunQueue:
     def add(self, record: RunRecord) -> None:
         """Take a finished run; drop it (counted) if too many wait."""
         if self._is_of_verifier():
-            self._counters.add("by_verifiers")  # a judge's own run: judging it would have no end
+            # a run started by a verifier; verifying it would recurse
+            self._counters.add("by_verifiers")
             return
         if self._is_full():
             self._counters.add("dropped")
@@ -91,9 +92,9 @@ class RunQueue:
         self._start_threads()
         drafter, lane = self._drafter, self._lane
         if self._may_wait(record):
-            worker.intake.submit(lambda: lane.submit(lambda: drafter.shelve(record)))
+            worker.intake.submit(lambda: lane.submit(lambda: drafter.store_paused(record)))
         else:
-            worker.intake.submit(lambda: drafter.shelve(record))
+            worker.intake.submit(lambda: drafter.store_paused(record))
 
     def add_verdict(self, run: str, verdict: Verdict, writer: StoreWriter) -> None:
         """Take a verdict on a run that ended; it is written behind the run itself.
@@ -134,10 +135,10 @@ class RunQueue:
         writer, lane = self._writer, self._lane
         if writer is not None:
             writer.start(self._adopt)
-            writer.answers(left_s())  # what an earlier process left is in the lane then
+            writer.wait_for_thread(left_s())  # what an earlier process left is in the lane then
         if not (worker.intake.wait(left_s()) and lane.wait(left_s())):
             return False
-        # What the store's thread scored again is in the lane after it was written.
+        # Rescored runs are delivered through the lane once the store's thread has written them.
         return writer is None or (writer.wait(left_s()) and lane.wait(left_s()))
 
     def _is_of_verifier(self) -> bool:

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
+from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
 from kp_langchain.recording.plain_values import gist_text, text_size
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
-from kp_langchain.recording.texts import NAME_CHARS, clip, short_name
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.decisions import Decision
+    from kp_langchain.recording.human_decisions import HumanDecision
     from kp_langchain.run_keys import RunKeys
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
@@ -93,7 +93,7 @@ class RunRecord:
         error_ids: The ids of the exceptions that are recorded already.
         new_input_threads: The threads in which new input was given, so that a paused run in one
             of them is abandoned.
-        decision: What a human decided on the paused run; None where nobody was asked.
+        human_decision: What a human decided on the paused run; None where nobody was asked.
         is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
         has_reached_limit: Whether a limit of steps or calls ended it.
         is_over: Whether it has ended, been abandoned, or been left to a parent process.
@@ -143,7 +143,7 @@ class RunRecord:
     last_failure: Call | None = None
     error_ids: list[int] = field(default_factory=list)
     new_input_threads: set[str] = field(default_factory=set)
-    decision: Decision | None = None
+    human_decision: HumanDecision | None = None
     is_interrupted: bool = False
     has_reached_limit: bool = False
     is_over: bool = False
@@ -208,7 +208,7 @@ class RunRecord:
         return text
 
     def note_error(self, error: BaseException) -> None:
-        """Note that an exception is recorded, so that it is not when it is raised further up."""
+        """Remember a recorded exception, so that it is not recorded again when it propagates."""
         if len(self.error_ids) < self.owner.bounds.steps:
             self.error_ids.append(id(error))
 

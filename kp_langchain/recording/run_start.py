@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from kp_langchain.recording.clipping import NAME_CHARS
 from kp_langchain.recording.plain_values import as_text
-from kp_langchain.recording.texts import NAME_CHARS
-from kp_langchain.recording.user_values import default_on_error
+from kp_langchain.recording.safe_reads import default_on_error
 
 _LONG_ID_CHARS = 10_000
 _DECIMAL_BITS = 512

@@ -184,9 +184,8 @@ class RunTree:
     def leave_to_parent(self) -> None:
         """Forget, in a forked child, the runs that are open or wait to be scored.
 
-        What the child starts inside the innermost of them, where the user's code is, are runs of
-        its own. What starts directly below another one is the rest of the parent's run, which both
-        processes continue.
+        Runs that the child starts inside the innermost open run are its own. Runs that it starts
+        directly below another open run belong to the parent's run, which both processes continue.
         """
         entries, self._open = self._open, {}
         roots, self._roots = self._roots, {}

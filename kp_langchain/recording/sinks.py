@@ -49,13 +49,12 @@ class Sink(Protocol):
 class StoreSink:
     """Hands new runs to the store's writer; the outbox is written in the same transaction.
 
-    A run that was scored again is in the store already: a verdict is written, and what the gate
-    makes of it, in one transaction.
+    A rescored run is already stored: its verdict and new decision were written in one transaction.
 
     Attributes:
         writer: Writes into the store.
         sender: Woken when a run is written, if there is a registry.
-        counters: Count what becomes of the runs.
+        counters: Counters of run outcomes.
     """
 
     writer: StoreWriter
@@ -121,5 +120,5 @@ class FunctionSink:
         """Call the function once the run is in the store, if that does not take too long."""
         if self.writer is not None:
             with allow_forks():
-                self.writer.settle()
+                self.writer.wait_until_written()
         self.functions.call(partial(self.function, scored))

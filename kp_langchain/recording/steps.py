@@ -158,7 +158,8 @@ class _Builder:
     def _add_failure(self, call: Call, at: int, content: str, attempts: int = 1) -> None:
         failure = self._failing.get(call.key)
         if call.name in _MISTAKES and self._ends_on_failure():
-            self._failures[-1].position = at  # the model is told of a failure that has its step
+            # this call only reports a failure that already has a step
+            self._failures[-1].position = at
             return
         if failure is None:
             failure = _Failure(self.add_step("error_recovery", content=content), at)

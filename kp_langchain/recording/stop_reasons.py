@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from kp_langchain.recording.content_blocks import unwrap
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 _FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason")
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.paused_runs import Half
+    from kp_langchain.store.paused_runs import FirstHalf
     from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
@@ -87,7 +87,7 @@ class StoreWriter:
         self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
         self._confidence = CalibratedConfidence(self._model_of)
-        self.expired_halves = 0
+        self.expired_pauses = 0
         self._reset()
         _writers.add(self)
 
@@ -95,7 +95,8 @@ class StoreWriter:
         # In a forked child everything that waits is the parent's to write.
         self._lock = ForkSafeLock()
         self._drafts: dict[str, Draft] = {}
-        self._is_scored = threading.Event()  # a run, since the writer began to wait for that
+        # set once a run has been scored since the writer last began to wait
+        self._is_scored = threading.Event()
         self._runs: deque[_Run] = deque()
         self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
         self._paused = PausedChanges(self._store, self._max_waiting)
@@ -142,7 +143,7 @@ class StoreWriter:
             if len(self._drafts) >= self._max_waiting:
                 return
             self._drafts[draft.trace.id] = draft
-        self._hold()
+        self._schedule_write()
 
     def write_run(self, scored: ScoredTrace, sender: Sender | None, counters: Counters) -> None:
         """Write a scored run in a batch with others; later if the store failed a moment ago.
@@ -157,9 +158,9 @@ class StoreWriter:
             self._drafts.pop(scored.trace.id, None)
             self._runs.append(_Run(scored, sender, counters))
         self._is_scored.set()
-        self._hold()
+        self._schedule_write()
         if len(self._runs) > self._max_waiting and not self._failures:
-            self.settle()  # it is only slower than the scoring
+            self.wait_until_written()  # it is only slower than the scoring
         with self._lock:
             while len(self._runs) > self._max_waiting:
                 _drop(self._runs.popleft())
@@ -186,22 +187,24 @@ class StoreWriter:
             self._verdicts.append(_LateVerdict(run, verdict, sender, counters, deliver))
             while len(self._verdicts) > self._max_waiting:
                 _drop(self._verdicts.popleft())
-        self._hold()
+        self._schedule_write()
 
-    def keep_half(self, half: Half, record: RunRecord, *, days: float, most: int) -> None:
+    def store_first_half(
+        self, half: FirstHalf, record: RunRecord, *, days: float, most: int
+    ) -> None:
         """Write what a paused run recorded; later if the store failed a moment ago.
 
         Args:
-            half: The half.
+            half: What it recorded, redacted.
             record: The run, which is marked as kept then.
             days: For how long it is kept.
             most: How many halves the store keeps at most.
         """
         self._paused.put(half, record, days=days, most=most)
-        self._hold()
+        self._schedule_write()
 
-    def forget_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
-        """Delete the half that waits in a place, if it paused before a time.
+    def forget_first_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
+        """Delete the first half that waits in a place, if it paused before a time.
 
         Args:
             place_of: Returns the place; called on the store's thread.
@@ -213,18 +216,18 @@ class StoreWriter:
                 self._paused.forget(place, until)
                 self._write_unless_resting()
 
-        _with_waiting.add(self)
+        _writers_with_pending.add(self)
         self._worker.submit(forget)
 
-    def claim_half(self, place: str) -> Half | None:
-        """Take the half that waits in a place; None, too, if the store does not give it now."""
+    def claim_first_half(self, place: str) -> FirstHalf | None:
+        """Take the first half that waits in a place; None also if the store cannot give it."""
         waiting = self._paused.waiting_in(place)
         if waiting is not None and not isinstance(waiting, datetime):
             self._paused.forget(place, waiting.paused_at)  # on disk is an older one, if any
-            self._hold()
+            self._schedule_write()
             return waiting
         try:
-            half = self._ask(lambda: self._store.paused.claim(place))
+            half = self._read_on_thread(lambda: self._store.paused.claim(place))
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"claim:{self.location}:{type(error).__name__}",
@@ -234,7 +237,7 @@ class StoreWriter:
                 describe_error(error),
             )
             self._paused.forget(place, datetime.now(UTC))
-            self._hold()
+            self._schedule_write()
             return None
         is_over = half is not None and waiting is not None and half.paused_at <= waiting
         return None if is_over else half
@@ -243,12 +246,12 @@ class StoreWriter:
         """Return the confidence by the domain's model; see `CalibratedConfidence.verdict`."""
         return self._confidence.verdict(domain, features)
 
-    def settle(self) -> None:
+    def wait_until_written(self) -> None:
         """Wait until everything is written, unless the store fails or does not answer."""
         if not self._failures and not self._is_stuck:
             self._is_stuck = not self._worker.wait(_PATIENCE_S)
 
-    def answers(self, timeout_s: float | None = None) -> bool:
+    def wait_for_thread(self, timeout_s: float | None = None) -> bool:
         """Wait until the store's thread has done its jobs; return False if that took too long."""
         return self._worker.wait(timeout_s)
 
@@ -259,8 +262,8 @@ class StoreWriter:
 
     # ---------------------------------------------------------------- on the store's thread
 
-    def _hold(self) -> None:
-        _with_waiting.add(self)
+    def _schedule_write(self) -> None:
+        _writers_with_pending.add(self)
         self._worker.submit(self._write_unless_resting)
 
     def _write_unless_resting(self) -> None:
@@ -278,7 +281,7 @@ class StoreWriter:
             self._is_stuck = False
             if not self._drafts and not self.waiting:
                 self._failures = 0
-                _with_waiting.discard(self)
+                _writers_with_pending.discard(self)
 
     def _write_drafts(self) -> bool:
         self._is_scored.clear()
@@ -293,7 +296,7 @@ class StoreWriter:
                 )
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
                 self._warn("draft", "the draft of a run", error)
-                self._rest()
+                self._back_off()
                 return False
             with self._lock:
                 for draft in drafts:
@@ -304,10 +307,10 @@ class StoreWriter:
     def _write_paused(self) -> bool:
         try:
             for expired in self._paused.write():
-                self.expired_halves += expired
+                self.expired_pauses += expired
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             self._warn("half", "what a paused run recorded", error)
-            self._rest()
+            self._back_off()
             return False
         return True
 
@@ -331,7 +334,7 @@ class StoreWriter:
                     # To the back, so that one that always fails does not hold the others up.
                     with self._lock:
                         self._runs.append(run)
-                    self._rest()
+                    self._back_off()
                     return False
                 _drop(run)
                 continue
@@ -366,7 +369,7 @@ class StoreWriter:
                 with self._lock:
                     # To the back; of those on one run the newest counts, whichever comes first.
                     self._verdicts.rotate(-1)
-                self._rest()
+                self._back_off()
                 return False
             with self._lock:
                 if self._verdicts and self._verdicts[0] is late:
@@ -398,7 +401,7 @@ class StoreWriter:
                 late.sender.wake()
         return True
 
-    def _rest(self) -> None:
+    def _back_off(self) -> None:
         self._failures += 1
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
         self._due_at = time.monotonic() + pause_s
@@ -421,7 +424,7 @@ class StoreWriter:
     def _claim(self) -> None:
         try:
             drafts = self._store.unscored.claim()
-            self.expired_halves += self._store.paused.drop_expired()
+            self.expired_pauses += self._store.paused.drop_expired()
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             log.debug("nothing can be claimed now: %s", describe_error(error))
             self._claim_at = 0.0
@@ -444,9 +447,9 @@ class StoreWriter:
 
     def _model_of(self, domain: str) -> ConfidenceModel | None:
         """Return the domain's confidence model that is in force."""
-        return self._ask(lambda: self._store.models.in_force(domain))
+        return self._read_on_thread(lambda: self._store.models.in_force(domain))
 
-    def _ask(self, read: Callable[[], Answer]) -> Answer:
+    def _read_on_thread(self, read: Callable[[], Answer]) -> Answer:
         answers: list[Answer] = []
         errors: list[BaseException] = []
 
@@ -457,7 +460,7 @@ class StoreWriter:
                 errors.append(error)
 
         self._worker.submit(ask)
-        self.settle()
+        self.wait_until_written()
         if errors:
             raise errors[0]
         if not answers:
@@ -508,7 +511,7 @@ def writer_of(store: TraceStore, max_waiting: int) -> StoreWriter:
 
 def _finish(timeout_s: float) -> None:
     until = time.monotonic() + timeout_s
-    for writer in list(_with_waiting):
+    for writer in list(_writers_with_pending):
         writer._finish(max(0.0, until - time.monotonic()))  # noqa: SLF001 - same module
 
 
@@ -518,7 +521,7 @@ _writers_by_store: weakref.WeakValueDictionary[TraceStore, StoreWriter] = (
 _writers_by_store_lock = ForkSafeLock()
 _writers: weakref.WeakSet[StoreWriter] = weakref.WeakSet()
 # Held until it has written everything, though its handler may be gone.
-_with_waiting: set[StoreWriter] = set()
+_writers_with_pending: set[StoreWriter] = set()
 
 
 def _after_fork() -> None:
@@ -527,7 +530,7 @@ def _after_fork() -> None:
         for one in waiting:
             one.counters.add("waiting_to_store", -1)
         writer._reset()  # noqa: SLF001 - same module
-    _with_waiting.clear()
+    _writers_with_pending.clear()
 
 
 if hasattr(os, "register_at_fork"):

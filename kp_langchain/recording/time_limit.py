@@ -14,7 +14,7 @@ from contextvars import Context
 from typing import Any, Final, TypeVar, cast
 
 from kp_langchain.errors import BusyError, LateError
-from kp_langchain.recording.texts import clean
+from kp_langchain.recording.clipping import clean
 
 Result = TypeVar("Result")
 

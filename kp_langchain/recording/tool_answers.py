@@ -16,7 +16,7 @@ from kp_langchain.recording.messages import is_command, message_text, messages_i
 from kp_langchain.recording.plain_values import as_input, as_text
 from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
 _UNPARSED = "the arguments of the call cannot be parsed"
 
@@ -79,7 +79,7 @@ def record_answers_in_input(root: RunRecord, messages: object) -> None:
         messages: The model's input.
     """
     for message in _last_tool_messages(messages):
-        _record_answer(root, message, by_human=root.decision != "approved")
+        _record_answer(root, message, by_human=root.human_decision != "approved")
 
 
 def record_unanswered(root: RunRecord, outputs: object) -> None:
@@ -137,7 +137,7 @@ def _record_answer(
 
 def _may_be_rejected(root: RunRecord) -> bool:
     """Return whether a human decided, and perhaps against a call."""
-    return root.decision in ("rejected", "unclear")
+    return root.human_decision in ("rejected", "unclear")
 
 
 @default_on_error(False)

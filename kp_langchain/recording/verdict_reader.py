@@ -11,7 +11,7 @@ from itertools import islice
 
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import VerdictError
-from kp_langchain.recording.texts import clean, clip
+from kp_langchain.recording.clipping import clean, clip
 from kp_langchain.verdict import Verdict
 
 NOTE_CHARS = 8000

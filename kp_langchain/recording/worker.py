@@ -26,7 +26,7 @@ from kp_langchain import redaction
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recording import process_ends
+from kp_langchain.recording import exit_hooks
 from kp_langchain.recording.counters import total
 from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 
@@ -95,7 +95,7 @@ class Worker:
                 self._caller.prepare()
             if self._is_running:
                 return
-            process_ends.watch(finish)
+            exit_hooks.watch(finish)
             thread = threading.Thread(
                 target=_work,
                 args=(self._first, self._jobs, self._section),

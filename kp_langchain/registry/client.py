@@ -18,10 +18,10 @@ from pydantic import SecretStr
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._version import __version__
 from kp_langchain.errors import ConfigError, DeadlineError, RegistryError
-from kp_langchain.registry.answers import Answer, read_answer
 from kp_langchain.registry.deadline import Deadline
-from kp_langchain.registry.failures import answer_for
+from kp_langchain.registry.failed_requests import answer_for
 from kp_langchain.registry.quiet_http import quiet_http_loggers
+from kp_langchain.registry.responses import Answer, read_answer
 from kp_langchain.registry.urls import base_url, unit_path
 
 if TYPE_CHECKING:

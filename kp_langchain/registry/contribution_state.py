@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kp_langchain.registry import pace
-from kp_langchain.registry.answers import Answer
+from kp_langchain.registry.responses import Answer
 from kp_langchain.store import Contribution
 from kp_langchain.store.contribution import with_new_idempotency_key
 

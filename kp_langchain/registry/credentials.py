@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
 from kp_langchain.registry.urls import base_url
-from kp_langchain.store.files import make_private
+from kp_langchain.store.sqlite_files import make_private
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _MAX_BYTES = 2**20

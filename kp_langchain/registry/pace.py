@@ -13,7 +13,7 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from kp_langchain.registry.answers import Answer
+from kp_langchain.registry.responses import Answer
 from kp_langchain.store import Contribution, Standing
 
 LONGEST_BACKOFF_S = 3600.0

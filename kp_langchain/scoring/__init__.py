@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embedders import Embedder, resolve_embedder
+    from kp_langchain.embedding.embedder_protocol import Embedder, resolve_embedder
     from kp_langchain.embedding.fastembed_model import FastembedEmbedder
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Dimension": "kp_langchain.scoring.breakdown",
-    "Embedder": "kp_langchain.embedding.embedders",
+    "Embedder": "kp_langchain.embedding.embedder_protocol",
     "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
     "Nearest": "kp_langchain.scoring.breakdown",
     "PROFILES": "kp_langchain.weights",
@@ -36,7 +36,7 @@ _HOMES = {
     "default_scorer": "kp_langchain.scoring.default",
     "embedded_text": "kp_langchain.scoring.trace_text",
     "evaluate_value": "kp_langchain.scoring.default",
-    "resolve_embedder": "kp_langchain.embedding.embedders",
+    "resolve_embedder": "kp_langchain.embedding.embedder_protocol",
 }
 
 __all__ = [

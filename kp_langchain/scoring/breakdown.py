@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from kp_langchain.embedding.problems import UNREADABLE
+from kp_langchain.embedding.no_embedding_reasons import UNREADABLE
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, why_outcome
 from kp_langchain.scoring.rules import REASONS, RuleFired
-from kp_langchain.scoring.sources import TRACE_SOURCE
+from kp_langchain.scoring.source_names import TRACE_SOURCE
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kp_langchain.scoring.sources import REPEAT, TRACE_SOURCE
+from kp_langchain.scoring.source_names import REPEAT, TRACE_SOURCE
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
 from kp_langchain.scoring.dimensions import DIMENSIONS, Evidence, TraceShape, check_confidence
-from kp_langchain.scoring.sources import EMPTY_CACHE, NEAREST, REPEAT, TRACE_SOURCE
+from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST, REPEAT, TRACE_SOURCE
 from kp_langchain.scoring.weighted_sum import combine
 
 if TYPE_CHECKING:
-    from kp_langchain.embedding.embed import Embedding
+    from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.novelty_memory import Match
     from kp_langchain.weights import ScoringWeights

@@ -9,16 +9,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from kp_langchain.embedding import problems
+from kp_langchain.embedding import no_embedding_reasons
 from kp_langchain.embedding.background import background
-from kp_langchain.embedding.embed import (
+from kp_langchain.embedding.embedder_protocol import resolve_embedder
+from kp_langchain.embedding.embedding_result import (
     Embedding,
     embed_texts,
     is_ready,
     report_failure,
     report_not_installed,
 )
-from kp_langchain.embedding.embedders import resolve_embedder
 from kp_langchain.embedding.identity import EmbedderIdentity, check_baseline
 from kp_langchain.errors import VectorError
 from kp_langchain.schema import ReasoningTrace
@@ -373,20 +373,20 @@ class Scorer:
                 return embed_texts(self._embedder, [text])[0]
             future = background.submit(self._embedder, text)
             if future is None:
-                return Embedding(None, problems.STILL_LOADING)
+                return Embedding(None, no_embedding_reasons.STILL_LOADING)
             if background.wait_for(self._embedder, future, deadline):
                 return future.result()
             if remember:
                 future.add_done_callback(partial(self._add_late, trace_id))
             else:
                 future.cancel()
-            return Embedding(None, problems.STILL_LOADING)
+            return Embedding(None, no_embedding_reasons.STILL_LOADING)
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return report_failure(error)
 
     def _no_embedding(self) -> Embedding:
         if self._arguments["embedder"] is None:
-            return Embedding(None, problems.NO_EMBEDDER)
+            return Embedding(None, no_embedding_reasons.NO_EMBEDDER)
         return report_not_installed()
 
     def _add_late(self, trace_id: str, future: EmbeddingFuture) -> None:

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.store import schema_version, sqlite
-from kp_langchain.store.files import OpenFiles, identity, make_database_file
 from kp_langchain.store.location import Location
+from kp_langchain.store.sqlite_files import OpenFiles, identity, make_database_file
 from kp_langchain.store.tables import SCHEMA_VERSION
 
 _OPEN_ATTEMPTS = 5

@@ -48,7 +48,7 @@ def locate(url: object) -> Location:
     if isinstance(url, Path):
         return _file(str(url))
     if not isinstance(url, str) or not url.strip():
-        raise ConfigError(f"{url!r:.80} is no database; {_EXAMPLES}")
+        raise ConfigError(f"{url!r:.80} is not a database; {_EXAMPLES}")
     scheme, separator, rest = url.strip().partition("://")
     kind = scheme.lower().partition("+")[0]
     if not separator:

@@ -1,4 +1,7 @@
-"""The notes of verdicts: redacted once, whichever way a verdict comes in."""
+"""Redacts the notes of verdicts that reach the store directly.
+
+Handlers use `Drafter.redact_note`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kp_langchain.store.rows import clean_text
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 Redactor: TypeAlias = Callable[[str], str]
-"""A function of the user's: a text in, what is to be kept of it out."""
+"""A user's function that takes a text and returns the redacted text."""
 
 
 def redact_note(
@@ -52,7 +55,7 @@ def use_redactor(location: str, redactor: Redactor, *, owner: object) -> None:
 
 
 def redactor_of(location: str) -> Redactor | None:
-    """Return what the notes for a store go through; None without a redactor.
+    """Return the redactor for notes in a store; None if there is none.
 
     It is the one that the settings name, and then those of the handlers in this process that
     record into the store, each once.

@@ -57,7 +57,7 @@ class Outbox:
         if offset < 0 or (limit is not None and limit < 0):
             raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
         if state is not None and state not in STATES:
-            raise ConfigError(f"{state!r} is no state; give one of {', '.join(STATES)}")
+            raise ConfigError(f"{state!r} is not a state; give one of {', '.join(STATES)}")
         with self._database.reading() as connection:
             rows = sql.outbox_queries.entries(connection, state, limit, offset)
         return [Contribution(**row) for row in rows]

@@ -141,7 +141,7 @@ def settle(connection: sa.Connection, row: dict[str, Any], read: dict[str, Any])
         and present["state"] == "pending"
         and present["body"] != read["body"]
     ):
-        # A verdict changed it during the attempt. What is known of the earlier body stays known.
+        # A verdict changed it during the attempt: keep only what the answer says of the body sent.
         is_known = row["state"] != "pending" or row["first_attempt_at"] is None
         values = {
             "registry_id": row["registry_id"],

@@ -20,7 +20,7 @@ from kp_langchain.store.rows import clean_name, json_text
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class FirstHalf:
     """The redacted first half of a run that waits for a human.
 
     Attributes:
@@ -70,7 +70,7 @@ class PausedRuns:
         with self._database.reading() as connection:
             return sql.paused_queries.count(connection)
 
-    def put(self, halves: Iterable[Half], *, days: float, most: int) -> int:
+    def put(self, halves: Iterable[FirstHalf], *, days: float, most: int) -> int:
         """Write halves, each in place of an earlier one there, and delete what may not stay.
 
         Args:
@@ -98,13 +98,13 @@ class PausedRuns:
             n_expired = sql.paused_queries.drop_expired(connection, now)
             return n_expired + sql.paused_queries.drop_oldest(connection, most)
 
-    def claim(self, place: str) -> Half | None:
+    def claim(self, place: str) -> FirstHalf | None:
         """Delete the half that waits in a place and return it; of several claims one succeeds."""
         if not self._has_any([place]):
             return None
         with self._database.writing() as connection:
             row = sql.paused_queries.claim(connection, place, datetime.now(UTC))
-        return None if row is None else Half(**row)
+        return None if row is None else FirstHalf(**row)
 
     def forget(self, places: Mapping[str, datetime]) -> None:
         """Delete the halves in these places that paused no later than the time given for each.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from kp_langchain.store.files import Identity, identity, make_private
+from kp_langchain.store.sqlite_files import Identity, identity, make_private
 
 _POSTGRES_LOCK = 0x6B705F736E  # any number, the same in every version of this package
 _POLL_INTERVAL_S = 0.1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, UnknownRunError
-from kp_langchain.gate import Rescored, leaves
+from kp_langchain.gate import Rescored, may_contribute
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.store import sql
@@ -121,7 +121,7 @@ class TraceStore:
         leaving = [
             contribution_of(row, registry, now)
             for one, row in zip(runs, rows, strict=True)
-            if registry is not None and leaves(one) and row["body"] is not None
+            if registry is not None and may_contribute(one) and row["body"] is not None
         ]
         verdicts = [
             (row["trace_id"], redact_note(one.verdict, level=row["privacy_level"]))

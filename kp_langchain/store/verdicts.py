@@ -149,7 +149,7 @@ def _update_outbox(
                 now = datetime.now(UTC)
                 sql.outbox_queries.enter(connection, [contribution_of(after, registry, now)])
         elif json.loads(after["body"]) != before["body"]:
-            # What the registry has of it no longer holds, also where the run still passes.
+            # The registry's copy is outdated although the run still passes: replace it.
             sql.outbox_queries.renew(connection, trace_id, after["body"])
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.proposals import propose_threshold, propose_weights
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring import PROFILES, ScoringWeights
 

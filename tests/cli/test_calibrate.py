@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from kp_langchain import ScoringWeights, Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.proposals import point_at, propose_threshold
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.cli.app import app
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS

@@ -273,8 +273,8 @@ def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs)
         (["x", "--note", "y"], "--success or --failure"),
         (["x", "--success", "--confidence", "2"], "confidence"),
         (["--from", "v.jsonl", "--success"], "belong to one ID"),
-        (["--from", "nothing.jsonl"], "nothing.jsonl is no file"),
-        (["--from", "v.txt"], "none of .csv, .jsonl, .ndjson"),
+        (["--from", "nothing.jsonl"], "nothing.jsonl is not a file"),
+        (["--from", "v.txt"], "is not a .csv, .jsonl, .ndjson file"),
         (["x", "--success", "--key", "k"], "--key belongs to --langsmith"),
     ],
 )

@@ -237,7 +237,7 @@ def test_a_file_that_cannot_be_used_is_left_as_it_was(folder, content, complaint
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a device, or replace one")
 def test_a_device_stays_a_device(folder):
     os.mknod(folder / "kp.toml", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # what /dev/null is
-    with pytest.raises(ConfigError, match=r"kp\.toml is no file that can be written"):
+    with pytest.raises(ConfigError, match=r"kp\.toml is not a file that can be written"):
         write_policy("finance", threshold=0.625)
     assert stat.S_ISCHR((folder / "kp.toml").stat().st_mode)
 

@@ -21,15 +21,15 @@ from pydantic import BaseModel
 
 from kp_langchain.errors import VerdictError
 from kp_langchain.recording.answer import answer_in
+from kp_langchain.recording.clipping import clip
 from kp_langchain.recording.messages import content_text, message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.outcome import (
+    choose_outcome,
     confidence_in,
     mean_probability,
-    settle,
 )
 from kp_langchain.recording.plain_values import as_text, gist_text, plain
-from kp_langchain.recording.texts import clip
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.verdict import Verdict
 
@@ -195,7 +195,7 @@ def test_success_and_confidence_come_each_from_the_first_source_that_tells(
     structured: float | None,
     token_probability: float | None,
 ) -> None:
-    verdict = settle(
+    verdict = choose_outcome(
         success,
         verdicts=verdicts,
         structured=structured,

@@ -180,7 +180,7 @@ def test_nothing_secret_is_written_before_the_score(tmp_path: Path) -> None:
 
     def look(_: FinishedRun) -> None:
         assert watching._writer is not None
-        watching._writer.answers(60)
+        watching._writer.wait_for_thread(60)
         with closing(sqlite3.connect(tmp_path / "runs.db")) as other:
             ((body,),) = other.execute("SELECT body FROM unscored")
             seen.append(body.encode())

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry import Registry
-from kp_langchain.registry.answers import Answer
+from kp_langchain.registry.responses import Answer
 from kp_langchain.registry.urls import base_url, proxy_of
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from tests.loopback_registry import AFTER_STORING, LoopbackRegistry

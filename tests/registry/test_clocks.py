@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kp_langchain import TraceStore
 from kp_langchain.registry import Registry
-from kp_langchain.registry.answers import Allowance, Answer
+from kp_langchain.registry.responses import Allowance, Answer
 from kp_langchain.registry.sender import Sender
 from tests.registry.test_sender import KEY, Clock, passed
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.registry import pace
-from kp_langchain.registry.answers import Allowance, Answer
+from kp_langchain.registry.responses import Allowance, Answer
 from kp_langchain.store import Contribution, Standing
 
 START = datetime(2026, 2, 1, 12, tzinfo=UTC)

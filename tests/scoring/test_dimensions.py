@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from kp_langchain.scoring import Dimension, ScoreBreakdown, Scorer
+from kp_langchain.scoring.changed_outcome import with_outcome
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, TraceShape
-from kp_langchain.scoring.rescoring import with_outcome
 from kp_langchain.weights import WEIGHT_NAMES
 
 

@@ -111,7 +111,7 @@ def test_entries_are_listed_newest_first_without_bodies(url, scored):
         assert queued == sorted(queued, reverse=True)
         assert [one.body for one in listed] == [None, None]
         assert store.outbox.entries(state="dead") == []
-        with pytest.raises(ConfigError, match="'lost' is no state"):
+        with pytest.raises(ConfigError, match="'lost' is not a state"):
             store.outbox.entries(state="lost")
         with pytest.raises(ConfigError, match="must not be negative"):
             store.outbox.entries(limit=-1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kp_langchain.calibration.domain import Calibration, ThresholdTarget
+    from kp_langchain.calibration.calibrate_domain import Calibration, ThresholdTarget
     from kp_langchain.cli.policy_file import WrittenPolicy
     from kp_langchain.store import TraceStore
 
@@ -67,7 +67,7 @@ def calibrate_domains(
     target = _target(pass_rate, precision)
     if dry_run and write:
         raise typer.BadParameter("--dry-run writes nothing; omit it or --write")
-    from kp_langchain.calibration import domain as domain_calibration
+    from kp_langchain.calibration import calibrate_domain
     from kp_langchain.config import Settings
 
     settings = Settings()
@@ -77,7 +77,7 @@ def calibrate_domains(
         if not domains and not as_json:
             say(f"No run in {store.location} has a verdict; {_HOW_TO_LABEL}")
         for name in domains:
-            result = domain_calibration.calibrate(
+            result = calibrate_domain.calibrate(
                 store.models, name, settings=settings, target=target, install=not dry_run
             )
             if as_json:
@@ -150,7 +150,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def _target(pass_rate: float | None, precision: float | None) -> ThresholdTarget:
-    from kp_langchain.calibration.domain import ThresholdTarget
+    from kp_langchain.calibration.calibrate_domain import ThresholdTarget
 
     if pass_rate is not None and precision is not None:
         raise typer.BadParameter("give either --pass-rate or --precision")

@@ -158,7 +158,7 @@ def _environment(database: str | None) -> list[str]:
         *_misspelt_domain_lines(misspelt),
     ]
     for name, near in sorted(unknown.items()):
-        lines.append(f"  {name} is no setting" + (f"; did you mean {near}?" if near else ""))
+        lines.append(f"  {name} is not a setting" + (f"; did you mean {near}?" if near else ""))
     return lines
 
 

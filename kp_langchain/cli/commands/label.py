@@ -253,9 +253,9 @@ def _from_options(
 
 def _from_file(file: str) -> Iterator[RunVerdict]:
     if file != STDIN and Path(file).suffix.lower() not in _SUFFIXES:
-        raise typer.BadParameter(f"{file} is none of {', '.join(_SUFFIXES)}")
+        raise typer.BadParameter(f"{file} is not a {', '.join(_SUFFIXES)} file")
     if file != STDIN and not Path(file).is_file():
-        raise typer.BadParameter(f"{file} is no file")
+        raise typer.BadParameter(f"{file} is not a file")
     return read_labels(file)
 
 

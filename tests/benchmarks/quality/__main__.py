@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from kp_langchain.config import Settings
-from kp_langchain.embedding.embedders import resolve_embedder
+from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from tests.benchmarks import machine
 from tests.benchmarks.quality import drawing, models, runs, scores
 from tests.benchmarks.quality.tables import renewed, tables

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.proposals import propose_weights
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.scores import Scored, Source

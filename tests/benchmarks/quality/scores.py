@@ -10,8 +10,8 @@ from typing import Any
 
 from kp_langchain import ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.config import Settings
 from kp_langchain.gate import decide, default_threshold
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES

@@ -1,4 +1,4 @@
-"""What passed and is to be sent, and how matters stand with each registry."""
+"""The outbox, and the rate-limit state of each registry."""
 
 import sqlalchemy as sa
 from alembic import op

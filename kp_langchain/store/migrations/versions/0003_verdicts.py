@@ -23,7 +23,7 @@ def upgrade() -> None:
     ):
         op.add_column("runs", column)
     op.create_index("ix_runs_body_expires_at", "runs", ["body_expires_at"])
-    # Should one that passed be withdrawn, its body goes as one that had not passed.
+    # If a contributed run is withdrawn later, its body expires like one that never passed.
     op.execute("UPDATE runs SET keep_days = 7 WHERE decision = 'contributed'")
     op.create_table(
         "verdicts",

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kp_langchain.calibration.fitting import Fit, fit
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.proposals import (
@@ -15,7 +16,6 @@ from kp_langchain.calibration.proposals import (
     propose_threshold,
     propose_weights,
 )
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights

@@ -1,7 +1,7 @@
 """Makes redacted drafts of finished and of paused runs.
 
-A draft is on disk within milliseconds, before the run is scored. Redaction stands before everything
-that looks at the text: nothing that it would remove is embedded, logged or written.
+A draft is on disk within milliseconds, before the run is scored. Redaction comes first: no text is
+embedded, logged or written before it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kp_langchain.recording.first_half import first_half_body
 from kp_langchain.recording.outcome import (
     FinishedRun,
     OutcomeFunction,
+    choose_outcome,
     looks_successful,
     mean_probability,
-    settle,
 )
 from kp_langchain.recording.paused_in_store import join
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.run_record import EarlierPart
+from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
-from kp_langchain.recording.user_values import default_on_error
 from kp_langchain.recording.verdict_reader import NOTE_CHARS, read_verdict
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import TraceStep
@@ -69,7 +69,7 @@ class Drafter:
         run_keys: What of a run's config it can be found by.
         redactor: The user's function that redacts further, if any.
         functions: Calls the user's functions.
-        counters: Count what becomes of runs.
+        counters: Counters of run outcomes.
         paused_runs: What paused runs recorded, in the store; None where it is not kept.
     """
 
@@ -108,8 +108,11 @@ class Drafter:
             if count := getattr(record, name):
                 self.counters.add(name, count)
 
-    def shelve(self, record: RunRecord) -> None:
-        """Redact what a paused run recorded, and have it written for whoever resumes it."""
+    def store_paused(self, record: RunRecord) -> None:
+        """Redact a paused run's first half and queue it for the store.
+
+        Any process can then resume the run.
+        """
         if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
@@ -185,7 +188,7 @@ class Drafter:
             domain=domain,
             agent_id=self.agent_id,
             policy=policy,
-            verdict=settle(success),
+            verdict=choose_outcome(success),
             answer=answer,
             redaction=redaction,
         )
@@ -209,7 +212,7 @@ class Drafter:
         """Return the keys to find the run by; strictly redacted, because the log has them, too."""
 
         def form(kind: Kind, text: str) -> str | None:
-            return stored_form(kind, text, self.rules, redaction.leaves)
+            return stored_form(kind, text, self.rules, redaction.is_unchanged)
 
         keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
         return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
@@ -223,7 +226,7 @@ class Drafter:
             try:
                 verdict = read_verdict(record.verdict, OUTCOME_EVENT)
             except VerdictError as error:
-                what = f"what the {OUTCOME_EVENT} says cannot be used"
+                what = f"the verdict of the {OUTCOME_EVENT} is invalid"
                 self.functions.report_failure("outcome_errors", what, error)
                 return None
         if verdict is None or verdict.note is None:

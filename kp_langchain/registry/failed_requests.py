@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from kp_langchain.errors import DeadlineError
-from kp_langchain.registry.answers import Answer
+from kp_langchain.registry.responses import Answer
 from kp_langchain.registry.safe_text import safe_texts
 from kp_langchain.registry.urls import proxy_of
 

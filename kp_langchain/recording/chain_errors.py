@@ -5,8 +5,8 @@ from __future__ import annotations
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.plain_values import error_text
 from kp_langchain.recording.run_tree import OpenRun
+from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.tool_answers import begin_requested
-from kp_langchain.recording.user_values import default_on_error
 
 _MAX_CAUSES = 8
 
@@ -20,7 +20,7 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
         is_root: Whether the chain is the root run.
     """
     root = entry.root
-    # The model's last requests were not served then.
+    # The chain failed before the tool calls that the model requested last could run.
     for request in root.requested_calls.of_model(root.last_call):
         root.requested_calls.take(request.call_id)
         begin_requested(root, request)

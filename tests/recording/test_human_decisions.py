@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.types import Command
 
-from kp_langchain.recording.decisions import decision_in
+from kp_langchain.recording.human_decisions import decision_in
 
 APPROVED = [
     True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Values of `ScoreBreakdown.novelty_source`; the others are those of `embedding.problems`.
+# Values of `ScoreBreakdown.novelty_source`; `embedding.no_embedding_reasons` has the others.
 NEAREST = "nearest remembered trace"
 REPEAT = "exact repeat"
 EMPTY_CACHE = "empty cache"

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
-from kp_langchain.recording.user_values import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
-Decision = Literal["approved", "rejected", "unclear"]
+HumanDecision = Literal["approved", "rejected", "unclear"]
 
 _APPROVED = frozenset(
     "accept accepted allow allowed approve approved confirm confirmed continue edit edited ok okay "
@@ -29,7 +29,7 @@ _INTERRUPT_ID = re.compile("[0-9a-f]{32}")
 
 
 @default_on_error("unclear")
-def decision_in(command: object) -> Decision:
+def decision_in(command: object) -> HumanDecision:
     """Return what a human decided.
 
     Args:
@@ -49,7 +49,7 @@ def _names_interrupts(value: Mapping[Any, Any]) -> bool:
     return isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) is not None
 
 
-def _decision(value: object) -> Decision:
+def _decision(value: object) -> HumanDecision:
     if isinstance(value, MAPPING):
         value = value.get("decisions", value)
     if isinstance(value, (list, tuple)):
@@ -57,7 +57,7 @@ def _decision(value: object) -> Decision:
     return _one_decision(value)
 
 
-def _one_decision(value: object) -> Decision:
+def _one_decision(value: object) -> HumanDecision:
     if not isinstance(value, MAPPING):
         return _scalar_decision(value)
     decisions = [_scalar_decision(value[field]) for field in _FIELDS if field in value]
@@ -66,7 +66,7 @@ def _one_decision(value: object) -> Decision:
     return _unanimous(decisions)
 
 
-def _scalar_decision(value: object) -> Decision:
+def _scalar_decision(value: object) -> HumanDecision:
     if isinstance(value, bool):
         return "approved" if value else "rejected"
     if not isinstance(value, str):
@@ -75,13 +75,13 @@ def _scalar_decision(value: object) -> Decision:
     return "approved" if word in _APPROVED else "rejected" if word in _REJECTED else "unclear"
 
 
-def _unanimous(decisions: Iterable[Decision]) -> Decision:
+def _unanimous(decisions: Iterable[HumanDecision]) -> HumanDecision:
     """Return the decision that all agree on; "unclear" if they differ or there are none."""
     distinct = set(decisions)
     return distinct.pop() if len(distinct) == 1 else "unclear"
 
 
-_OPPOSITE: dict[Decision, Decision] = {
+_OPPOSITE: dict[HumanDecision, HumanDecision] = {
     "approved": "rejected",
     "rejected": "approved",
     "unclear": "unclear",

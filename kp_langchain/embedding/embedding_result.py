@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding import problems
+from kp_langchain.embedding import no_embedding_reasons
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, identity_of
 from kp_langchain.embedding.legibility import UNREADABLE_ABOVE, warn_unreadable
 from kp_langchain.embedding.packages import INSTALL_HINT
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from kp_langchain.embedding.embedders import Embedder
+    from kp_langchain.embedding.embedder_protocol import Embedder
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
         share: float | None = None if unreadable_share is None else unreadable_share(text)
         if share is not None and share > UNREADABLE_ABOVE:
             warn_unreadable(share)
-            embeddings.append(Embedding(None, problems.UNREADABLE, share))
+            embeddings.append(Embedding(None, no_embedding_reasons.UNREADABLE, share))
         else:
             readable.append(text)
             embeddings.append(Embedding(None, "", share))
@@ -84,7 +84,7 @@ def report_failure(error: BaseException) -> Embedding:
     name = type(error).__name__
     # Only messages of this package are known not to quote the trace's text.
     detail = error if isinstance(error, KPError) else "message withheld"
-    problem = f"{problems.EMBEDDER_FAILED}: {name}"
+    problem = f"{no_embedding_reasons.EMBEDDER_FAILED}: {name}"
     warn_once(
         problem,
         "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
@@ -102,4 +102,4 @@ def report_not_installed() -> Embedding:
         "model is installed: %s (or pass embedder=None to say that this is meant)",
         INSTALL_HINT,
     )
-    return Embedding(None, problems.NOT_INSTALLED)
+    return Embedding(None, no_embedding_reasons.NOT_INSTALLED)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace, ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
+from kp_langchain.calibration.hypothetical_score import total
 from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.rescoring import total
 from kp_langchain.scoring import PROFILES
 
 STEPS = st.tuples(

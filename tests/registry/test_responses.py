@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from kp_langchain.registry.answers import LONGEST_WAIT_S, Allowance, Answer, read_answer, safe_texts
+from kp_langchain.registry.responses import (
+    LONGEST_WAIT_S,
+    Allowance,
+    Answer,
+    read_answer,
+    safe_texts,
+)
 
 NOW = datetime(2026, 2, 1, 12, tzinfo=UTC)
 KEY = SecretStr("kp_0123456789abcdef0123456789abcdef")
