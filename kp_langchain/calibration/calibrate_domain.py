@@ -16,7 +16,7 @@ from kp_langchain.calibration.proposals import (
     propose_threshold,
     propose_weights,
 )
-from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.gate import threshold_of
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
 
@@ -180,12 +180,12 @@ def thresholds_in_force(domain: str, policy_threshold: float | None) -> dict[str
     Returns:
         `in_force`, and, where the built-in thresholds apply, `in_force_novelty_not_measured`.
     """
+    threshold = threshold_of(domain, policy_threshold)
     if policy_threshold is not None:
-        return {"in_force": policy_threshold}
-    built_in = DEFAULT_THRESHOLDS.get(domain, DEFAULT_THRESHOLDS["default"])
+        return {"in_force": threshold.measured}
     return {
-        "in_force": built_in.measured,
-        "in_force_novelty_not_measured": built_in.unmeasured,
+        "in_force": threshold.measured,
+        "in_force_novelty_not_measured": threshold.unmeasured,
     }
 
 

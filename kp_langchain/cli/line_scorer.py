@@ -106,13 +106,12 @@ class LineScorer:
     def _record(
         self, line: Line, trace: ReasoningTrace, breakdown: ScoreBreakdown
     ) -> tuple[bytes, bool]:
-        from kp_langchain.gate import decide, default_threshold
+        from kp_langchain.gate import decide, threshold_of
 
         domain = trace.metadata.task_domain
         warn_of_domain(domain, {*self._scorer.profiles, *self._settings.domains})
-        threshold = self._settings.policy_for(domain).threshold
-        if threshold is None:
-            threshold = default_threshold(domain, novelty_measured=breakdown.nearest is not None)
+        configured = self._settings.policy_for(domain).threshold
+        threshold = threshold_of(domain, configured).for_score(breakdown)
         passed = decide(breakdown.total, threshold) == "contributed"
         trace.metadata.quality_score = breakdown.total
         values = {

@@ -66,7 +66,7 @@ class KPCallbackHandler(LangChainCallbacks):
         agent_id: Who ran; written as `kp:agent:<id>`. By default the agent of the settings, else
             the one that the registry's key belongs to: a registry deletes only its own agent's.
         on_scored: Called on the worker with each `ScoredTrace`, after the store was given it, and
-            again when a verdict has it scored again; its `previous` is then the run as it was.
+            again when a verdict changes it; its `previous` is then the run as it was.
         objective: Extracts the task from the root run's inputs; it returns None or "" if it finds
             none.
         redactor: A further redaction step. Called on the worker with each text after the built-in
@@ -122,7 +122,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self._queue = parts.queue
         self._to_send = partial(options.to_send, parts.store)
         if parts.store is not None and redactor is not None:
-            use_redactor(parts.store.location, redactor, owner=self)
+            use_redactor(parts.store.location, parts.queue)
         self._own = frozenset({*vars(self), "_own"} - others)
 
     # ---------------------------------------------------------------- copies

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import warn_once
@@ -56,6 +57,11 @@ class RunQueue:
         self._prepared_in = 0  # the process in which all was made ready for the first run
         self.last: ScoredTrace | None = None
         """The newest scored run."""
+
+    @property
+    def redactor(self) -> Callable[[str], str] | None:
+        """The user's function that redacts further, if there is one."""
+        return self._drafter.redactor
 
     def prepare(self) -> None:
         """Start the threads when the first run begins, so that it does not wait when it ends."""

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, TypeVar
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import LateError, UnknownRunError
+from kp_langchain.gate import Rescored
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
 from kp_langchain.recording.paused_changes import PausedChanges
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
+from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -381,7 +383,7 @@ class StoreWriter:
     def _write_one_verdict(self, late: _LateVerdict) -> bool:
         registry = late.sender.registry.url if late.sender else None
         try:
-            runs = self._store.rejudge(late.run, late.verdict, registry=registry)
+            runs = judge_stored(self._store.database, late.run, late.verdict, registry=registry)
         except UnknownRunError as error:
             late.counters.add("verdict_errors")
             warn_once(
@@ -395,7 +397,8 @@ class StoreWriter:
         else:
             late.counters.add("rescored", len(runs))
             for run in runs:
-                if run.previous is not None:
+                # Else a function that reports an outcome of each run that it is given has no end.
+                if Rescored.of(run).changed:
                     late.deliver(run)
             if late.sender is not None:
                 late.sender.wake()

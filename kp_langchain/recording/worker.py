@@ -197,11 +197,7 @@ def finish(timeout_s: float | None = None) -> None:
     """
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
-    with _workers_lock:
-        workers = sorted(_workers, key=lambda one: one is not intake)
-    for worker in workers:
-        if worker._thread is not None or worker.waiting:  # noqa: SLF001 - same module
-            worker.wait(max(0.0, until - time.monotonic()))
+    _wait_for_workers(until)
     if unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
@@ -216,8 +212,17 @@ def finish(timeout_s: float | None = None) -> None:
             verdicts,
             limit_s,
         )
-    for last in list(at_finish.values()):
-        last(max(0.0, until - time.monotonic()))
+    for finish_part in list(at_finish.values()):
+        finish_part(max(0.0, until - time.monotonic()))
+    _wait_for_workers(until)  # storing a verdict delivers its run once more
+
+
+def _wait_for_workers(until: float) -> None:
+    with _workers_lock:
+        workers = sorted(_workers, key=lambda one: one is not intake)
+    for worker in workers:
+        if worker._thread is not None or worker.waiting:  # noqa: SLF001 - same module
+            worker.wait(max(0.0, until - time.monotonic()))
 
 
 exit_timeout_s = 10.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
@@ -42,16 +42,26 @@ def redact_note(
     return replace(verdict, note=str(note)[:LONGEST_NOTE_CHARS])
 
 
-def use_redactor(location: str, redactor: Redactor, *, owner: object) -> None:
-    """Have the notes of verdicts on a store's runs go through a redactor.
+class RedactsNotes(Protocol):
+    """What records into a store, and may have a redactor of the user's."""
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """The user's redactor, if there is one."""
+
+
+def use_redactor(location: str, owner: RedactsNotes) -> None:
+    """Have the notes of verdicts on a store's runs go through its owner's redactor.
 
     Args:
         location: Where the store is.
-        redactor: The redactor.
-        owner: Whose it is. When its owner is gone, it is used no longer.
+        owner: Has the redactor, which is used as long as somebody else holds the owner.
     """
+    # Not the redactor itself: it may hold its owner, which nobody could free then.
     with _lock:
-        _redactors.setdefault(location, weakref.WeakKeyDictionary())[owner] = redactor
+        for other in [known for known, owners in _owners.items() if not owners]:
+            del _owners[other]
+        _owners.setdefault(location, weakref.WeakSet()).add(owner)
 
 
 def redactor_of(location: str) -> Redactor | None:
@@ -63,11 +73,10 @@ def redactor_of(location: str) -> Redactor | None:
     Raises:
         ConfigError: The settings cannot be read, or the redactor that they name not be imported.
     """
-    configured = Settings.current().redaction.load_redactor()
     with _lock:
-        own = [*_redactors.get(location, {}).values()]
-    redactors = [*([configured] if configured is not None else []), *own]
-    distinct = [one for at, one in enumerate(redactors) if one not in redactors[:at]]
+        owners = list(_owners.get(location, ()))
+    redactors = [Settings.current().redaction.load_redactor(), *(one.redactor for one in owners)]
+    distinct = list({id(one): one for one in redactors if one is not None}.values())
     if not distinct:
         return None
 
@@ -79,5 +88,5 @@ def redactor_of(location: str) -> Redactor | None:
     return redact_further
 
 
-_redactors: dict[str, weakref.WeakKeyDictionary[object, Redactor]] = {}
+_owners: dict[str, weakref.WeakSet[RedactsNotes]] = {}
 _lock = ForkSafeLock()

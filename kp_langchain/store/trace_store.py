@@ -6,14 +6,14 @@ import copy
 import copyreg
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
-from kp_langchain.errors import ConfigError, UnknownRunError
+from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored, may_contribute
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
@@ -27,7 +27,7 @@ from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import unknown_run, write_verdict
+from kp_langchain.store.verdicts import ambiguous_id, judge_stored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class TraceStore:
         with self._database.reading() as connection:
             matches = sql.run_queries.find(connection, str(id))
         if len(matches) > 1:
-            raise _ambiguous(str(id), matches)
+            raise ambiguous_id(str(id), matches)
         return self._stored_run(matches[0]) if matches else None
 
     def report_outcome(
@@ -208,41 +208,13 @@ class TraceStore:
             UnknownRunError: `id` fits no run, or several; the message lists them.
         """
         verdict = Verdict(success, confidence, note, source, at)
-        verdict = redact_note(verdict, redactor=redactor_of(self.location))
-        runs = self.rejudge(id, verdict, registry=registry)
+        if verdict.note is not None:
+            verdict = redact_note(verdict, redactor=redactor_of(self.location))
+        runs = judge_stored(self._database, str(id), verdict, registry=registry)
         changes = [Rescored.of(run) for run in runs]
         for change in changes:
             log_rescored(change, verdict.source, has_registry=registry is not None)
         return changes
-
-    def rejudge(
-        self,
-        id: str,  # noqa: A002
-        verdict: Verdict,
-        *,
-        registry: str | None = None,
-    ) -> list[ScoredTrace]:
-        """Do as `report_outcome` for a verdict that is redacted already, and log nothing.
-
-        Args:
-            id: As for `report_outcome`.
-            verdict: The verdict.
-            registry: As for `add`.
-
-        Returns:
-            For each trace that `id` identifies, the run as it is now; `previous` is the run as it
-            was, or None if a newer verdict counts.
-
-        Raises:
-            UnknownRunError: `id` fits no run, or several; the message lists them.
-        """
-        with self._database.writing() as connection:
-            rows = sql.run_queries.find_to_judge(connection, str(id))
-            if not rows:
-                raise unknown_run(str(id), self.location)
-            if len({row["run_id"] for row in rows}) > 1:
-                raise _ambiguous(str(id), rows)
-            return [write_verdict(connection, row, verdict, registry) for row in rows]
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return the verdicts on a run, the oldest first.
@@ -425,11 +397,3 @@ def _filter(
     rules = Settings.current().redaction  # its `pseudonym_key` may be the key of the hashes
     forms = {kind: forms_of(cast("Kind", kind), text, rules) for kind, text in texts.items()}
     return sql.run_queries.Filter(domain, decision, min_score, forms)
-
-
-def _ambiguous(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError:
-    lines = "".join(
-        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
-        for run in matches
-    )
-    return UnknownRunError(f"{id_!r} may mean several runs; give more characters of the id:{lines}")

@@ -20,11 +20,42 @@ from kp_langchain.store.rows import clean_text, contribution_of, json_text
 from kp_langchain.store.stored_run import trace_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import sqlalchemy as sa
 
+    from kp_langchain.store.database import Database
     from kp_langchain.verdict import Verdict
 
 _LONGEST_ID_CHARS = 100
+
+
+def judge_stored(
+    database: Database, id_: str, verdict: Verdict, *, registry: str | None = None
+) -> list[ScoredTrace]:
+    """Write a verdict, and what the gate makes of the runs that it is on. Redact and log nothing.
+
+    Args:
+        database: The database with the runs.
+        id_: A trace id, a run id, or the first characters of either.
+        verdict: The verdict; its note is redacted already.
+        registry: URL of the registry to contribute to, if any.
+
+    Returns:
+        For each trace that the id means, the run as it is now; `previous` is the run as it was, or
+        None if a newer verdict counts.
+
+    Raises:
+        UnknownRunError: There is no such run, or more than one; the message lists them.
+        StoreError: The database cannot be read or written.
+    """
+    with database.writing() as connection:
+        rows = sql.run_queries.find_to_judge(connection, id_)
+        if not rows:
+            raise unknown_run(id_, str(database.location))
+        if len({row["run_id"] for row in rows}) > 1:
+            raise ambiguous_id(id_, rows)
+        return [write_verdict(connection, row, verdict, registry) for row in rows]
 
 
 def write_verdict(
@@ -159,3 +190,12 @@ def unknown_run(id_: str, location: str) -> UnknownRunError:
         f"no run {id_[:_LONGEST_ID_CHARS]!r} in {location}; "
         "list them: kp-langchain review, or flush the handler first"
     )
+
+
+def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError:
+    """Return the error for an id that several runs have, or that begins the ids of several."""
+    lines = "".join(
+        f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
+        for run in matches
+    )
+    return UnknownRunError(f"{id_!r} may mean several runs; give more characters of the id:{lines}")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
+import weakref
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -12,12 +17,22 @@ from uuid import uuid4
 import pytest
 from langchain_core.tools import tool
 
-from kp_langchain import ConfigError, DomainPolicy, FinishedRun, Registry, TraceStore
+from kp_langchain import (
+    ConfigError,
+    DomainPolicy,
+    FinishedRun,
+    KPCallbackHandler,
+    Registry,
+    Scorer,
+    TraceStore,
+)
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.gate import ScoredTrace
 from tests.agents import ASK, agent, call, handler, run, say, searching
 from tests.loopback_registry import LoopbackRegistry
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -199,6 +214,59 @@ def test_a_run_that_is_scored_again_is_delivered_like_a_new_one(store: TraceStor
     watching.report_outcome(run_id, success=True)
     assert watching.flush(30)
     assert [one.trace.metadata.success for one in scored] == [True, False, True]
+
+
+def test_on_scored_may_report_an_outcome_of_each_run(store: TraceStore) -> None:
+    scored: list[ScoredTrace] = []
+
+    def judge(run: ScoredTrace) -> None:
+        scored.append(run)
+        watching.report_outcome(run.trace.id, success=False)
+
+    watching = handler(store=store, on_scored=judge)
+    searching().invoke(ASK, {"callbacks": [watching]})
+    while watching.flush(30) and watching.stats()["rescored"] < 2:
+        pass  # a verdict of `judge` is reported while its run is delivered
+    assert watching.flush(30)
+    assert [one.trace.metadata.success for one in scored] == [True, False]
+    assert len(store.verdicts(scored[0].trace.id)) == 2
+
+
+def test_a_handler_is_freed_although_its_redactor_holds_it(store: TraceStore) -> None:
+    class Redacting(KPCallbackHandler):
+        def __init__(self) -> None:
+            super().__init__(store=store, scorer=Scorer(embedder=None), redactor=self.clean)
+
+        def clean(self, text: str) -> str:
+            return text
+
+    handlers = [weakref.ref(Redacting()) for _ in range(5)]
+    gc.collect()
+    assert [one() for one in handlers] == [None] * 5
+
+
+def test_what_is_scored_again_at_exit_is_delivered(folder: Path) -> None:
+    script = """
+import time
+from pathlib import Path
+from tests.agents import ASK, handler, searching
+
+def write(scored):
+    if scored.previous is not None:
+        time.sleep(0.3)  # the process is ending meanwhile
+        Path("again").write_text(str(scored.trace.metadata.success))
+
+watching = handler(store="traces.db", on_scored=write)
+searching().invoke(ASK, {"callbacks": [watching]})
+watching.report_outcome(watching.last().run_id, success=False)
+"""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        check=True,
+    )
+    assert (folder / "again").read_text() == "False"
 
 
 def test_a_verdict_that_on_scored_fails_on_is_written_and_logged(
