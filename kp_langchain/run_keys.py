@@ -50,7 +50,7 @@ _Names = tuple[str, ...]
 class RunKeySources(BaseModel):
     """Which keys of a run are kept, and where in its metadata they are: an allow-list.
 
-    Args:
+    Attributes:
         session: Names in the run's metadata; the first one present gives the session. An empty list
             keeps none.
         thread: The same for the thread.

@@ -40,7 +40,7 @@ class FinishedRun:
     An `outcome` function sees unredacted text, except for the part recorded in another process
     before a pause. A verifier sees only redacted text, with `output` None and `metadata` empty.
 
-    Args:
+    Attributes:
         run_id: LangChain's id of the root run.
         domain: The run's domain.
         objective: What was asked.

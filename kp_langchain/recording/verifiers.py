@@ -36,7 +36,7 @@ Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[
 class Verifiers:
     """The verifiers of one handler.
 
-    Args:
+    Attributes:
         functions: The verifiers, in the order in which they are asked.
         timeout_s: Longest wait for each, in seconds.
         counters: Counts `verifier_errors`, `verifier_timeouts` and `verifiers_skipped`.

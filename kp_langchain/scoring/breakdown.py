@@ -68,8 +68,8 @@ class ScoreBreakdown:
         novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of a
             trace whose embedding is not in the memory (novelty 0), `empty cache`, `no embedder`,
             `embeddings extra not installed`, `embedding model still loading`, `unreadable` (the
-            model cannot read the text's language), or `embedder failed: <error type>`; in all
-            cases but the first two novelty is 0.5.
+            model cannot read the text's language), `embedder failed: <error type>`, or
+            `memory failed: <error type>`; in all cases but the first two novelty is 0.5.
         nearest: The most similar remembered trace; None if none was compared.
         confidence_source: Where the outcome's confidence came from; `trace` unless a report or
             verdict replaced the trace's own.

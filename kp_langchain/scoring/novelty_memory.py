@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.embedding.embedding_result import Embedding
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
+from kp_langchain.scoring.source_names import MEMORY_FAILED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +53,8 @@ class NoveltyMemory(Protocol):
 
     All methods may be called from any thread. A method that raises has remembered nothing.
     `VectorError` reaches the scorer's caller: the memory does not fit the scorer's embedder. After
-    any other error the scorer counts the embedding as failed, and calls again without the vector.
+    any other error the scorer calls again without the vector. If that fails, too, novelty is 0.5,
+    and one warning per kind of error says so.
     """
 
     @property
@@ -87,3 +91,14 @@ class NoveltyMemory(Protocol):
     def add(self, entry: MemoryEntry) -> None:
         """Remember an entry."""
         ...
+
+
+def report_memory_failure(error: Exception) -> Embedding:
+    """Return the embedding of a trace that no memory compares, and warn once per kind of error."""
+    problem = f"{MEMORY_FAILED}: {type(error).__name__}"
+    warn_once(
+        problem,
+        "novelty is 0.5 while the novelty memory fails (%s); not logged again",
+        describe_error(error),
+    )
+    return Embedding(None, problem)

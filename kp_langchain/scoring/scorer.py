@@ -24,7 +24,12 @@ from kp_langchain.errors import VectorError
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.evaluation import Comparison, Evaluation
-from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
+from kp_langchain.scoring.novelty_memory import (
+    Match,
+    MemoryEntry,
+    NoveltyMemory,
+    report_memory_failure,
+)
 from kp_langchain.scoring.repeats import fingerprint
 from kp_langchain.scoring.scorer_options import (
     WeightsLike,
@@ -208,7 +213,7 @@ class Scorer:
         trace = ReasoningTrace.model_validate(trace)
         text, deadline = embedded_text(trace), self._deadline(time.perf_counter())
         embedding = self._embed(text, trace.id, deadline, remember=True)
-        self._with_memory(self._memory.add, text, trace.id, embedding)
+        self._with_memory(self._memory.add, text, trace.id, embedding, None)
 
     def evaluate(
         self,
@@ -303,7 +308,8 @@ class Scorer:
 
         text = embedded_text(trace)
         embedding = self._embed(text, trace.id, deadline, remember=remember)
-        embedding, match = self._with_memory(compare, text, trace.id, embedding)
+        nothing = Match(None, None)
+        embedding, match = self._with_memory(compare, text, trace.id, embedding, nothing)
         return Comparison.of(embedding, match, self._identity(embedding).baseline)
 
     def _compare_batch(
@@ -331,21 +337,36 @@ class Scorer:
         text: str,
         trace_id: str,
         embedding: Embedding,
+        otherwise: _Result,
     ) -> tuple[Embedding, _Result]:
         """Call the memory with a trace's entry, again without the vector if that one is refused.
 
+        Args:
+            call: Calls the memory.
+            text: The trace's text.
+            trace_id: The trace's id.
+            embedding: The embedding of the text.
+            otherwise: What to return for the call if the memory fails, as one on a server may.
+
         Returns:
-            The embedding that the memory accepted, and what the call returned.
+            The embedding that the memory accepted, or why there is none; and what the call
+            returned.
         """
         entry = self._entry(text, trace_id, embedding)
         try:
             return embedding, call(entry)
         except VectorError:  # the caller's cache does not fit the embedder
             raise
-        except Exception as error:
-            if entry.vector is None:
-                raise
-            return report_failure(error), call(entry._replace(vector=None))
+        except Exception as error:  # noqa: BLE001 - any memory may fail in any way
+            failure = error
+        if entry.vector is not None:
+            try:
+                result = call(entry._replace(vector=None))
+            except Exception as error:  # noqa: BLE001 - it is not the vector
+                failure = error
+            else:
+                return report_failure(failure), result
+        return report_memory_failure(failure), otherwise
 
     def _entry(self, text: str, trace_id: str, embedding: Embedding) -> MemoryEntry:
         identity = self._identity(embedding)

@@ -6,6 +6,7 @@ from __future__ import annotations
 NEAREST = "nearest remembered trace"
 REPEAT = "exact repeat"
 EMPTY_CACHE = "empty cache"
+MEMORY_FAILED = "memory failed"  # followed by a colon and the type of the error
 
 TRACE_SOURCE = "trace"
 """The `ScoreBreakdown.confidence_source` of a confidence that the trace alone states."""

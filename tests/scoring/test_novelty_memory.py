@@ -182,10 +182,16 @@ def test_after_another_error_the_fingerprint_alone_is_compared_and_kept(use):
     assert scorer.score(trace_of("b")).novelty_source == "exact repeat"
 
 
-def test_an_error_without_a_vector_reaches_the_caller():
-    class Broken(PlainMemory):
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("embedder", [None, Letters()], ids=["no embedder", "an embedder"])
+def test_a_memory_that_is_away_costs_novelty_alone(use, embedder):
+    class Away(PlainMemory):
         def compare(self, entry, *, ignore=frozenset()):
-            raise RuntimeError("broken")
+            raise ConnectionError
 
-    with pytest.raises(RuntimeError, match="broken"):
-        Scorer(embedder=None, cache=Broken()).evaluate(trace_of("a"))
+        compare_then_add = add = compare
+
+    breakdown = USES[use](Scorer(embedder=embedder, cache=Away()), trace_of("a"))
+    if breakdown is not None:
+        assert breakdown.novelty.value == 0.5
+        assert breakdown.novelty_source == "memory failed: ConnectionError"
