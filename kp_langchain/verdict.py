@@ -16,7 +16,7 @@ CERTAINTY = MappingProxyType({True: 1.0, False: 0.0})
 LONGEST_NOTE_CHARS = 4000
 _LONGEST_SOURCE_CHARS = 100
 # Cut to the above only once it is redacted, so that a secret which crosses the cut is seen whole.
-_NOTE_READ_CHARS = 2 * LONGEST_NOTE_CHARS
+NOTE_READ_CHARS = 2 * LONGEST_NOTE_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Verdict:
             raise ConfigError("a verdict says nothing; give success=True or False, or a confidence")
         if not isinstance(self.success, bool | None):
             raise ConfigError(f"success is {_shown(self.success)}; give True or False")
-        if self.confidence is not None and not _is_unit(self.confidence):
+        if self.confidence is not None and not is_unit(self.confidence):
             raise ConfigError(f"confidence is {_shown(self.confidence)}; give a number from 0 to 1")
-        for name, longest in (("note", _NOTE_READ_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
+        for name, longest in (("note", NOTE_READ_CHARS), ("source", _LONGEST_SOURCE_CHARS)):
             text = getattr(self, name)
             if name == "note" and text is None:
                 continue
@@ -117,7 +117,8 @@ def first_success(verdicts: Iterable[Verdict]) -> Verdict | None:
     return next((verdict for verdict in verdicts if verdict.success is not None), None)
 
 
-def _is_unit(value: object) -> bool:
+def is_unit(value: object) -> bool:
+    """Return whether a value is a number from 0 to 1, and no bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 <= value <= 1  # type: ignore[operator]
 

@@ -32,10 +32,10 @@ from kp_langchain.recording.run_record import EarlierPart
 from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
-from kp_langchain.recording.verdict_reader import NOTE_CHARS, read_verdict
+from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
 from kp_langchain.schema import TraceStep
-from kp_langchain.verdict import Verdict
+from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
@@ -269,7 +269,9 @@ class Drafter:
         note = verdict.note
         if note is None:
             return verdict
-        redaction = Redactor(self.counters, NOTE_CHARS // 2, rules=self.rules, hook=self.redactor)
+        redaction = Redactor(
+            self.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
+        )
         if self.redactor is None:
             return replace(verdict, note=redaction.text(note, level))
         try:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kp_langchain.recording.safe_reads import default_on_error
-from kp_langchain.recording.verdict_reader import is_unit, plain_number
+from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.verdict import Verdict, first_success
+from kp_langchain.verdict import Verdict, first_success, is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep

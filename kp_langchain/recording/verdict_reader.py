@@ -12,10 +12,7 @@ from itertools import islice
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import VerdictError
 from kp_langchain.recording.clipping import clean, clip
-from kp_langchain.verdict import Verdict
-
-NOTE_CHARS = 8000
-"""Most characters that are read of a note; what is stored of it is shorter, see `Verdict`."""
+from kp_langchain.verdict import NOTE_READ_CHARS, Verdict, is_unit
 
 _KEYS = ("success", "confidence", "note")
 _MOST_KEYS = 100
@@ -70,7 +67,7 @@ def _read(value: object, source: str) -> Verdict | None:
         confidence = _read_confidence(confidence)
     if success is None and confidence is None:
         return None
-    return Verdict(success, confidence, note and clean(clip(note, NOTE_CHARS)), source)
+    return Verdict(success, confidence, note and clean(clip(note, NOTE_READ_CHARS)), source)
 
 
 def read_success(value: object) -> bool:
@@ -93,11 +90,6 @@ def plain_number(value: object) -> object:
     """Return Python's own bool or float for a number of NumPy's, and anything else as it is."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
-
-
-def is_unit(value: object) -> bool:
-    """Return whether a value is a number from 0 to 1, and no bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _read_confidence(value: object) -> float:
