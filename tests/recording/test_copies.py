@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, Scorer, TraceStore, VectorCache
+from kp_langchain.recording.capture import CaptureOptions
+from kp_langchain.recording.options import HandlerOptions
 from tests.agents import ASK, handler, searching
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,3 +206,9 @@ def test_frameworks_that_copy_callbacks_get_the_handler_itself() -> None:
     watching = handler()
     assert copy.copy(watching) is watching
     assert copy.deepcopy({"callbacks": [watching]})["callbacks"][0] is watching
+
+
+def test_a_handler_s_arguments_are_the_same_wherever_they_are_listed() -> None:
+    arguments = [name for name in signature(KPCallbackHandler).parameters if name != "domain"]
+    assert list(CaptureOptions.__annotations__) == arguments
+    assert [name for name in HandlerOptions.__slots__ if name != "domain"] == arguments
