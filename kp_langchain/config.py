@@ -12,17 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SecretStr,
-    ValidationError,
-)
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -36,96 +28,25 @@ from kp_langchain import config_faults
 from kp_langchain._logging import warn_once
 from kp_langchain.config_faults import ENVIRONMENT, PREFIX, Layer, mask_password
 from kp_langchain.config_files import ConfigFile, config_file, places, read_files
+from kp_langchain.config_types import (
+    COUNT,
+    SECONDS,
+    Baseline,
+    Count,
+    Days,
+    Milliseconds,
+    Remembered,
+    Seconds,
+)
+from kp_langchain.domain_policy import DomainPolicy
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import data_dir
 from kp_langchain.near_names import near_name
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.run_keys import RunKeySources
-from kp_langchain.schema import PrivacyLevel, Visibility
-from kp_langchain.weights import PROFILES, WEIGHT_NAMES, ScoringWeights
+from kp_langchain.weights import PROFILES
 
 __all__ = ["DomainPolicy", "Settings", "config_file", "data_dir", "mask_password"]
-
-_YEAR_S = 365 * 24 * 3600.0
-_DAY_MS = 24 * 3600 * 1000.0
-_MOST_REMEMBERED = 1_000_000
-
-
-def _refuse_bool(value: object) -> object:
-    # Pydantic would read `threshold = true` as 1.0.
-    if isinstance(value, bool):
-        raise ValueError("true and false are not numbers")  # noqa: TRY004  (pydantic wants ValueError)
-    return value
-
-
-_Unit = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1, allow_inf_nan=False)]
-_Baseline = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, lt=1, allow_inf_nan=False)]
-_Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
-# A million vectors take 1.7 GB.
-_Remembered = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0, le=_MOST_REMEMBERED)]
-# The maximum keeps a timeout within what the operating system's timers accept.
-_Seconds = Annotated[
-    float, BeforeValidator(_refuse_bool), Field(gt=0, le=_YEAR_S, allow_inf_nan=False)
-]
-_Days = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=36_500, allow_inf_nan=False)]
-_Milliseconds = Annotated[
-    float, BeforeValidator(_refuse_bool), Field(gt=0, le=_DAY_MS, allow_inf_nan=False)
-]
-
-_BASELINE = "a number from 0 to below 1"
-_COUNT = "a whole number above 0"
-_SECONDS = f"seconds above 0, at most {_YEAR_S:.0f} (a year)"
-_MILLISECONDS = "milliseconds above 0, at most 86400000 (a day)"
-
-
-class DomainPolicy(BaseModel):
-    """The policy for the runs of one domain. A field that is omitted or None is inherited.
-
-    Attributes:
-        threshold: Score (0 to 1) that a run must reach to be contributed.
-        weights: Scoring weights that replace the domain's built-in profile.
-        visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
-            not enforce it: the public one shows `org` to everybody.
-        privacy_level: What redaction removes: `aggregated` and `federated` remove secrets and
-            identifiers, `private` only secrets.
-        keep: Which runs' traces the store keeps: of those that `passed`, or of `all`.
-        keep_days: With `passed`, days for which the store keeps the traces of the other runs, so
-            that a verdict can still contribute them; 0 for not at all.
-
-    Raises:
-        pydantic.ValidationError: A field is unknown, or its value is wrong.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    threshold: _Unit | None = Field(default=None, description="a number from 0 to 1")
-    weights: ScoringWeights | None = Field(
-        default=None,
-        description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "
-        "each from 0 to 1, together 1",
-    )
-    visibility: Visibility = Field(
-        default="private", description="one of 'private', 'org', 'network'"
-    )
-    privacy_level: PrivacyLevel = Field(
-        default="aggregated", description="one of 'aggregated', 'federated', 'private'"
-    )
-    keep: Literal["passed", "all"] = Field(default="passed", description="'passed' or 'all'")
-    keep_days: _Days = Field(default=7.0, description="days from 0 to 36500")
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that have a value of their own, by name."""
-        values = {name: getattr(self, name) for name in self.model_fields_set}
-        return {name: value for name, value in values.items() if value is not None}
-
-    @property
-    def stays_local(self) -> bool:
-        """Whether runs stay on this machine because only their secrets are redacted."""
-        return self.privacy_level == "private"
-
-    def merged_over(self, base: DomainPolicy) -> DomainPolicy:
-        """Return `base` with the fields of this policy replacing its own."""
-        return base.model_copy(update=self.given())
 
 
 class Settings(BaseSettings):
@@ -197,13 +118,11 @@ class Settings(BaseSettings):
     embedding_model: str | None = Field(
         default=None, description="folder or name of an embedding model"
     )
-    embedding_baseline: _Baseline = Field(default=0.0, description=_BASELINE)
-    latency_budget_ms: _Milliseconds = Field(default=100.0, description=_MILLISECONDS)
-    novelty_memory: _Remembered = Field(
-        default=1000, description=f"{_COUNT}, at most {_MOST_REMEMBERED}"
-    )
-    novelty_ttl_s: _Seconds | None = Field(default=None, description=_SECONDS)
-    step_cap: _Count | None = Field(default=None, description=_COUNT)
+    embedding_baseline: Baseline = 0.0
+    latency_budget_ms: Milliseconds = 100.0
+    novelty_memory: Remembered = 1000
+    novelty_ttl_s: Seconds | None = Field(default=None, description=SECONDS)
+    step_cap: Count | None = Field(default=None, description=COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")
     api_key: SecretStr | None = Field(default=None, description="text such as kp_...")
@@ -214,16 +133,16 @@ class Settings(BaseSettings):
     )
     redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
     run_keys: RunKeySources = Field(default=RunKeySources(), description="a table: [run_keys]")
-    max_text_chars: _Count = Field(default=4000, description=_COUNT)
-    max_run_chars: _Count = Field(default=200_000, description=_COUNT)
-    max_steps: _Count = Field(default=1000, description=_COUNT)
-    max_open_runs: _Count = Field(default=1000, description=_COUNT)
-    max_paused_runs: _Count = Field(default=1000, description=_COUNT)
-    paused_days: _Days = Field(default=7.0, description="days from 0 to 36500")
-    max_queue: _Count = Field(default=1000, description=_COUNT)
-    run_timeout_s: _Seconds = Field(default=3600.0, description=_SECONDS)
-    exit_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
-    function_timeout_s: _Seconds = Field(default=10.0, description=_SECONDS)
+    max_text_chars: Count = 4000
+    max_run_chars: Count = 200_000
+    max_steps: Count = 1000
+    max_open_runs: Count = 1000
+    max_paused_runs: Count = 1000
+    paused_days: Days = 7.0
+    max_queue: Count = 1000
+    run_timeout_s: Seconds = 3600.0
+    exit_timeout_s: Seconds = 10.0
+    function_timeout_s: Seconds = 10.0
 
     # The settings of the trusted files only, or why those cannot be used; None if no policy is from
     # another file.
@@ -437,7 +356,7 @@ def _source_state() -> object:
 
 
 def unknown_variables() -> dict[str, str | None]:
-    """Return the environment variables `KP_*` that are no settings.
+    """Return the environment variables `KP_*` that are not settings.
 
     Returns:
         By name, the variable that was probably meant; None for one that may belong to another

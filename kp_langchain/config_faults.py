@@ -181,7 +181,7 @@ def leak_message(
 
 
 def unknown_variables(settings: type[BaseModel], domains: Iterable[str]) -> dict[str, str | None]:
-    """Return the environment variables `KP_*` that are no settings.
+    """Return the environment variables `KP_*` that are not settings.
 
     Args:
         settings: The class of the settings.

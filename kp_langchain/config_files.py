@@ -128,7 +128,7 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
         text: Content to assume for the first one in place of its own.
 
     Raises:
-        ConfigError: One cannot be read, or is no TOML.
+        ConfigError: One cannot be read, or is not TOML.
     """
     files = []
     candidates = places()

@@ -57,7 +57,7 @@ def is_closed_pipe(error: BaseException | None) -> bool:
 def discard(*streams: TextIO) -> None:
     """Discard buffered output, which the interpreter would try to write at exit."""
     for stream in streams:
-        # A stream that is no file, or is closed, is not written at exit.
+        # A stream that is closed, or is not a file, is not written at exit.
         with suppress(AttributeError, OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())

@@ -93,8 +93,8 @@ def _read(path: Path) -> tuple[Path, str | None]:
     """Return the file behind a path, following links, and its text; None if there is none.
 
     Raises:
-        ConfigError: The file cannot be read, is no regular file, or holds settings that cannot be
-            used.
+        ConfigError: The file cannot be read, is not a regular file, or holds settings that
+            cannot be used.
     """
     try:
         target = path.expanduser().resolve()

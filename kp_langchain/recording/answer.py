@@ -69,7 +69,7 @@ def _last_message(message: object, limit: int) -> Any:
 
 
 def _message_answer(message: object, limit: int) -> str:
-    """Return the text of a message without its reasoning, which alone is no answer.
+    """Return the text of a message without its reasoning, which alone is not an answer.
 
     Where the model had the provider run tools, what it says after the last of them is its answer.
     """

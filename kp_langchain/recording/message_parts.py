@@ -287,7 +287,8 @@ def _is_error(output: Any) -> bool:
         code = outcome.get("exit_code")
         if outcome.get("type") == "timeout":
             return True
-    # A code alone is no error: some commands answer "no" with it. An error writes to stderr, too.
+    # A non-zero code alone is not an error: for some commands it means "no". An error also writes
+    # to stderr.
     return bool(code and output.get("stderr"))
 
 

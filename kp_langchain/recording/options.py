@@ -200,8 +200,8 @@ def policies(
     """Return the function that gives a domain's policy: the argument's over the settings'.
 
     Raises:
-        ConfigError: The argument is no policy, or a policy would send runs of which too little is
-            redacted.
+        ConfigError: The argument is not a policy, or a policy would send runs of which too little
+            is redacted.
     """
     if policy is None:
         return settings.policy_for

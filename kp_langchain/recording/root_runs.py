@@ -28,7 +28,7 @@ from kp_langchain.recording.run_start import thread_id_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.safe_reads import MAX_ITEMS
 
-# LangGraph's name for what is no run: somebody changed the state of a thread.
+# LangGraph's name for an update of a thread's state, which is not a run.
 _STATE_UPDATE = "UpdateState"
 
 

@@ -177,7 +177,7 @@ class Rules(BaseModel):
         """Return the function that `redactor` names; None if it names none.
 
         Raises:
-            ConfigError: It cannot be imported, or is no function.
+            ConfigError: It cannot be imported, or is not a function.
         """
         if self.redactor is None:
             return None

@@ -163,7 +163,7 @@ def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:
         if merged_spans and wide_span.start < merged_spans[-1].end:
             last = merged_spans[-1]
             if wide_span.kind == "email" and text.find("@", wide_span.start) <= last.end:
-                continue  # in scheme://user:password@host the "@" is no email's; keep the host
+                continue  # in scheme://user:password@host the "@" does not make an e-mail; keep the host
             longer = last if last.end - last.start >= wide_span.end - wide_span.start else wide_span
             secret = [
                 span.kind for span in (longer, last, wide_span) if span.kind not in _NO_SECRETS

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
     from kp_langchain.scoring.default import aevaluate_value, default_scorer, evaluate_value
+    from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.scoring.trace_text import embedded_text
@@ -24,7 +25,10 @@ _HOMES = {
     "Dimension": "kp_langchain.scoring.breakdown",
     "Embedder": "kp_langchain.embedding.embedder_protocol",
     "FastembedEmbedder": "kp_langchain.embedding.fastembed_model",
+    "Match": "kp_langchain.scoring.novelty_memory",
+    "MemoryEntry": "kp_langchain.scoring.novelty_memory",
     "Nearest": "kp_langchain.scoring.breakdown",
+    "NoveltyMemory": "kp_langchain.scoring.novelty_memory",
     "PROFILES": "kp_langchain.weights",
     "RuleFired": "kp_langchain.scoring.rules",
     "ScoreBreakdown": "kp_langchain.scoring.breakdown",
@@ -44,7 +48,10 @@ __all__ = [
     "Dimension",
     "Embedder",
     "FastembedEmbedder",
+    "Match",
+    "MemoryEntry",
     "Nearest",
+    "NoveltyMemory",
     "RuleFired",
     "ScoreBreakdown",
     "Scorer",

@@ -4,8 +4,9 @@ from kp_langchain.gate import Rescored
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.shared_stores import default_store
 from kp_langchain.store.stored_run import StoredRun
-from kp_langchain.store.trace_store import TraceStore, default_store
+from kp_langchain.store.trace_store import TraceStore
 from kp_langchain.verdict import Verdict
 
 Models = ConfidenceModels  # its earlier name

@@ -143,7 +143,7 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
     Values that no database takes are left out of the trace. If it is too large even then, only its
     figures are stored.
     """
-    # Only a trace that was built without validation has no steps; it is no knowledge unit.
+    # Only a trace that was built without validation has no steps; it is not a knowledge unit.
     body = _body(scored.trace) if scored.keep_body and scored.trace.steps else None
     columns = {name: _column(value) for name, value in _plain_columns(scored).items()}
     tags = scored.keys.tags if scored.keys else ()

@@ -36,7 +36,7 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
 
 
 class _BodyReader:
-    # Not declared in the dataclass, so that it is no field, which `asdict` and `==` would include.
+    # Not declared in the dataclass, because `asdict` and `==` would include a field.
     _read_body: ReadBody
 
 

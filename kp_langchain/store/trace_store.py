@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import copy
-import copyreg
-import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored, may_contribute
@@ -20,7 +16,7 @@ from kp_langchain.score_log import log_rescored
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
-from kp_langchain.store.location import Location, locate
+from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
@@ -35,9 +31,6 @@ if TYPE_CHECKING:
     from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.run_queries import Filter
-
-# Shared stores that stay open although no handler uses them at present.
-_MOST_KEPT_OPEN = 16
 
 
 class TraceStore:
@@ -76,19 +69,9 @@ class TraceStore:
     def __repr__(self) -> str:
         return f"TraceStore({self.location!r})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A store is pickled as its address, password included, and without its connections. All
-        # copies of it that reach a process are one store there.
-        if type(self) is TraceStore:
-            location = self._database.location
-            return (default_store, (location.url or location.path,))
-        return (copyreg.__newobj__, (type(self),), self.__getstate__())  # type: ignore[attr-defined]
-
     def __getstate__(self) -> dict[str, Any]:
+        # For subclasses: see `shared_stores`, which pickles this class itself.
         return vars(self) | {"_database": copy.copy(self._database)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
 
     def load_drivers(self) -> None:
         """Import what the first use needs, which takes 0.2 s once a process; open nothing."""
@@ -350,41 +333,6 @@ class TraceStore:
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:
             return sql.run_queries.body(connection, trace_id)
-
-
-def default_store(url: str | Path | None = None) -> TraceStore:
-    """Return the store at `url` that this process shares, so that handlers share its connections.
-
-    The 16 that were used last stay open until their file is gone; `close` releases the connections
-    of one.
-
-    Args:
-        url: As for `TraceStore`.
-
-    Raises:
-        ConfigError: `url` is neither a path nor a URL of a supported kind.
-        MissingExtraError: `url` names a PostgreSQL database and its driver is not installed.
-    """
-    location = locate(url)
-    with _shared_lock:
-        store = _shared_stores.get(location)
-        if store is None:
-            store = _shared_stores[location] = TraceStore(location.url or location.path)
-        # For example in deleted temporary folders. A store that is in use warns of the loss itself.
-        lost = [place for place, other in _recent.items() if other.database.has_lost_files()]
-        evicted_stores = [_recent.pop(place) for place in lost]
-        _recent[location] = store
-        _recent.move_to_end(location)
-        if len(_recent) > _MOST_KEPT_OPEN:
-            evicted_stores.append(_recent.popitem(last=False)[1])
-    # This closes those that are not in use; outside the lock, because it takes time.
-    evicted_stores.clear()
-    return store
-
-
-_shared_stores: weakref.WeakValueDictionary[Location, TraceStore] = weakref.WeakValueDictionary()
-_recent: OrderedDict[Location, TraceStore] = OrderedDict()
-_shared_lock = ForkSafeLock()
 
 
 def _filter(

@@ -96,7 +96,7 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
         row: The whole row. Without a body, the trace has what the columns hold, and no steps.
 
     Raises:
-        StoreError: The body is no trace.
+        StoreError: The body is not a trace.
     """
     body = row["body"]
     return ScoredTrace(

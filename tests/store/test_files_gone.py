@@ -22,7 +22,7 @@ import pytest
 
 from kp_langchain import KPCallbackHandler
 from kp_langchain.errors import StoreError
-from kp_langchain.store import TraceStore, default_store, sqlite, trace_store
+from kp_langchain.store import TraceStore, default_store, shared_stores, sqlite
 from tests import agents
 
 ROOT = Path(__file__).parents[2]
@@ -526,7 +526,7 @@ class TestPostgres:
 class TestSharedStores:
     @pytest.fixture(autouse=True)
     def none_kept_open(self, monkeypatch):
-        monkeypatch.setattr(trace_store, "_recent", type(trace_store._recent)())
+        monkeypatch.setattr(shared_stores, "_recent", type(shared_stores._recent)())
 
     def opened(self, monkeypatch) -> list[object]:
         from kp_langchain.store import engine
@@ -556,7 +556,7 @@ class TestSharedStores:
         places = [tmp_path / f"{n}.db" for n in range(20)]
         for place in places:
             default_store(place).count()
-        assert len(trace_store._recent) == 16
+        assert len(shared_stores._recent) == 16
         default_store(places[-1]).count()
         assert len(opened) == 20
         default_store(places[0]).count()
@@ -566,7 +566,7 @@ class TestSharedStores:
         default_store(tmp_path / "a" / "x.db").count()
         shutil.rmtree(tmp_path / "a")
         default_store(tmp_path / "b.db").count()
-        assert [location.path for location in trace_store._recent] == [tmp_path / "b.db"]
+        assert [location.path for location in shared_stores._recent] == [tmp_path / "b.db"]
         assert open_below(tmp_path / "a") == []
         assert said() == []
 

@@ -143,7 +143,7 @@ def _sources(database: str | None) -> Iterator[Finding]:
 
 
 def _environment(database: str | None) -> list[str]:
-    """Return, as lines to print, which variables apply, and which are no settings."""
+    """Return, as lines to print, which variables apply, and which are not settings."""
     from kp_langchain.config import unknown_variables
 
     unknown = unknown_variables()

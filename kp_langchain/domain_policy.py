@@ -1,0 +1,61 @@
+"""`DomainPolicy`: threshold, weights and privacy of the runs of one domain."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kp_langchain.config_types import UNIT_INTERVAL, Days, UnitInterval
+from kp_langchain.schema import PrivacyLevel, Visibility
+from kp_langchain.weights import WEIGHT_NAMES, ScoringWeights
+
+
+class DomainPolicy(BaseModel):
+    """The policy for the runs of one domain. A field that is omitted or None is inherited.
+
+    Attributes:
+        threshold: Score (0 to 1) that a run must reach to be contributed.
+        weights: Scoring weights that replace the domain's built-in profile.
+        visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
+            not enforce it: the public one shows `org` to everybody.
+        privacy_level: What redaction removes: `aggregated` and `federated` remove secrets and
+            identifiers, `private` only secrets.
+        keep: Which runs' traces the store keeps: of those that `passed`, or of `all`.
+        keep_days: With `passed`, days for which the store keeps the traces of the other runs, so
+            that a verdict can still contribute them; 0 for not at all.
+
+    Raises:
+        pydantic.ValidationError: A field is unknown, or its value is wrong.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: UnitInterval | None = Field(default=None, description=UNIT_INTERVAL)
+    weights: ScoringWeights | None = Field(
+        default=None,
+        description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "
+        "each from 0 to 1, together 1",
+    )
+    visibility: Visibility = Field(
+        default="private", description="one of 'private', 'org', 'network'"
+    )
+    privacy_level: PrivacyLevel = Field(
+        default="aggregated", description="one of 'aggregated', 'federated', 'private'"
+    )
+    keep: Literal["passed", "all"] = Field(default="passed", description="'passed' or 'all'")
+    keep_days: Days = 7.0
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that have a value of their own, by name."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def stays_local(self) -> bool:
+        """Whether runs stay on this machine because only their secrets are redacted."""
+        return self.privacy_level == "private"
+
+    def merged_over(self, base: DomainPolicy) -> DomainPolicy:
+        """Return `base` with the fields of this policy replacing its own."""
+        return base.model_copy(update=self.given())
