@@ -9,13 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.recording.pending import MAX_BATCH
 
 if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
     from kp_langchain.store.paused_runs import FirstHalf
-
-_MAX_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class _Pause:
     most: int
 
 
-class PausedChanges:
+class PendingPauses:
     """The newest change for each place in one store. Safe to use from several threads.
 
     Args:
@@ -117,4 +116,4 @@ class PausedChanges:
 
     def _next_batch(self) -> dict[str, _Pause | datetime]:
         with self._lock:
-            return dict(islice(self._changes.items(), _MAX_BATCH))
+            return dict(islice(self._changes.items(), MAX_BATCH))
