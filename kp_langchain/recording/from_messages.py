@@ -67,7 +67,7 @@ def trace_from_messages(
     message_list = _message_list(messages)
     record = _record(message_list, objective)
     record.write_out()
-    step_list = build_steps(record.timeline(), fatal="", answer=record.answer or "")
+    step_list = build_steps(record.timeline, fatal="", answer=record.answer or "")
     if not step_list.steps:
         raise ValueError(
             f"{len(message_list)} messages hold no model answer and no tool call: nothing to trace"

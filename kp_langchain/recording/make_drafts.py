@@ -92,9 +92,7 @@ class Drafter:
             join(record, None if self.paused_runs is None else self.paused_runs.claim)
             record.write_out()
             self._count_dropped(record)
-            step_list = build_steps(
-                record.timeline(), fatal=record.error, answer=record.answer or ""
-            )
+            step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
             if not step_list.steps:
                 self.counters.add("empty")
                 return None
@@ -104,8 +102,9 @@ class Drafter:
             return None
 
     def _count_dropped(self, record: RunRecord) -> None:
-        for name in ("dropped_steps", "dropped_texts"):
-            if count := getattr(record, name):
+        dropped = {"dropped_steps": record.timeline.dropped, "dropped_texts": record.dropped_texts}
+        for name, count in dropped.items():
+            if count:
                 self.counters.add(name, count)
 
     def store_paused(self, record: RunRecord) -> None:

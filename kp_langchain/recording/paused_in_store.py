@@ -99,10 +99,10 @@ def join(record: RunRecord, claim: Callable[[str], FirstHalf | None] | None) -> 
             first_half = claim(resumption.thread_id)
         earlier = _earlier_record(part, resumption, first_half)
         requests = None if earlier is None else earlier.requested_calls
-        name_answers([call for _, call in part.timeline()], requests)
+        name_answers([call for _, call in part.timeline], requests)
         if earlier is not None:
             part.prepend(earlier)
-    note_rejections((call for _, call in record.timeline()), record.requested_calls.names_of_paused)
+    note_rejections((call for _, call in record.timeline), record.requested_calls.names_of_paused)
 
 
 def _earlier_record(
@@ -124,7 +124,7 @@ def _earlier_record(
         is_elsewhere = None not in (own.checkpoint_id, resumption.checkpoint_id) and (
             own.checkpoint_id != resumption.checkpoint_id
         )
-        return None if is_elsewhere or not record.head else own
+        return None if is_elsewhere or not record.timeline else own
     if own is not None and (
         own.first_half_id == first_half.half_id or _is_later(own, first_half, resumption)
     ):

@@ -121,7 +121,7 @@ class RootRuns(RunTree):
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if root.name.endswith(_STATE_UPDATE):
-            if not root.head:
+            if not root.timeline:
                 root.is_settled = True
                 self.counters.add("runs", -1)
                 return
@@ -133,7 +133,7 @@ class RootRuns(RunTree):
         elif ending == "cancelled":
             root.is_settled = True
             self.counters.add("cancelled")
-        elif not root.head and root.resumption is None:
+        elif not root.timeline and root.resumption is None:
             root.is_settled = True
             self.counters.add("empty")
         else:

@@ -8,14 +8,12 @@ one call are one step with their number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kp_langchain.recording.calls import Call, Mark
+from kp_langchain.recording.timeline import Timeline
 
-Timeline = Sequence[tuple[Mark, Call]]
-"""Starts, ends and errors of calls in the order in which they came."""
 Step = dict[str, Any]
 """A step in wire form, before redaction."""
 
