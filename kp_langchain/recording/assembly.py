@@ -11,7 +11,7 @@ from kp_langchain.recording import options as resolve
 from kp_langchain.recording import worker
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.callbacks import ambient_run_id
-from kp_langchain.recording.make_drafts import Drafter
+from kp_langchain.recording.drafter import Drafter
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recorder import Recorder
@@ -152,7 +152,7 @@ def _paused_runs(
         agent_id=agent_id,
         rules=settings.redaction,
         days=settings.paused_days,
-        most=settings.max_paused_runs,
+        max_paused=settings.max_paused_runs,
     )
 
 

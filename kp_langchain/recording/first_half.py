@@ -153,7 +153,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         owner: The owner of the run that resumes it.
 
     Raises:
-        ValueError, TypeError, KeyError, LookupError, AttributeError: The body is malformed.
+        ValueError, TypeError, LookupError, AttributeError: The body is malformed.
     """
     record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
     record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)

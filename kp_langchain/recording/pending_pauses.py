@@ -22,7 +22,7 @@ class _Pause:
     half: FirstHalf
     record: RunRecord
     days: float
-    most: int
+    max_paused: int
 
 
 class PendingPauses:
@@ -48,18 +48,18 @@ class PendingPauses:
         """Number of paused runs among the changes."""
         return sum(isinstance(change, _Pause) for change in list(self._changes.values()))
 
-    def put(self, half: FirstHalf, record: RunRecord, *, days: float, most: int) -> None:
+    def put(self, half: FirstHalf, record: RunRecord, *, days: float, max_paused: int) -> None:
         """Add what a paused run recorded.
 
         Args:
             half: What it recorded.
-            record: The run, which is marked as kept once that is written.
-            days: For how many days the store keeps it.
-            most: How many the store keeps at most.
+            record: The run; its `is_stored` is set once that is written.
+            days: The number of days for which the store keeps it.
+            max_paused: The most paused runs that the store keeps.
         """
         with self._lock:
             self._changes.pop(half.place, None)
-            self._changes[half.place] = _Pause(half, record, days, most)
+            self._changes[half.place] = _Pause(half, record, days, max_paused)
             while len(self._changes) > self._max_waiting:
                 del self._changes[next(iter(self._changes))]  # it still waits in memory
 
@@ -100,7 +100,7 @@ class PendingPauses:
             if pauses:
                 newest = pauses[-1]
                 halves = [pause.half for pause in pauses]
-                expired = self._store.paused.put(halves, days=newest.days, most=newest.most)
+                expired = self._store.paused.put(halves, days=newest.days, most=newest.max_paused)
             deletions = {
                 place: change for place, change in batch.items() if isinstance(change, datetime)
             }

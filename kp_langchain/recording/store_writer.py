@@ -75,11 +75,11 @@ class StoreWriter:
 
     def _reset(self) -> None:
         # In a forked child everything that waits is the parent's to write.
-        store, most = self._store, self._max_waiting
-        self._drafts = PendingDrafts(store, most)
-        self._pauses = PendingPauses(store, most)
-        self._runs = PendingRuns(store, most, self._note_success)
-        self._verdicts = PendingVerdicts(store, most, self._write_runs, self._note_success)
+        store, max_waiting = self._store, self._max_waiting
+        self._drafts = PendingDrafts(store, max_waiting)
+        self._pauses = PendingPauses(store, max_waiting)
+        self._runs = PendingRuns(store, max_waiting, self._note_success)
+        self._verdicts = PendingVerdicts(store, max_waiting, self._write_runs, self._note_success)
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
         self._is_stuck = False
@@ -157,21 +157,21 @@ class StoreWriter:
         self._schedule_write()
 
     def store_first_half(
-        self, half: FirstHalf, record: RunRecord, *, days: float, most: int
+        self, half: FirstHalf, record: RunRecord, *, days: float, max_paused: int
     ) -> None:
         """Write what a paused run recorded; later if the store failed a moment ago.
 
         Args:
             half: What it recorded, redacted.
-            record: The run, which is marked as kept then.
-            days: For how long it is kept.
-            most: How many halves the store keeps at most.
+            record: The run; its `is_stored` is set then.
+            days: The number of days for which the store keeps it.
+            max_paused: The most paused runs that the store keeps.
         """
-        self._pauses.put(half, record, days=days, most=most)
+        self._pauses.put(half, record, days=days, max_paused=max_paused)
         self._schedule_write()
 
     def forget_first_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
-        """Delete the first half that waits in a place, if it paused before a time.
+        """Delete the first half that waits in a place, if it paused no later than a time.
 
         Args:
             place_of: Returns the place; called on the store's thread.
@@ -296,7 +296,7 @@ class StoreWriter:
         for trace_id, body in drafts:
             try:
                 draft = Draft.from_dict(body)
-            except (ValueError, TypeError, KeyError, LookupError) as error:
+            except (ValueError, TypeError, LookupError) as error:
                 warn_once(
                     "draft",
                     "an unscored run of an earlier process cannot be read (%s) and is dropped",
@@ -312,6 +312,14 @@ class StoreWriter:
         return self._read_on_thread(lambda: self._store.models.in_force(domain))
 
     def _read_on_thread(self, read: Callable[[], Answer]) -> Answer:
+        """Return what `read` returns on the store's thread.
+
+        A store that failed a moment ago, or did not answer the last time, is not waited for.
+
+        Raises:
+            LateError: There is no answer yet.
+            Exception: Whatever `read` raises.
+        """
         answers: list[Answer] = []
         errors: list[BaseException] = []
 
