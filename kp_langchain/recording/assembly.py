@@ -178,7 +178,9 @@ def _recorder(
         ambient=ambient_run_id,
         scope=(options.domain, agent_id),
         keep_output=options.outcome is not None,
-        objective_of=None if options.objective is None else resolve.harmless(options.objective),
+        objective_of=(
+            None if options.objective is None else resolve.never_raising(options.objective)
+        ),
         store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
     )

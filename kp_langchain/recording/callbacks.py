@@ -1,8 +1,8 @@
 """LangChain's callbacks: their arguments in, plain events for the recorder out.
 
 Nothing else in the package knows LangChain's callbacks. They run inline on a plain
-`BaseCallbackHandler`, because a tracer costs the agent about 110 us an event, and a handler that is
-not inline 40 % CPU in async agents.
+`BaseCallbackHandler`. A tracer would cost the agent about 110 us an event. A handler that is not
+inline would cost async agents 40 % CPU.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class LangChainCallbacks(BaseCallbackHandler):
 
 
 def _first_of(generations: Any) -> Any:
-    """The first generation of an answer; None if it has none.
+    """Return the first generation of an answer; None if it has none.
 
     Not a generator expression: Python swallows an exception that a signal handler raises while a
     generator is being closed.

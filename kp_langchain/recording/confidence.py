@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
 
 _READ_AGAIN_S = 60.0
-_MOST_DOMAINS = 1000
+_MAX_DOMAINS = 1000
 
 
 class CalibratedConfidence:
@@ -54,7 +54,7 @@ class CalibratedConfidence:
         now = time.monotonic()
         if now < read_at + _READ_AGAIN_S:
             return model
-        if len(self._models) >= _MOST_DOMAINS:  # runs name their domains themselves
+        if len(self._models) >= _MAX_DOMAINS:  # runs name their domains themselves
             self._models.clear()
         # Noted first: a store that is away is not to be asked for each run.
         self._models[domain] = (now, model)

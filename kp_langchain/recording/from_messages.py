@@ -99,7 +99,7 @@ def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
 ) -> Verdict:
     """Return the caller's verdict, with the handler's where the caller states none."""
-    looks = looks_successful(
+    default_success = looks_successful(
         answer,
         ended_well=not step_list.is_incomplete,
         unresolved_error=step_list.unresolved_error,
@@ -109,7 +109,7 @@ def _verdict(
         verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return choose_outcome(looks, verdicts=[] if verdict is None else [verdict])
+    return choose_outcome(default_success, verdicts=[] if verdict is None else [verdict])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:

@@ -123,7 +123,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self._to_send = partial(options.to_send, parts.store)
         if parts.store is not None and redactor is not None:
             use_redactor(parts.store.location, parts.queue)
-        self._own = frozenset({*vars(self), "_own"} - others)
+        self._handler_attributes = frozenset({*vars(self), "_handler_attributes"} - others)
 
     # ---------------------------------------------------------------- copies
 
@@ -134,7 +134,8 @@ class KPCallbackHandler(LangChainCallbacks):
     def __getstate__(self) -> dict[str, Any]:
         # Pickled as its constructor arguments, including passwords and keys. Defaults are resolved
         # again in the other process. Attributes of a subclass are pickled too.
-        others = {name: value for name, value in vars(self).items() if name not in self._own}
+        own_names = self._handler_attributes
+        others = {name: value for name, value in vars(self).items() if name not in own_names}
         return {"arguments": self._to_send(), "others": others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -204,9 +205,8 @@ class KPCallbackHandler(LangChainCallbacks):
         For programs that are frozen or ended without notice: others need not wait, because the
         next process goes on where this one ended.
 
-        Calls in a loop cost next to nothing: where the registry is to be left alone for longer than
-        `timeout`, or takes nothing at all, this rests for a second, or `timeout` if that is less,
-        and returns.
+        Calling this in a loop is cheap. If the registry accepts nothing for longer than `timeout`,
+        this sleeps for one second, or for `timeout` if that is shorter, and returns False.
 
         Args:
             timeout: Seconds to take at most.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kp_langchain.registry import Registry
 
 
-_LONGEST_VERIFIER_S = 3600
+_MAX_VERIFIER_S = 3600
 _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
@@ -127,11 +127,11 @@ def _check_verifiers(verifiers: object, timeout_s: object) -> None:
     if (
         isinstance(timeout_s, bool)
         or not isinstance(timeout_s, (int, float))
-        or not 0 < timeout_s <= _LONGEST_VERIFIER_S
+        or not 0 < timeout_s <= _MAX_VERIFIER_S
     ):
         raise ConfigError(
             f"verifier_timeout_s is {timeout_s!r}; give seconds, more than 0 and at most "
-            f"{_LONGEST_VERIFIER_S}"
+            f"{_MAX_VERIFIER_S}"
         )
 
 
@@ -145,8 +145,8 @@ def _can_be_found(function: object) -> bool:
     return target is function
 
 
-def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    """Return the user's `objective` as a function that never raises: "" where it has no text."""
+def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
+    """Wrap the user's `objective` so that it never raises, and returns "" if it has no text."""
 
     def ask(inputs: Any) -> str:
         try:
@@ -189,9 +189,9 @@ def domains(
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None, scorer: object, settings: Settings
 ) -> frozenset[str]:
     """Return the names of the domains with weights or a policy of their own."""
-    own = policy if isinstance(policy, Mapping) else ()
+    policy_domains = policy if isinstance(policy, Mapping) else ()
     profiles = scorer.profiles if isinstance(scorer, Scorer) else PROFILES
-    return frozenset(chain(PROFILES, profiles, settings.domains, own))
+    return frozenset(chain(PROFILES, profiles, settings.domains, policy_domains))
 
 
 def policies(
@@ -205,15 +205,15 @@ def policies(
     """
     if policy is None:
         return settings.policy_for
-    over: Callable[[str], DomainPolicy | None]
+    override: Callable[[str], DomainPolicy | None]
     if isinstance(policy, DomainPolicy):
         one = policy
-        settings.refuse_leaks(["", *settings.domains], over := lambda _: one)
-        return lambda domain: settings.policy_for(domain, over(domain))
+        settings.refuse_leaks(["", *settings.domains], override := lambda _: one)
+        return lambda domain: settings.policy_for(domain, override(domain))
     if isinstance(policy, Mapping) and all(isinstance(p, DomainPolicy) for p in policy.values()):
-        over = dict(policy).get
-        settings.refuse_leaks(policy, over)
-        return lambda domain: settings.policy_for(domain, over(domain))
+        override = dict(policy).get
+        settings.refuse_leaks(policy, override)
+        return lambda domain: settings.policy_for(domain, override(domain))
     raise ConfigError(
         f"policy is {policy!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
     )

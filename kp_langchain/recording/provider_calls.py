@@ -83,8 +83,4 @@ def _take_open_call(root: RunRecord, part: ProviderResult) -> Call | None:
 def _mark_end(root: RunRecord, call: Call, part: ProviderResult) -> None:
     text = root.read(output_gist, part.output)
     call.has_failed = part.has_failed
-    if part.has_failed:
-        call.error = text or _NO_REASON
-    else:
-        call.text = text
-    root.mark("error" if part.has_failed else "end", call)
+    root.mark(call.set_result(text or _NO_REASON if part.has_failed else text), call)

@@ -67,14 +67,14 @@ FAILED_STATUS = frozenset({"failed", "incomplete", "error", "cancelled"})
 FINISHED_STATUS = frozenset({None, "completed", "success"})
 GOOD_OUTCOMES = frozenset({None, 0, 1, "OUTCOME_OK", "OUTCOME_UNSPECIFIED"})
 
-# Where a call has no field for its input, its input is every field but these.
-BESIDES_INPUT = frozenset({
+# If a call has no field for its input, its input is all of its fields except these.
+NOT_INPUT_FIELDS = frozenset({
     "type", "id", "call_id", "status", "index", "name", "caller", "created_by", "execution",
     "pending_safety_checks", "approval_request_id", "extras", "toolset_name", "fingerprint",
     "cache_control", "phase", "error", "namespace", "partial_json", "container_id", "tools",
     *SERVER_FIELDS, *OUTPUT_FIELDS,
 })  # fmt: skip
-RENAMED = {"executable_code": "code"}
+INPUT_NAMES = {"executable_code": "code"}
 
 # Google puts its searches into the answer's metadata: the queries, and their results.
 GROUNDING_QUERIES = {

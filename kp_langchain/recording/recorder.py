@@ -26,7 +26,7 @@ from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import attribute, default_on_error
-from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
+from kp_langchain.recording.stop_reasons import ended_early, refusal_in
 from kp_langchain.recording.tool_answers import (
     is_error_output,
     record_answers,
@@ -193,7 +193,7 @@ class Recorder(RootRuns):
             last = call
             refusal = clip(refusal_in(message), self._raw_text_chars)
             metadata = attribute(message, "response_metadata")
-            call.is_incomplete = bool(refusal) or was_stopped(metadata) or was_stopped(info)
+            call.is_incomplete = bool(refusal) or ended_early(metadata) or ended_early(info)
             if message is None:
                 call.text = root.read(clip, text)
             elif parts := parts_of(message, self._raw_text_chars):
@@ -341,11 +341,7 @@ class Recorder(RootRuns):
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
     call.is_after_rejection = root.human_decision == "rejected"
-    if call.has_failed:
-        call.error = text
-    else:
-        call.text = text
-    root.mark("error" if call.has_failed else "end", call)
+    root.mark(call.set_result(text), call)
 
 
 @default_on_error(False)

@@ -37,8 +37,8 @@ class RequestedCall:
     error: object = ""
 
 
-class UnnamedCall(NamedTuple):
-    """The key of a call that is answered here and was asked for before a pause elsewhere.
+class UnnamedCallKey(NamedTuple):
+    """The key of a call that is answered here but was requested elsewhere, before a pause.
 
     Attributes:
         call_id: The id of the call.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.requested_calls import RequestedCalls, UnnamedCall
+from kp_langchain.recording.requested_calls import RequestedCalls, UnnamedCallKey
 
 
 def name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
@@ -24,7 +24,7 @@ def name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
         one.name for one in calls if one.kind == "tool" and one.tool_call_id is None
     ]
     for call in calls:
-        if not isinstance(key := call.key, UnnamedCall):
+        if not isinstance(key := call.key, UnnamedCallKey):
             continue
         call.key = ("tool", key.call_id)
         request = None if earlier is None else earlier.take(key.call_id)

@@ -1,7 +1,7 @@
-"""How values that belong to the user are read: within bounds, and without ever raising.
+"""Reads values that belong to the user: within bounds, and without ever raising.
 
-Everything that reads such a value runs inside the user's agent. So nothing is changed, nothing is
-kept by reference, and of a mapping without end only the first items are read.
+Everything that reads such a value runs inside the user's agent. So no value is changed. A container
+may be endless, so only its first items are read.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ def default_on_error(
         return call
 
     return decorate
+
+
+def list_items(value: object) -> list[Any]:
+    """Return the first `MAX_ALL_ITEMS` items of a list; [] for any other value."""
+    return value[:MAX_ALL_ITEMS] if isinstance(value, list) else []
 
 
 def attribute(value: object, name: str) -> Any:

@@ -97,16 +97,16 @@ class LogSink:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSink:
-    """Calls a function of the user with each run: `on_scored`, or an integration.
+    """Calls the handler's `on_scored` function with each run.
 
     Attributes:
         function: The function.
-        functions: Calls it with a time limit.
-        writer: What has to be written before, because the function may read the store.
+        caller: Calls it with a time limit.
+        writer: Must write the run first, because the function may read the store.
     """
 
     function: Callable[[ScoredTrace], object]
-    functions: UserFunctions
+    caller: UserFunctions
     writer: StoreWriter | None
     error_counter: ClassVar[str] = "on_scored_errors"
     calls_user_code: ClassVar[bool] = True
@@ -121,4 +121,4 @@ class FunctionSink:
         if self.writer is not None:
             with allow_forks():
                 self.writer.wait_until_written()
-        self.functions.call(partial(self.function, scored))
+        self.caller.call(partial(self.function, scored))

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal
 
-from kp_langchain.recording.answer import has_structure
+from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.messages import is_command, message_text, messages_in
 from kp_langchain.recording.plain_values import as_input, as_text
-from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
+from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
@@ -90,7 +90,9 @@ def record_unanswered(root: RunRecord, outputs: object) -> None:
         outputs: What the run returned.
     """
     messages = outputs.get("messages") if isinstance(outputs, MAPPING) else None
-    if not isinstance(messages, list) or not messages or has_structure(outputs):
+    if not isinstance(messages, list) or not messages:
+        return
+    if structured_response_in(outputs) is not None:
         return
     for last_request in requests_in(messages[-1], "tool_calls", None):
         if (request := root.requested_calls.take(last_request.call_id)) is not None:
@@ -120,19 +122,13 @@ def _record_answer(
         call.is_rejected = has_failed and by_human and requested.has_waited(call_id)
     elif call is None and root.is_awaiting_first_half and requested.is_unseen(call_id):
         # What was asked for is known when the first half is here; see `name_answers`.
-        call = Call("tool", "", UnnamedCall(call_id, by_human))
+        call = Call("tool", "", UnnamedCallKey(call_id, by_human))
         root.mark("start", call)
     if call is None:
         return
     call.has_ended, call.is_cancelled = True, False
     call.has_failed = has_failed and not call.is_rejected
-    text = root.read(message_text, message)
-    if call.has_failed:
-        call.error = text
-        root.mark("error", call)
-    else:
-        call.text = text
-        root.mark("end", call)
+    root.mark(call.set_result(root.read(message_text, message)), call)
 
 
 def _may_be_rejected(root: RunRecord) -> bool:

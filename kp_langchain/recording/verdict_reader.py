@@ -15,7 +15,7 @@ from kp_langchain.recording.clipping import clean, clip
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict, is_unit
 
 _KEYS = ("success", "confidence", "note")
-_MOST_KEYS = 100
+_MAX_KEYS = 100
 
 _WORDS = {
     **dict.fromkeys(("true", "yes", "1", "success", "correct", "pass"), True),
@@ -51,7 +51,7 @@ def _read(value: object, source: str) -> Verdict | None:
         return Verdict(success=value, source=source)
     if not isinstance(value, Mapping):
         return Verdict(confidence=_read_confidence(value), source=source)
-    unknown = sum(key not in _KEYS for key in islice(value, _MOST_KEYS))
+    unknown = sum(key not in _KEYS for key in islice(value, _MAX_KEYS))
     if unknown:
         raise VerdictError(
             f"{unknown} keys besides 'success', 'confidence' and 'note'; report those three"

@@ -1,7 +1,7 @@
 """Asks the caller's verifiers about a finished run, on redacted text and with a time limit.
 
-A verifier may be a language model: slow, sending what it reads elsewhere, and not always well. So
-it is given nothing that redaction removed. What it answers is read on its thread, too.
+A verifier may be a language model. It may be slow, fail, or send what it reads to a third party. So
+it sees redacted text only. Its answer is parsed on its own thread.
 """
 
 from __future__ import annotations

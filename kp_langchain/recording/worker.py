@@ -1,4 +1,4 @@
-"""Worker threads for what the agent must not wait for, and the end of their work with the process.
+"""Worker threads that keep work off the agent, and the shutdown that finishes it.
 
 One *intake* worker per process turns finished runs into redacted drafts. Scoring has workers of its
 own, one for each store and set of the user's functions (`lane_for`), so that a function that hangs,
