@@ -1,4 +1,4 @@
-"""One call of a model, tool or retriever, as it is followed while a run is recorded."""
+"""One call of a model, tool or retriever, while a run is recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
-"""What a run's timeline says of a call at one place."""
+"""What one entry of a run's timeline records of a call."""
 
 
 @dataclass(slots=True, eq=False)

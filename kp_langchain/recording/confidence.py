@@ -34,14 +34,14 @@ class CalibratedConfidence:
 
         Args:
             domain: The run's domain.
-            features: What `features_of` gave for the run.
+            features: What `features_of` returned for the run.
         """
         try:
             model = self._model(domain)
             if model is None:
                 return None
             return Verdict(confidence=model.confidence(features), source=model.source)
-        except Exception as error:  # noqa: BLE001 - a broken model, or a store that is away
+        except Exception as error:  # noqa: BLE001 - a broken model, or an unreachable store
             warn_once(
                 f"model:{type(error).__name__}",
                 "no confidence model can be used for now (%s); runs get the default confidence",
@@ -56,7 +56,7 @@ class CalibratedConfidence:
             return model
         if len(self._models) >= _MAX_DOMAINS:  # runs name their domains themselves
             self._models.clear()
-        # Noted first: a store that is away is not to be asked for each run.
+        # Noted first, so that an unreachable store is not asked again for each run.
         self._models[domain] = (now, model)
         model = self._model_in_force(domain)
         self._models[domain] = (now, model)

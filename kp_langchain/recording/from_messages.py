@@ -1,6 +1,6 @@
 """A trace from a list of messages: what the handler would have recorded of the same run.
 
-The messages are replayed to a recorder as the events of a run, so that there is one set of rules.
+The messages are replayed to a recorder as the events of a run, so both follow one set of rules.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _message_list(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMes
 def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
 ) -> Verdict:
-    """Return the caller's verdict, with the handler's where the caller states none."""
+    """Return the caller's verdict; what it leaves open is judged as the handler would."""
     default_success = looks_successful(
         answer,
         ended_well=not step_list.is_incomplete,

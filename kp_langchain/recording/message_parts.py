@@ -95,7 +95,7 @@ def parts_of(message: object, limit: int) -> list[Part] | tuple[()]:
     content = getattr(message, "content", None)
     extra = getattr(message, "additional_kwargs", None) or {}
     metadata = getattr(message, "response_metadata", None) or {}
-    if not extra and _GROUNDING not in metadata and isinstance(content, str):  # as most are
+    if not extra and _GROUNDING not in metadata and isinstance(content, str):  # like most
         return ()
     additional = [
         item for name in _ADDITIONAL if extra and name in extra for item in list_items(extra[name])

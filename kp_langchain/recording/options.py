@@ -35,14 +35,14 @@ _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
 class Default(Enum):
-    """Stands for "as the settings say" where None means something else."""
+    """Stands for "as the settings say" in arguments for which None has a meaning."""
 
     STORE = "the store of the settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """The arguments of `KPCallbackHandler` as they were given; it says what each means."""
+    """The arguments of `KPCallbackHandler`, unresolved; its docstring explains them."""
 
     domain: str
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None
@@ -61,7 +61,8 @@ class HandlerOptions:
         """Refuse arguments that cannot be used.
 
         Raises:
-            ConfigError: One cannot; the message names it, its value, and what would be right.
+            ConfigError: One cannot be used; the message names it, its value, and what would be
+                right.
         """
         _check_text("domain", self.domain)
         for name in _FUNCTIONS:
@@ -90,7 +91,7 @@ class HandlerOptions:
             **{f"verifiers[{at}]": one for at, one in enumerate(self.verifiers)},
         }
         for name, function in functions.items():
-            # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
+            # cloudpickle, of which joblib, Ray and Dask each bundle a copy, sends these as well.
             if not _can_be_found(function) and not any(
                 module.endswith("cloudpickle") for module in sys.modules
             ):
@@ -99,7 +100,7 @@ class HandlerOptions:
                     "that is defined at the top of a module, or send the handler with cloudpickle"
                 )
         arguments = {name: getattr(self, name) for name in self.__slots__}
-        # A relative path means another file where the working folder is another.
+        # A relative path means another file in another working folder.
         is_path = isinstance(self.store, (str, Path))
         return arguments | ({"store": store} if is_path else {})
 
@@ -179,7 +180,7 @@ def verifiers_of(
     """Return the verifiers; None if there are none."""
     if not functions:
         return None
-    # Here, because asyncio takes its time to import, and most handlers have no verifiers.
+    # Imported here because asyncio is slow to import, and most handlers have no verifiers.
     from kp_langchain.recording.verifiers import Verifiers
 
     return Verifiers(tuple(functions), timeout_s, counters)
@@ -200,8 +201,8 @@ def policies(
     """Return the function that gives a domain's policy: the argument's over the settings'.
 
     Raises:
-        ConfigError: The argument is not a policy, or a policy would send runs of which too little
-            is redacted.
+        ConfigError: The argument is not a policy, or a policy would send runs that are redacted
+            too little.
     """
     if policy is None:
         return settings.policy_for
@@ -235,7 +236,7 @@ def store_of(
 
 
 def agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
-    """Return the agent id that traces carry, with a warning if it is not that of the key."""
+    """Return the agent id that traces carry; warn if the registry's key has another one."""
     if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
@@ -263,7 +264,7 @@ def registry_of(
     """Return the registry of the argument, or the one of the settings; None if nothing is sent."""
     if registry is None and (store is None or settings.registry_url is None):
         return None
-    # Here, because it takes 25 ms to import, and most handlers send nothing.
+    # Imported here because it takes 25 ms, and most handlers send nothing.
     from kp_langchain.registry import Registry
     from kp_langchain.registry.from_settings import configured_registry
 

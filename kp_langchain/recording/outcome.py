@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
 
 _MAX_TOKENS = 100_000
-_IMPOSSIBLE = -1e3  # a logarithm of a probability that no float tells from 0
+_IMPOSSIBLE = -1e3  # the logarithm of a probability that is 0.0 as a float
 
 # What the frameworks answer in the agent's place when its steps run out.
 _OUT_OF_STEPS = (
@@ -36,7 +36,7 @@ _OUT_OF_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What an `outcome` function or a verifier is given to judge a run by.
+    """What an `outcome` function or a verifier receives to judge a run.
 
     An `outcome` function sees unredacted text, except for the part recorded in another process
     before a pause. A verifier sees only redacted text, with `output` None and `metadata` empty.
@@ -100,7 +100,7 @@ def choose_outcome(
         verdicts: What is stated about the run, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
-        model_verdict: The confidence by the domain's model. Not used where success or failure is
+        model_verdict: The confidence by the domain's model. Not used if success or failure is
             stated.
 
     Returns:

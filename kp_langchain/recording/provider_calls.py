@@ -16,7 +16,7 @@ from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.run_record import RunRecord
 
 _MAX_OPEN = 1000
-_NO_REASON = "failed"  # where the provider gives none
+_NO_REASON = "failed"  # if the provider gives none
 
 
 def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
@@ -64,7 +64,7 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
 
 
 def _new_call(kind: CallKind, name: str) -> Call:
-    call = Call(kind, short_name(name), object())  # a key of its own: nothing is tried again
+    call = Call(kind, short_name(name), object())  # a unique key: these calls are never retried
     call.has_ended = True
     return call
 

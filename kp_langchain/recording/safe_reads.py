@@ -28,7 +28,7 @@ _Value = TypeVar("_Value")
 def default_on_error(
     default: object,
 ) -> Callable[[Callable[_Arguments, _Value]], Callable[_Arguments, _Value]]:
-    """Decorate a function that reads a user's value to return `default` where that raises.
+    """Decorate a function that reads a user's value to return `default` if that raises.
 
     An exception that a signal handler of the host raises meanwhile still passes.
     """
@@ -54,7 +54,7 @@ def list_items(value: object) -> list[Any]:
 
 
 def attribute(value: object, name: str) -> Any:
-    """Return an attribute of a user's value; None where it has none or raises."""
+    """Return an attribute of a user's value; None if it has none or raises."""
     try:
         return getattr(value, name, None)
     except BaseException as error:  # the user's own class may do anything

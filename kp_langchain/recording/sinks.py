@@ -39,7 +39,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
 
     def receive(self, scored: ScoredTrace) -> None:
         """Take a run that was scored, or scored again if it has a `previous`."""
@@ -65,11 +65,11 @@ class StoreSink:
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
         return f"the store at {self.writer.location}"
 
     def receive(self, scored: ScoredTrace) -> None:
-        """Have a new run written."""
+        """Hand a new run to the writer."""
         if scored.previous is None:
             self.writer.write_run(scored, self.sender, self.counters)
 
@@ -113,7 +113,7 @@ class FunctionSink:
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
         return f"on_scored ({name_of(self.function)})"
 
     def receive(self, scored: ScoredTrace) -> None:

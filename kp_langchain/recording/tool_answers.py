@@ -83,7 +83,7 @@ def record_answers_in_input(root: RunRecord, messages: object) -> None:
 
 
 def record_unanswered(root: RunRecord, outputs: object) -> None:
-    """Record the tool calls that the last message of a run asks for, and nobody made.
+    """Record the tool calls that the last message of a run asks for and that nobody made.
 
     Args:
         root: The run; changed.
@@ -121,7 +121,7 @@ def _record_answer(
         call = begin_requested(root, request)
         call.is_rejected = has_failed and by_human and requested.has_waited(call_id)
     elif call is None and root.is_awaiting_first_half and requested.is_unseen(call_id):
-        # What was asked for is known when the first half is here; see `name_answers`.
+        # The request is known once the first half is read; see `name_answers`.
         call = Call("tool", "", UnnamedCallKey(call_id, by_human))
         root.mark("start", call)
     if call is None:
@@ -132,13 +132,13 @@ def _record_answer(
 
 
 def _may_be_rejected(root: RunRecord) -> bool:
-    """Return whether a human decided, and perhaps against a call."""
+    """Return whether a human may have rejected a call."""
     return root.human_decision in ("rejected", "unclear")
 
 
 @default_on_error(False)
 def is_error_output(output: object) -> bool:
-    """Return whether a tool's output is a message, or carries one, that says that it failed."""
+    """Return whether a tool's output is, or carries, a message that says that it failed."""
     status = getattr(output, "status", None)
     if status is not None:  # a tool message has one
         return bool(status == "error")
@@ -159,10 +159,10 @@ def _last_tool_messages(messages: object) -> Sequence[Any]:
 
 @default_on_error(None)
 def _structure_verdict(outputs: object) -> Literal["accepted", "refused"] | None:
-    """Return what langchain's agent says of a structured answer, in the output of the model's node.
+    """Return whether langchain's agent accepted a structured answer, by its model node's output.
 
-    An accepted answer is in the state. For a refused one, older releases leave out the key, so
-    that only the text of the message shows it.
+    An accepted answer is in the state. For a refused one, older releases leave out the key, so only
+    the text of the message shows it.
     """
     for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
         update = attribute(output, "update") if is_command(output) else output

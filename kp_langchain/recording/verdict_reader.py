@@ -87,7 +87,7 @@ def read_success(value: object) -> bool:
 
 
 def plain_number(value: object) -> object:
-    """Return Python's own bool or float for a number of NumPy's, and anything else as it is."""
+    """Return Python's own bool or number for one of NumPy's; anything else unchanged."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
 
@@ -96,6 +96,6 @@ def _read_confidence(value: object) -> float:
     value = plain_number(value)
     if is_unit(value):
         return float(value)  # type: ignore[arg-type]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    kind = "number outside 0 to 1" if number else type(value).__name__
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = "number outside 0 to 1" if is_number else type(value).__name__
     raise VerdictError(f"confidence is a {kind}; report a number from 0 to 1")
