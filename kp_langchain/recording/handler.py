@@ -275,7 +275,7 @@ class KPCallbackHandler(LangChainCallbacks):
         - `not_stored`: scored runs and verdicts that were dropped unwritten.
         - `rescored`: runs scored again after a verdict.
         - `verdict_errors`: verdicts that could not be applied.
-        - `adopted`: runs of a process that is gone, scored here and counted nowhere else.
+        - `adopted`: runs of a process that has ended, scored here and counted nowhere else.
         - `continued`: runs that another process had begun.
         - `paused_expired`: paused runs of any process that this one removed from the store, because
           they were older than `paused_days` or more than `max_paused_runs`.

@@ -147,7 +147,7 @@ def _can_be_found(function: object) -> bool:
 
 
 def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    """Wrap the user's `objective` so that it never raises, and returns "" if it has no text."""
+    """Wrap the user's `objective`: never raise, and return "" unless it returns a text."""
 
     def ask(inputs: Any) -> str:
         try:
