@@ -287,7 +287,7 @@ class KPCallbackHandler(LangChainCallbacks):
         - `verifier_errors`, `verifier_timeouts`: calls of verifiers that failed or took too long.
         - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
-          `on_scored_errors`: failures, by what failed.
+          `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
 
         Returns:
             The counters, by name.

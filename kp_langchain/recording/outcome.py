@@ -18,7 +18,7 @@ from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.verdict import Verdict, first_success, is_unit
+from kp_langchain.verdict import Verdict, first_decisive, is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
@@ -107,7 +107,7 @@ def choose_outcome(
         A verdict that states both; its source is that of the confidence.
     """
     sources = list(verdicts)
-    decisive = first_success(sources)
+    decisive = first_decisive(sources)
     success = success if decisive is None else bool(decisive.success)
     if structured is not None:
         sources.append(Verdict(confidence=structured, source="structured output"))

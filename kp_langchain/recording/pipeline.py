@@ -25,7 +25,7 @@ from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.verdict import Verdict, first_success
+from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
@@ -128,7 +128,7 @@ class Pipeline:
         domain = trace.metadata.task_domain
         verdicts = self._verdicts(draft, judge)
         # A run that could not be redacted has no text left to judge.
-        if self.verifiers is not None and not draft.withheld and first_success(verdicts) is None:
+        if self.verifiers is not None and not draft.withheld and first_decisive(verdicts) is None:
             verdicts += self.verifiers.ask(draft, self.functions.lane)
         features = features_of(trace, looked_successful=draft.looked_successful)
         outcome = choose_outcome(
@@ -230,7 +230,7 @@ class Pipeline:
 
     def _decisive(self, verdicts: list[Verdict], draft: Draft) -> Verdict | None:
         """Return the first verdict that calls the run a success or a failure, its note redacted."""
-        verdict = first_success(verdicts)
+        verdict = first_decisive(verdicts)
         if verdict is None or verdict is draft.reported:  # that one is redacted already
             return verdict
         return self.drafter.redact_note(verdict, draft.policy.privacy_level)

@@ -84,7 +84,7 @@ class LogSink:
 
     has_registry: bool
     name: ClassVar[str] = "the log"
-    error_counter: ClassVar[str] = "log_errors"
+    error_counter: ClassVar[str] = "on_scored_errors"
     calls_user_code: ClassVar[bool] = False
 
     def receive(self, scored: ScoredTrace) -> None:
