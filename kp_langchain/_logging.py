@@ -115,15 +115,17 @@ def log_event(message: str, *args: object, fields: Mapping[str, object]) -> None
         args: Its arguments.
         fields: The attributes of the record. `event` becomes the field `kp_event`, which is read as
             `record.event`.
+
+    Raises:
+        Exception: Whatever a handler, filter or record factory of the host raises.
     """
-    with suppress(Exception):
-        fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
-        if "event" in fields:
-            fields["kp_event"] = fields.pop("event")
-        try:
-            _LOGGER.info(message, *args, extra=fields)
-        except KeyError:  # the host's records already have one of these attributes
-            _LOGGER.info(message, *args, extra={"kp": fields})
+    fields = printable_fields(fields, _LONGEST_ARGUMENT_CHARS)
+    if "event" in fields:
+        fields["kp_event"] = fields.pop("event")
+    try:
+        _LOGGER.info(message, *args, extra=fields)
+    except KeyError:  # the host's records already have one of these attributes
+        _LOGGER.info(message, *args, extra={"kp": fields})
 
 
 def describe_error(error: BaseException) -> str:

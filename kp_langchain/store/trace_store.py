@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -197,7 +198,8 @@ class TraceStore:
         runs = judge_stored(self._database, str(id), verdict, registry=registry)
         changes = [Rescored.of(run) for run in runs]
         for change in changes:
-            log_rescored(change, verdict.source, has_registry=registry is not None)
+            with suppress(Exception):  # the host's logging; the verdict is stored
+                log_rescored(change, verdict.source, has_registry=registry is not None)
         return changes
 
     def verdicts(self, trace_id: str) -> list[Verdict]:

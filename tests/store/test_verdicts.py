@@ -72,6 +72,25 @@ def run(
     )
 
 
+def test_a_broken_logging_handler_costs_no_verdict(store):
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError("the host's handler")
+
+    store.add(one := run())
+    logger, broken = logging.getLogger("kp_langchain"), Broken()
+    level = logger.level
+    logger.addHandler(broken)
+    logger.setLevel(logging.INFO)
+    try:
+        (change,) = store.report_outcome(one.trace.id, success=False)
+    finally:
+        logger.removeHandler(broken)
+        logger.setLevel(level)
+    assert change.changed
+    assert not store.get(one.trace.id).success
+
+
 def states(store):
     return {state: number for state, number in store.outbox.counts().items() if number}
 
