@@ -85,7 +85,8 @@ class Settings(BaseSettings):
         run_keys: Which keys of a run's config are kept to find it by; see `RunKeySources`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
-        max_steps: Most steps kept of one run.
+        max_steps: Most events kept of one run: the starts, ends and errors of its calls. Those in
+            the middle are dropped and counted.
         max_open_runs: Most runs recorded at the same time.
         max_paused_runs: Most runs remembered while they wait for a human.
         paused_days: Days for which the store keeps the redacted recording of a run that waits for a
@@ -173,7 +174,7 @@ class Settings(BaseSettings):
             raise ConfigError(config_faults.describe_faults(faults, layers, type(self)))
         self._origins = config_faults.policy_origins(layers)
         self._key_registry = _registry_beside_key(arguments, layers)
-        if any(not file.standing.counts_whole and _has_policies(file) for file in files):
+        if any(not file.origin.counts_whole and _has_policies(file) for file in files):
             self._trusted_only = self._read_trusted(files, arguments)
         self.refuse_leaks(["", *self.domains])
         config_faults.warn_of_names(unknown_variables(), self.misspelt_domains)
@@ -216,7 +217,7 @@ class Settings(BaseSettings):
         cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
     ) -> Settings | str:
         """Return the settings without the files that are not trusted, or why they are invalid."""
-        trusted_files = tuple(file for file in files if file.standing.counts_whole)
+        trusted_files = tuple(file for file in files if file.origin.counts_whole)
         try:
             return cls._of(trusted_files, arguments)
         except ConfigError as error:
@@ -236,7 +237,7 @@ class Settings(BaseSettings):
 
     @property
     def misspelt_domains(self) -> dict[str, str]:
-        """The domains that have a policy here and are nearly built-in ones, with those."""
+        """The domains here that look like misspelt built-in ones, each with the built-in one."""
         near = {name: near_name(name, PROFILES) for name in self.domains}
         return {name: domain for name, domain in near.items() if domain is not None}
 

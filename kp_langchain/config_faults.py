@@ -237,7 +237,7 @@ def warn_of_names(variables: Mapping[str, str | None], domains: Mapping[str, str
     Args:
         variables: What `unknown_variables` returned; one that may belong to another program is not
             reported.
-        domains: Domains that have a policy and are nearly built-in ones, with those.
+        domains: Each configured domain that looks like a misspelt built-in one, with that one.
     """
     for variable, near in variables.items():
         if near is not None:

@@ -137,12 +137,12 @@ def collect(
         return None
 
     all_tags: Any = tags if sources.tags and type(tags) in (list, tuple) else ()
-    own = (
+    user_tags = (
         tag
         for tag in map(id_text, islice(all_tags, 10 * MOST_TAGS))
         if tag and not _FRAMEWORK_TAG.fullmatch(tag)
     )
-    stored_tags = (to_stored_form("tag", tag) for tag in islice(own, MOST_TAGS))
+    stored_tags = (to_stored_form("tag", tag) for tag in islice(user_tags, MOST_TAGS))
     return RunKeys(
         session=first("session", sources.session),
         thread=first("thread", sources.thread),

@@ -11,7 +11,7 @@ from typing import Any
 from kp_langchain.errors import ConfigError
 
 CERTAINTY = MappingProxyType({True: 1.0, False: 0.0})
-"""The confidence of a person's verdict that states none, by success."""
+"""The default confidence of a person's verdict, keyed by success."""
 
 LONGEST_NOTE_CHARS = 4000
 _LONGEST_SOURCE_CHARS = 100

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.folds import library, task_numbers
+from kp_langchain.calibration.folds import import_calibrate_extra, task_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -166,7 +166,9 @@ def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) ->
         len({task for task, success in zip(tasks, successes, strict=True) if success is outcome})
         for outcome in (True, False)
     ]
-    return float(library("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1)))
+    return float(
+        import_calibrate_extra("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1))
+    )
 
 
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:

@@ -17,7 +17,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.first_half import first_half_record
 from kp_langchain.recording.resumed_answers import name_answers, note_rejections
 from kp_langchain.run_keys import stored_form
-from kp_langchain.store.paused_runs import FirstHalf, place_of
+from kp_langchain.store.paused_runs import FirstHalf, paused_run_key
 
 if TYPE_CHECKING:
     from typing import Any
@@ -76,7 +76,7 @@ class PausedRunStore:
 
     def _place(self, thread_id: str | None) -> str | None:
         thread = thread_id and stored_form("thread", thread_id, self.rules)
-        return place_of(thread, self.domain, self.agent_id) if thread else None
+        return paused_run_key(thread, self.domain, self.agent_id) if thread else None
 
 
 def join(record: RunRecord, claim: Callable[[str], FirstHalf | None] | None) -> None:

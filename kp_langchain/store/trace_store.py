@@ -40,9 +40,11 @@ class TraceStore:
     of this version.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
-    or written; a write is then undone as a whole. A file that is deleted, moved or replaced while
-    in use, and tables that are dropped, are noticed by the next use, which logs a warning and goes
-    on with what is there now, or creates it.
+    or written; a write is then undone as a whole.
+
+    The file may be deleted, moved or replaced while it is in use, and tables may be dropped. The
+    next use notices that and logs a warning. It continues with what is there now, or creates what
+    is missing.
 
     Args:
         url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
