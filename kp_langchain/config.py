@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     working folder, then `kp.toml` in the user's configuration folder, then the default. A path in a
     file is relative to that file.
 
-    Of a `kp.toml` in the working folder that the user has not trusted (`kp-langchain trust`),
+    If the user has not trusted a `kp.toml` in the working folder (`kp-langchain trust`), its
     settings that can send, redirect, un-redact or load code are ignored, with a warning. So are its
     policies for domains whose runs may be sent. Its redaction rules are added to the user's.
 
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
         embedding_baseline: Cosine similarity of unrelated texts under that model, 0 to below 1;
             novelty is measured from there.
         latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
-            waits for a model that is loading, up to 30 s from its first run on; where that takes
+            waits for a model that is loading, up to 30 s from its first run on; if that takes
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
         novelty_ttl_s: Seconds after which it forgets a trace; None to forget a trace only when
@@ -249,7 +249,7 @@ class Settings(BaseSettings):
     def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
         """Return the policy of `domain` (exact name), with what it inherits from `defaults`.
 
-        Its threshold is None where none was set: the gate then applies its built-in default.
+        Its threshold is None if none was set: the gate then applies its built-in default.
 
         Args:
             domain: The domain's name.
@@ -288,7 +288,7 @@ class Settings(BaseSettings):
         domains: Iterable[str],
         over: Callable[[str], DomainPolicy | None] = lambda _: None,
     ) -> None:
-        """Refuse policies that send runs of which only secrets are redacted.
+        """Refuse policies that send runs with only their secrets redacted.
 
         Args:
             domains: Names of domains; "" stands for all that the settings do not name.

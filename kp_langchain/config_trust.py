@@ -123,7 +123,7 @@ def _name(path: Path, content: bytes) -> str:
 
 
 def _is_own(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Return whether a file is of a kind, owned by this user, and writable by nobody else."""
+    """Return whether a file is of a kind, owned by this user, and writable by no one else."""
     if not is_kind(status.st_mode):
         return False
     if os.name != "posix":

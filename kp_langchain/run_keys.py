@@ -54,7 +54,7 @@ class RunKeySources(BaseModel):
         session: Names in the run's metadata; the first one present gives the session. An empty list
             keeps none.
         thread: The same for the thread.
-        user: The same for the user, of whom only a hash is kept.
+        user: The same for the user; only a hash is kept.
         tags: Whether the tags of the run's config are kept.
         name: Whether the run's name is kept.
     """
@@ -80,7 +80,7 @@ class RunKeys:
     Attributes:
         session: The session it belongs to.
         thread: The LangGraph thread it ran in.
-        user: Whom it ran for, hashed.
+        user: The user it ran for, hashed.
         name: Its name in the config.
         tags: Its tags in the config.
     """
@@ -184,7 +184,7 @@ def stored_form(
             `rules` at the strictest level.
 
     Returns:
-        None where there is no key for the hash; a warning says why, once.
+        None if there is no key for the hash; a warning says why, once.
     """
     if _is_harmless(kind, text, is_unchanged or _unchanged_by(rules)):
         return text

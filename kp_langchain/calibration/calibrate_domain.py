@@ -107,7 +107,7 @@ class Calibration:
 
     @property
     def proposes_weights(self) -> bool:
-        """Whether weights other than those in force are proposed."""
+        """Whether new weights are proposed."""
         return any(one.are_proposed for one in self.thresholds)
 
     @property
@@ -177,7 +177,7 @@ def thresholds_in_force(domain: str, policy_threshold: float | None) -> dict[str
         policy_threshold: The threshold of its policy, 0 to 1; None if the policy sets none.
 
     Returns:
-        `in_force`, and, where the built-in thresholds apply, `in_force_novelty_not_measured`.
+        `in_force`, and `in_force_novelty_not_measured` if the built-in thresholds apply.
     """
     threshold = threshold_of(domain, policy_threshold)
     if policy_threshold is not None:

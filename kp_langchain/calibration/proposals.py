@@ -105,10 +105,10 @@ def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
 def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
     """Propose the lowest threshold at which the lower end of the precision's interval is enough.
 
-    The mere share of successes would promise too much, because the luckiest of many thresholds
-    looks best. With the lower end, few promises are broken where scores separate good runs from bad
-    (simulated, 0.8 from 200 runs: 7 of 140). Where they hardly do, few promises are made, and most
-    of those are broken (17 of 24). Where scores carry no information but 0.75 of the runs succeed
+    The share of successes itself would promise too much, because the luckiest of many thresholds
+    looks best. With the lower end, few promises are broken if scores separate good runs from bad
+    (simulated, 0.8 from 200 runs: 7 of 140). If they barely do, few promises are made, and most
+    of those are broken (17 of 24). If scores carry no information but 0.75 of the runs succeed
     anyway, 0.8 is promised for one sample in nine.
     """
     best = max(curve, key=lambda point: (point.precision.low, -point.threshold))

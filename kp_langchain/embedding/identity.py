@@ -28,7 +28,7 @@ class EmbedderIdentity:
 
 
 NO_IDENTITY = EmbedderIdentity()
-"""The identity where no embedder was used."""
+"""The identity if no embedder was used."""
 
 
 def identity_of(embedder: object) -> EmbedderIdentity:

@@ -54,7 +54,7 @@ def looks_like_password(value: str) -> bool:
 
 
 def looks_like_bare_password(value: str) -> bool:
-    """Return whether a value is surely a password even after a space instead of a sign."""
+    """Return whether a value is a password even if only a space precedes it."""
     return len(value) >= 6 and looks_like_password(value) and any(map(str.isdigit, value))
 
 

@@ -43,7 +43,7 @@ def _now() -> datetime:
 
 
 def _steady() -> float:
-    """Return seconds of a clock that cannot be set; it includes sleep where the system can."""
+    """Return seconds of a clock that cannot be set; it counts sleep if the system supports that."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

@@ -120,7 +120,7 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
         reason = " ".join(str(error).split()[:30])
         raise StoreError(
             f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
-            "it was changed outside kp-langchain; take it out of force, and fit another: "
+            "it was changed outside kp-langchain; take it out of force and fit another: "
             f"kp-langchain calibrate remove ({reason})"
         ) from error
 

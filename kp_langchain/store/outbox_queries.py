@@ -68,7 +68,7 @@ def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> N
             state="withdrawn", withdraw_asked=True, body=None, changed_at=now
         )
     )
-    # Of a dead one with an id, the registry still has what was sent before.
+    # The registry still has what was sent earlier of a dead one with an id.
     is_remote = _c.state.in_(("pending", "sent", "dead"))
     state = sa.case((_c.state == "dead", "sent"), else_=_c.state)
     connection.execute(

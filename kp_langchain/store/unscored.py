@@ -17,7 +17,7 @@ from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
 
-# For processes on other machines, which may be alive; one that is scores its runs much sooner.
+# For processes on other machines, which may be alive. A live one scores its runs much sooner.
 _ABANDONED_AFTER = timedelta(minutes=15)
 MOST_CLAIMED = 200
 """The number of runs taken over at once."""

@@ -45,7 +45,7 @@ def claim(
     Args:
         connection: A write transaction.
         dead_owners: Processes that have ended.
-        older_than: Rows of any owner that were queued before this time are transferred, too.
+        older_than: Rows of any owner that were queued before this time are also transferred.
         owner: The process that takes them over.
         now: The present time, in UTC.
         max_rows: The largest number of rows to transfer.

@@ -268,7 +268,7 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
 
 
 def _pause_s(registry: Registry, database: str | None) -> float:
-    """Return the seconds for which the registry, by a 429, asked not to be sent requests."""
+    """Return the seconds left of a pause that the registry asked for with a 429; 0 if none."""
     from datetime import UTC, datetime
 
     from kp_langchain.registry.pace import wait_s
