@@ -85,14 +85,14 @@ class Settings(BaseSettings):
         run_keys: Which keys of a run's config are kept to find it by; see `RunKeySources`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
-        max_steps: Most events kept of one run: the starts, ends and errors of its calls. Those in
-            the middle are dropped and counted.
-        max_open_runs: Most runs recorded at the same time.
-        max_paused_runs: Most runs remembered while they wait for a human.
+        max_steps: Largest number of events kept of one run: the starts, ends and errors of its
+            calls. Those in the middle are dropped and counted.
+        max_open_runs: Largest number of runs recorded at the same time.
+        max_paused_runs: Largest number of runs remembered while they wait for a human.
         paused_days: Days for which the store keeps the redacted recording of a run that waits for a
             human, so that another process can resume it; 0 for not at all. At most
             `max_paused_runs` of them.
-        max_queue: Most finished runs waiting to be scored.
+        max_queue: Largest number of finished runs waiting to be scored.
         run_timeout_s: Seconds without an event after which an open run counts as abandoned.
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
         function_timeout_s: Longest wait, in seconds, for one call of a user's function: `outcome`,

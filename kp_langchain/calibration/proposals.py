@@ -141,7 +141,7 @@ def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[Thresh
 
 
 def _thousandths(score: float) -> int:
-    """Return the most thousandths that the score reaches."""
+    """Return the largest number of thousandths that the score reaches."""
     thousandths = math.floor(score * 1000)
     # The product may have been rounded up beyond the score.
     return thousandths if thousandths / 1000 <= score else thousandths - 1

@@ -130,7 +130,7 @@ class LocalModel:
 
     @contextmanager
     def _exclusive_model(self) -> Iterator[LoadedModel]:
-        """A block in which the calling thread alone uses the model; it is loaded if need be."""
+        """Reserve the model for the calling thread inside the block; load it if need be."""
         # A fork waits for the thread that uses the model, but not for those that wait their turn.
         with allow_forks(), self._lock, self._undisturbed:
             try:

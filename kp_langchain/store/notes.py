@@ -51,7 +51,7 @@ class RedactsNotes(Protocol):
 
 
 def use_redactor(location: str, owner: RedactsNotes) -> None:
-    """Have the notes of verdicts on a store's runs go through its owner's redactor.
+    """Redact the notes of verdicts on a store's runs with its owner's redactor.
 
     Args:
         location: Where the store is.

@@ -49,7 +49,7 @@ def list_contributions(
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """List contributions, and why nothing is sent if so."""
+    """List contributions; if nothing is being sent, say why."""
     if context.invoked_subcommand is not None:
         context.obj = database
         return
