@@ -50,7 +50,7 @@ def _read(path: Path) -> bytes | None:
     key = read_private_file(path, _BYTES + 1, "key")
     if key is not None and len(key) != _BYTES:
         raise ConfigError(
-            f"the key {path} is damaged; restore it from a copy, or move it away: a new key is "
+            f"the key {path} is damaged; restore it from a backup, or move it away: a new key is "
             "created then, and hashes under the old one no longer match"
         )
     return key

@@ -136,7 +136,7 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
-            "kp-langchain; restore the store from a copy, or delete that run"
+            "kp-langchain; restore the store from a backup, or delete that run"
         ) from error
     return LabelledRun(
         task=row["task"] or " ".join(row["objective"].casefold().split()),

@@ -57,7 +57,7 @@ _EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
     (
         "malformed",
         "the file is damaged",
-        "restore it from a copy, or move it away to begin a new one",
+        "restore it from a backup, or move it away to begin a new one",
     ),
     ("readonly database", "it is read-only", "make the file and its folder writable"),
     ("unable to open database file", "the file cannot be opened", _FILE),

@@ -31,7 +31,7 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     except ValidationError as error:
         raise StoreError(
             f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
-            "it was changed outside kp-langchain: restore it from a copy, or delete the run"
+            "it was changed outside kp-langchain: restore it from a backup, or delete the run"
         ) from error
 
 
