@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
-from kp_langchain.gate import decision_word
+from kp_langchain.gate.decision import decision_word
 
 if TYPE_CHECKING:
     from kp_langchain.gate import Rescored, ScoredTrace

@@ -112,7 +112,7 @@ class RunVerdict:
     at: datetime | None = None
 
 
-def first_success(verdicts: Iterable[Verdict]) -> Verdict | None:
+def first_decisive(verdicts: Iterable[Verdict]) -> Verdict | None:
     """Return the first verdict that states success or failure."""
     return next((verdict for verdict in verdicts if verdict.success is not None), None)
 

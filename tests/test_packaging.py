@@ -32,7 +32,10 @@ ROOMS = [  # each may import its own row and the rows above
         "_version", "near_names", "printable", "private_files", "folders", "verdict", "weights",
     },
     {"redaction", "agent_id", "run_keys", "secret_key"},
-    {"config", "config_faults", "config_files", "config_restricted_keys", "config_trust"},
+    {
+        "config", "config_faults", "config_files", "config_restricted_keys", "config_trust",
+        "config_types", "domain_policy",
+    },
     {"embedding"},
     {"scoring"},
     {"gate", "score_log"},

@@ -19,7 +19,12 @@ from kp_langchain.recording.messages import (
 from kp_langchain.recording.plain_values import gist
 from kp_langchain.recording.provider_tools import generated_media, role_of
 from kp_langchain.recording.reasoning import split_reasoning
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ALL_ITEMS, default_on_error
+from kp_langchain.recording.safe_reads import (
+    MAPPING,
+    MAX_ALL_ITEMS,
+    default_on_error,
+    list_items,
+)
 
 _KEYS = ("output", "answer", "result", "response", "final_answer", "text", "content")
 
@@ -35,8 +40,8 @@ def answer_in(outputs: object, limit: int) -> Any:
     if outputs is None:
         return None
     if isinstance(outputs, MAPPING):
-        if has_structure(outputs):
-            return gist(outputs["structured_response"], limit)
+        if (response := structured_response_in(outputs)) is not None:
+            return gist(response, limit)
         messages = outputs.get("messages")
         if isinstance(messages, (list, tuple)) and messages:
             return _last_message(messages[-1], limit)
@@ -47,10 +52,10 @@ def answer_in(outputs: object, limit: int) -> Any:
     return _last_message(outputs, limit) if is_message(outputs) else _value(outputs, limit)
 
 
-@default_on_error(False)
-def has_structure(outputs: object) -> bool:
-    """Return whether an agent's outputs hold a structured response."""
-    return isinstance(outputs, MAPPING) and outputs.get("structured_response") is not None
+@default_on_error(None)
+def structured_response_in(outputs: object) -> Any:
+    """Return the structured response that an agent's outputs hold; None if they hold none."""
+    return outputs.get("structured_response") if isinstance(outputs, MAPPING) else None
 
 
 def _value(value: object, limit: int) -> Any:
@@ -86,15 +91,11 @@ def _message_answer(message: object, limit: int) -> str:
         if text := join_texts(texts, limit, separator="\n").strip():
             break
     text = join_texts(iter((text, additional_text(extra, limit))), limit)
-    return text or _generated_media_marks([*blocks, *_as_list(extra.get("tool_outputs"))], limit)
+    return text or _generated_media_marks([*blocks, *list_items(extra.get("tool_outputs"))], limit)
 
 
 def _without_reasoning(text: str) -> str:
     return split_reasoning(text)[1]
-
-
-def _as_list(value: object) -> list[Any]:
-    return value[:MAX_ALL_ITEMS] if isinstance(value, list) else []
 
 
 def _generated_media_marks(blocks: list[Any], limit: int) -> str:

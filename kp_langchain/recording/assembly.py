@@ -11,7 +11,7 @@ from kp_langchain.recording import options as resolve
 from kp_langchain.recording import worker
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.callbacks import ambient_run_id
-from kp_langchain.recording.make_drafts import Drafter
+from kp_langchain.recording.drafter import Drafter
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recorder import Recorder
@@ -54,7 +54,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
 
     Args:
         options: The handler's arguments, checked.
-        settings: Defaults for arguments that were not given.
+        settings: Defaults for arguments that were left out.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -131,7 +131,7 @@ def _sinks(
 def _sender(store: TraceStore | None, registry: Registry | None) -> Sender | None:
     if store is None or registry is None:
         return None
-    # Here, because it takes 25 ms to import, and most handlers send nothing.
+    # Imported here because it takes 25 ms, and most handlers send nothing.
     from kp_langchain.registry.sender import drain_all, sender_for
 
     worker.at_finish["sending"] = drain_all
@@ -152,7 +152,7 @@ def _paused_runs(
         agent_id=agent_id,
         rules=settings.redaction,
         days=settings.paused_days,
-        most=settings.max_paused_runs,
+        max_paused=settings.max_paused_runs,
     )
 
 
@@ -178,7 +178,9 @@ def _recorder(
         ambient=ambient_run_id,
         scope=(options.domain, agent_id),
         keep_output=options.outcome is not None,
-        objective_of=None if options.objective is None else resolve.harmless(options.objective),
+        objective_of=(
+            None if options.objective is None else resolve.never_raising(options.objective)
+        ),
         store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
     )

@@ -1,4 +1,4 @@
-"""How much of a run is recorded at most."""
+"""`Bounds`: the most that is recorded of a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ MARGIN_CHARS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the recorder keeps at most.
+    """The most that the recorder keeps.
 
     Attributes:
         text_chars: Characters of one step's text, and of one step's input; see `raw_text_chars`.
         run_chars: Characters of all texts of one run's steps. The texts of further steps are left
-            out and counted. The objective and the answer are kept besides, each within
+            out and counted. The objective and the answer do not count; each is kept within
             `text_chars`.
-        steps: Starts, ends and errors of calls of one run. What lies between the first half and
-            the last half of them is dropped and counted.
-        open_runs: Root runs that have not ended. For a new one beyond that, the one without an
-            event for longest is abandoned.
+        steps: Starts, ends and errors of calls of one run. Of a longer run, the middle is dropped
+            and counted.
+        open_runs: Root runs open at once. A further one makes the run without an event for longest
+            count as abandoned.
         run_timeout_s: Seconds without an event after which a run is abandoned.
     """
 

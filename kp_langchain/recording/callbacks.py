@@ -1,8 +1,8 @@
 """LangChain's callbacks: their arguments in, plain events for the recorder out.
 
 Nothing else in the package knows LangChain's callbacks. They run inline on a plain
-`BaseCallbackHandler`, because a tracer costs the agent about 110 us an event, and a handler that is
-not inline 40 % CPU in async agents.
+`BaseCallbackHandler`. A tracer would cost the agent about 110 us an event. A handler that is not
+inline would cost async agents 40 % CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
 def guarded(event: Event) -> Event:
-    """Keep whatever goes wrong in a callback away from the agent; count it.
+    """Decorate a callback so that its errors are counted and never reach the agent.
 
     Exceptions raised by the host's signal handlers propagate.
     """
@@ -78,7 +78,7 @@ class LangChainCallbacks(BaseCallbackHandler):
     def _ignores(self) -> bool:
         return self._is_off
 
-    # LangChain asks these before it calls: switched off, the handler costs nothing.
+    # LangChain reads these before each call, so a handler that is switched off costs nothing.
     ignore_llm = ignore_chat_model = ignore_chain = ignore_agent = _ignores
     ignore_retriever = ignore_retry = ignore_custom_event = _ignores
 
@@ -256,7 +256,7 @@ class LangChainCallbacks(BaseCallbackHandler):
 
 
 def _first_of(generations: Any) -> Any:
-    """The first generation of an answer; None if it has none.
+    """Return the first generation of an answer; None if it has none.
 
     Not a generator expression: Python swallows an exception that a signal handler raises while a
     generator is being closed.
@@ -275,8 +275,8 @@ def _name(serialized: Mapping[str, Any] | None) -> str:
 
 
 def ambient_run_id() -> UUID | None:
-    """Return the run that LangChain's context variable says this code runs in."""
-    # Here, because it costs 0.3 s to import, and is imported anyway once something runs.
+    """Return the id of the run inside which this code runs, by LangChain's context variable."""
+    # Imported here because it takes 0.3 s; once something runs, it is imported anyway.
     from langchain_core.runnables.config import var_child_runnable_config
 
     config = var_child_runnable_config.get()

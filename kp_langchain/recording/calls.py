@@ -1,4 +1,4 @@
-"""One call of a model, tool or retriever, as it is followed while a run is recorded."""
+"""One call of a model, tool or retriever, while a run is recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
-"""What a run's timeline says of a call at one place."""
+"""What one entry of a run's timeline records of a call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,7 @@ class Call:
         mcp_server: The MCP server that has the tool, if its metadata name one.
         tool_call_id: The id of the request for a tool call, by which the model knows it.
         text: What it returned: a text, or a structure until `RunRecord.write_out`.
-        error: Why it failed: the same.
+        error: Why it failed: a text, or a structure until `RunRecord.write_out`.
         has_ended: Whether it returned or raised.
         has_failed: Whether it raised an error, or returned a message that says so.
         is_cancelled: Whether it was cancelled.
@@ -63,6 +63,14 @@ class Call:
         """Note that it ended now, and how long it took."""
         self.has_ended = True
         self.latency_ms = (time.perf_counter() - self.started_s) * 1000
+
+    def set_result(self, text: Any) -> Mark:
+        """Set `text`, or `error` if it has failed; return the mark for the timeline."""
+        if self.has_failed:
+            self.error = text
+            return "error"
+        self.text = text
+        return "end"
 
     def reject(self) -> None:
         """Turn a failure into a human's rejection, whose words are the call's text."""

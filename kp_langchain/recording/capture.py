@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CaptureOptions(TypedDict, total=False):
-    """The arguments of `KPCallbackHandler` besides the domain, which says what each means."""
+    """The arguments of `KPCallbackHandler` except the domain; its docstring explains them."""
 
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None
     scorer: Scorer | None

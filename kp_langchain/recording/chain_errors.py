@@ -12,7 +12,7 @@ _MAX_CAUSES = 8
 
 
 def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
-    """Record that a chain raised an error of its own, and not that of a call below it.
+    """Record that a chain raised an error of its own, not that of a call below it.
 
     Args:
         entry: The chain.
@@ -42,7 +42,7 @@ def is_recorded(error: BaseException, entry: OpenRun) -> bool:
         error: What the run raised.
         entry: The run.
     """
-    # Only errors since it began: an object that is gone may have had the id of a new exception.
+    # Only errors since the run began: an earlier exception, now freed, may have had the same id.
     recorded_ids = entry.root.error_ids[entry.errors_before :]
     cause: BaseException | None = error if recorded_ids else None
     for _ in range(_MAX_CAUSES):

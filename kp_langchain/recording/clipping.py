@@ -39,7 +39,7 @@ def clip(text: str, limit: int, *, margin: int = 0) -> str:
     size, middle = len(text), len(text) // 2
     marks = _marks(text, limit)
     start = stop = middle
-    if marks:  # of several marks, ours is the nearest to the middle
+    if marks:  # ours is the mark nearest to the middle
         mark = min(marks, key=lambda one: abs(one.start() + one.end() - size))
         start, stop = mark.start(), mark.end()
     head, tail, note = 0, 0, ""
@@ -129,7 +129,7 @@ def short_name(name: object) -> str:
 
 
 def describe(value: object, limit: int) -> str:
-    """Return `str(value)` cut to `limit` characters; the name of its type where `str` fails."""
+    """Return `str(value)` cut to `limit` characters; the name of its type if `str` fails."""
     try:
         return clip(str(value), limit)
     except BaseException as error:  # the user's own __str__ may do anything

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
 
 _READ_AGAIN_S = 60.0
-_MOST_DOMAINS = 1000
+_MAX_DOMAINS = 1000
 
 
 class CalibratedConfidence:
@@ -34,14 +34,14 @@ class CalibratedConfidence:
 
         Args:
             domain: The run's domain.
-            features: What `features_of` gave for the run.
+            features: What `features_of` returned for the run.
         """
         try:
             model = self._model(domain)
             if model is None:
                 return None
             return Verdict(confidence=model.confidence(features), source=model.source)
-        except Exception as error:  # noqa: BLE001 - a broken model, or a store that is away
+        except Exception as error:  # noqa: BLE001 - a broken model, or an unreachable store
             warn_once(
                 f"model:{type(error).__name__}",
                 "no confidence model can be used for now (%s); runs get the default confidence",
@@ -54,9 +54,9 @@ class CalibratedConfidence:
         now = time.monotonic()
         if now < read_at + _READ_AGAIN_S:
             return model
-        if len(self._models) >= _MOST_DOMAINS:  # runs name their domains themselves
+        if len(self._models) >= _MAX_DOMAINS:  # runs name their domains themselves
             self._models.clear()
-        # Noted first: a store that is away is not to be asked for each run.
+        # Noted first, so that an unreachable store is not asked again for each run.
         self._models[domain] = (now, model)
         model = self._model_in_force(domain)
         self._models[domain] = (now, model)

@@ -13,7 +13,7 @@ _TEXTUAL = frozenset({
 
 
 def unwrap(block: Any) -> Any:
-    """Return the provider's own block where LangChain wrapped it as a `non_standard` one."""
+    """Return the provider's own block if LangChain wrapped it as a `non_standard` one."""
     if isinstance(block, MAPPING) and block.get("type") == "non_standard":
         return block.get("value")
     return block

@@ -25,16 +25,16 @@ class Draft:
     Attributes:
         trace: The run; success and confidence are those of a run that nobody judged.
         run_id: LangChain's id of the root run.
-        policy: What holds for its domain.
+        policy: The policy of its domain.
         looked_successful: Whether it looks like a success by itself.
         failed: Whether the trace's result is the error that ended it.
         reported: The verdict that was reported while it ran; its note is redacted.
         structured: The confidence in its structured output, 0 to 1.
         token_probability: Mean probability of the tokens of its last answer, 0 to 1.
         task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
-        withheld: Why it must never be contributed, if so.
+        withheld: Why it must never be contributed; None if it may be.
         registry: URL of the registry to contribute to, if any.
-        keys: What it is found by.
+        keys: The keys by which it is found.
     """
 
     trace: ReasoningTrace
@@ -66,12 +66,12 @@ class Draft:
         """Return the draft that `to_dict` wrote.
 
         Raises:
-            ValueError, TypeError, KeyError: It is none.
+            ValueError, TypeError, KeyError: The values are not a draft.
         """
         from kp_langchain.config import DomainPolicy
 
         reported = values["reported"]
-        keys = values.get("keys")  # an earlier version's has none
+        keys = values.get("keys")  # drafts of earlier versions have none
         return cls(
             **values
             | {

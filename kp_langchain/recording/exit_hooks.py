@@ -1,7 +1,7 @@
-"""Hooks for the ends of a process at which `atexit` does not run.
+"""Hooks for processes that end without running `atexit`.
 
 Child processes of `multiprocessing` and of Celery end by `os._exit`, after calling hooks of their
-own. Nothing runs where a process ends without any hook: by a signal's default action, or by
+own. Nothing runs if a process ends without any hook: by a signal's default action, or by
 `os._exit` itself. Installing a signal handler is up to the host.
 """
 
@@ -20,10 +20,10 @@ _LAST = -1000
 
 
 def watch(finish: Callable[[], None]) -> None:
-    """Call `finish` at such an end of this process.
+    """Call `finish` when this process ends without running `atexit`.
 
     Call this whenever a process begins to have something to finish, because a forked child begins
-    without its parent's hooks. It imports nothing: whatever can end this process so is loaded.
+    without its parent's hooks. It imports nothing: what can end this process so is already loaded.
 
     Args:
         finish: Called once or more; must not raise.
@@ -72,7 +72,7 @@ def _wait_for_threads(finish: Callable[[], None]) -> None:
                 thread.join()
         finish()
 
-    # Not a daemon thread, so that the process waits for it, too.
+    # Not a daemon thread, so that the process waits for it.
     threading.Thread(target=wait, name="kp_end", daemon=False).start()
 
 

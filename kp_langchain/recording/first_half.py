@@ -78,7 +78,7 @@ def first_half_body(
         "langgraph": record.is_langgraph,
         "objective": redaction.text(record.objective, level),
         "fallback_objective": redaction.text(record.fallback_objective, level),
-        "dropped_steps": record.dropped_steps,
+        "dropped_steps": record.timeline.dropped,
         "dropped_texts": record.dropped_texts,
         "requested": _requests_body(record, redaction, level),
         "paused_calls": _paused_calls_body(record, redaction, level),
@@ -116,7 +116,7 @@ def _timeline_body(record: RunRecord, redaction: Redactor, level: str) -> dict[s
     calls: dict[Call, int] = {}
     marks = [
         (mark, calls.setdefault(call, len(calls)))
-        for mark, call in record.timeline()
+        for mark, call in record.timeline
         if not call.is_void  # it is made again when the run is resumed
     ]
     key_numbers: dict[object, int] = {}
@@ -153,7 +153,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         owner: The owner of the run that resumes it.
 
     Raises:
-        ValueError, TypeError, KeyError, LookupError, AttributeError: The body is malformed.
+        ValueError, TypeError, LookupError, AttributeError: The body is malformed.
     """
     record = RunRecord(owner, Start(UUID(body["run_id"]), None, body["name"]))
     record.started_at = datetime.fromisoformat(body["started_at"]).astimezone(UTC)
@@ -168,7 +168,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     calls = [_call(call, record.run_id) for call in body["calls"]]
     for mark, at in body["marks"]:
         record.mark(cast("Mark", mark), calls[at])
-    record.dropped_steps += body["dropped_steps"]
+    record.timeline.dropped += body["dropped_steps"]
     record.dropped_texts = body["dropped_texts"]
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)

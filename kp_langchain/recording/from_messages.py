@@ -1,6 +1,6 @@
 """A trace from a list of messages: what the handler would have recorded of the same run.
 
-The messages are replayed to a recorder as the events of a run, so that there is one set of rules.
+The messages are replayed to a recorder as the events of a run, so both follow one set of rules.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def trace_from_messages(
     message_list = _message_list(messages)
     record = _record(message_list, objective)
     record.write_out()
-    step_list = build_steps(record.timeline(), fatal="", answer=record.answer or "")
+    step_list = build_steps(record.timeline, fatal="", answer=record.answer or "")
     if not step_list.steps:
         raise ValueError(
             f"{len(message_list)} messages hold no model answer and no tool call: nothing to trace"
@@ -98,8 +98,8 @@ def _message_list(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMes
 def _verdict(
     step_list: StepList, answer: str, success: bool | None, confidence: float | None
 ) -> Verdict:
-    """Return the caller's verdict, with the handler's where the caller states none."""
-    looks = looks_successful(
+    """Return the caller's verdict; what it leaves open is judged as the handler would."""
+    default_success = looks_successful(
         answer,
         ended_well=not step_list.is_incomplete,
         unresolved_error=step_list.unresolved_error,
@@ -109,7 +109,7 @@ def _verdict(
         verdict = read_verdict({"success": success, "confidence": confidence}, "caller")
     except ValueError as error:
         raise ValueError(f"success={success!r}, confidence={confidence!r}: {error}") from None
-    return choose_outcome(looks, verdicts=[] if verdict is None else [verdict])
+    return choose_outcome(default_success, verdicts=[] if verdict is None else [verdict])
 
 
 def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:

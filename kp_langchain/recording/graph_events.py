@@ -11,8 +11,8 @@ def hear_graph_events(handler: object) -> bool:
     """Change the class of a handler to one that LangGraph sends its events to.
 
     LangGraph sends them only to instances of its own base class, which it looks for right after
-    the start of the root run. That class takes 0.7 s to import, so that the handler cannot inherit
-    from it from the outset. By now it is imported if and only if a graph is what runs.
+    the start of the root run. That class takes 0.7 s to import, so the handler cannot inherit from
+    it from the outset. At this point it is imported if and only if a graph is running.
 
     Args:
         handler: The callback handler; its class is replaced with a subclass.
@@ -35,5 +35,5 @@ def hear_graph_events(handler: object) -> bool:
 
 
 def without_graph_events(cls: type) -> type:
-    """Return the handler's own class for one made here, because other processes can import it."""
+    """Return the handler's original class, which other processes can import."""
     return cls.__bases__[0] if cls in _graph_classes.values() else cls

@@ -44,29 +44,30 @@ class KPCallbackHandler(LangChainCallbacks):
 
     Args:
         domain: The runs' domain, which chooses weights and threshold; a run's own
-            `metadata={"kp_domain": ...}` comes before it. `{"kp_task": ...}` there tells repeats
-            of one task, for calibration; by default they are those with the same objective.
-        policy: What holds for every run of this handler, before environment and `kp.toml`; or a
-            mapping from domain to such a policy.
+            `metadata={"kp_domain": ...}` takes precedence. `{"kp_task": ...}` there identifies
+            repeats of one task, for calibration; by default they have the same objective.
+        policy: The policy for every run of this handler, which takes precedence over environment
+            and `kp.toml`; or a mapping from domain to such a policy.
         scorer: The scorer; by default one for the whole process.
         store: A `TraceStore`, a database URL or file, or None to keep nothing. By default the
             database of the settings (`KP_DATABASE_URL`, else a SQLite file in the user's data
             folder).
-        registry: Where traces go that passed and whose visibility is `org` or `network`: a
+        registry: Receives the traces that passed and whose visibility is `org` or `network`: a
             `Registry` or its URL. By default the registry of the settings (`KP_REGISTRY_URL`);
             without one, nothing goes to the network.
-        outcome: Judges finished runs: given a `FinishedRun` it returns a success (bool), a
+        outcome: Judges finished runs: it receives a `FinishedRun` and returns a success (bool), a
             confidence (0 to 1), a mapping with `success` and `confidence`, or None for no opinion.
         verifiers: Judge finished runs that neither `outcome` nor a `kp.outcome` event called a
             success or a failure, one after the other until one does. Each is a function like
             `outcome`, may be async, and may add a `note`. It runs on the worker and may send what
-            it is given elsewhere, such as to a language model: every text of the `FinishedRun` is
-            redacted, and it has neither `output` nor `metadata`.
+            it receives to a third party, such as a language model: every text of the `FinishedRun`
+            is redacted, and it has neither `output` nor `metadata`.
         verifier_timeout_s: Longest wait for one verifier, in seconds.
-        agent_id: Who ran; written as `kp:agent:<id>`. By default the agent of the settings, else
-            the one that the registry's key belongs to: a registry deletes only its own agent's.
-        on_scored: Called on the worker with each `ScoredTrace`, after the store was given it, and
-            again when a verdict changes it; its `previous` is then the run as it was.
+        agent_id: The agent that ran; written as `kp:agent:<id>`. By default the agent of the
+            settings, else the one that the registry's key belongs to, because a key can delete
+            only traces of its own agent.
+        on_scored: Called on the worker with each `ScoredTrace`, after it was handed to the store,
+            and again when a verdict changes it; its `previous` is then the run before the change.
         objective: Extracts the task from the root run's inputs; it returns None or "" if it finds
             none.
         redactor: A further redaction step. Called on the worker with each text after the built-in
@@ -123,18 +124,19 @@ class KPCallbackHandler(LangChainCallbacks):
         self._to_send = partial(options.to_send, parts.store)
         if parts.store is not None and redactor is not None:
             use_redactor(parts.store.location, parts.queue)
-        self._own = frozenset({*vars(self), "_own"} - others)
+        self._handler_attributes = frozenset({*vars(self), "_handler_attributes"} - others)
 
     # ---------------------------------------------------------------- copies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default pickle asks for the handler's present class, which may be made for LangGraph.
+        # By default pickle names the handler's current class, which may be made for LangGraph.
         return _new, (without_graph_events(type(self)),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         # Pickled as its constructor arguments, including passwords and keys. Defaults are resolved
         # again in the other process. Attributes of a subclass are pickled too.
-        others = {name: value for name, value in vars(self).items() if name not in self._own}
+        own_names = self._handler_attributes
+        others = {name: value for name, value in vars(self).items() if name not in own_names}
         return {"arguments": self._to_send(), "others": others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,7 +147,7 @@ class KPCallbackHandler(LangChainCallbacks):
         return self
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
-        # Frameworks copy lists of callbacks; whoever made the handler asks it for the runs.
+        # Frameworks copy lists of callbacks; the runs must reach the handler that the user has.
         return self
 
     # ---------------------------------------------------------------- for its owner
@@ -153,14 +155,14 @@ class KPCallbackHandler(LangChainCallbacks):
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every run that ended so far is scored and stored.
 
-        What passed may still be on its way to a registry then; it waits in the store's outbox.
+        Traces that passed may then still wait in the store's outbox to be sent to a registry.
 
         Args:
             timeout: Seconds to wait at most; None waits as long as it takes.
 
         Returns:
-            Whether that was done in time. False, too, when the store could not take a run yet, and
-            at once when called from `on_scored`.
+            Whether that was done in time. Also False if the store could not take a run yet; False
+            at once if called from `on_scored`.
         """
         self._recorder.sweep()
         return False if is_own_thread() else self._queue.wait(timeout)
@@ -173,12 +175,12 @@ class KPCallbackHandler(LangChainCallbacks):
         confidence: float | None = None,
         note: str | None = None,
     ) -> None:
-        """Say how a run really ended: while it runs, right after it, or days later.
+        """Report how a run really ended: while it runs, right after it, or days later.
 
-        The run is then scored again, and contributed or withdrawn as the new score asks; see
+        The run is then scored again, and contributed or withdrawn as the new score requires; see
         `TraceStore.report_outcome`. That happens on the worker; this returns at once. A run that
-        the store does not know is counted as `verdict_errors` in `stats`, with one warning. Give
-        hundreds at once to `TraceStore.report_outcome`: here they keep finished runs waiting.
+        the store does not know is counted as `verdict_errors` in `stats`, with one warning. Report
+        hundreds at once with `TraceStore.report_outcome`: here they would delay finished runs.
 
         Args:
             run: LangChain's id of the root run, the trace's id, or the beginning of either.
@@ -188,7 +190,7 @@ class KPCallbackHandler(LangChainCallbacks):
             note: Why, in words; redacted before it is written.
 
         Raises:
-            ConfigError: Nothing is said, a value cannot be used, or this handler has no store.
+            ConfigError: Nothing is reported, a value cannot be used, or this handler has no store.
         """
         verdict = Verdict(plain_number(success), plain_number(confidence), note)  # type: ignore[arg-type]
         if self._writer is None:
@@ -201,12 +203,11 @@ class KPCallbackHandler(LangChainCallbacks):
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
 
-        For programs that are frozen or ended without notice: others need not wait, because the
-        next process goes on where this one ended.
+        For programs that are frozen or ended without notice. Others need not wait, because the
+        next process continues where this one stopped.
 
-        Calls in a loop cost next to nothing: where the registry is to be left alone for longer than
-        `timeout`, or takes nothing at all, this rests for a second, or `timeout` if that is less,
-        and returns.
+        Calling this in a loop is cheap. If the registry accepts nothing for longer than `timeout`,
+        this sleeps for one second, or for `timeout` if that is shorter, and returns False.
 
         Args:
             timeout: Seconds to take at most.
@@ -218,7 +219,7 @@ class KPCallbackHandler(LangChainCallbacks):
         is_flushed = self.flush(timeout)
         if self._sender is None or self._writer is None:
             return is_flushed
-        # A store that another process holds for a moment would leave these runs behind.
+        # Another process may lock the store for a moment; these runs must not stay behind.
         while (
             not is_flushed
             and self._writer.has_failed_writes
@@ -227,7 +228,7 @@ class KPCallbackHandler(LangChainCallbacks):
             time.sleep(min(_STORE_AGAIN_S, left_s))
             is_flushed = self.flush(max(0.0, until - time.monotonic()))
         is_sent = self._sender.drain(max(0.0, until - time.monotonic()))
-        # While it was sent, the store may have taken what it could not take before.
+        # Meanwhile the store may have taken what it could not take before.
         is_done = is_sent and (is_flushed or self.flush(max(0.0, until - time.monotonic())))
         if not is_done:
             time.sleep(max(0.0, min(_REST_BETWEEN_SENDS_S, until - time.monotonic())))
@@ -268,13 +269,13 @@ class KPCallbackHandler(LangChainCallbacks):
         - `dropped`: found the queue full.
         - `failed`: could not be recorded or scored.
 
-        Besides:
+        Further counters:
 
         - `waiting_to_store`: scored runs and verdicts not written yet.
         - `not_stored`: scored runs and verdicts that were dropped unwritten.
         - `rescored`: runs scored again after a verdict.
         - `verdict_errors`: verdicts that could not be applied.
-        - `adopted`: runs of a process that is gone, scored here and counted nowhere else.
+        - `adopted`: runs of a process that has ended, scored here and counted nowhere else.
         - `continued`: runs that another process had begun.
         - `paused_expired`: paused runs of any process that this one removed from the store, because
           they were older than `paused_days` or more than `max_paused_runs`.
@@ -286,7 +287,7 @@ class KPCallbackHandler(LangChainCallbacks):
         - `verifier_errors`, `verifier_timeouts`: calls of verifiers that failed or took too long.
         - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
-          `on_scored_errors`: failures, by what failed.
+          `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
 
         Returns:
             The counters, by name.
@@ -312,7 +313,7 @@ class KPCallbackHandler(LangChainCallbacks):
         """Score and store what ended, abandon what is still under way, and record nothing more.
 
         `with handler:` and `async with handler:` do so at the end of the block, where they wait at
-        most `exit_timeout_s`; the latter waits in a thread, so that the event loop goes on.
+        most `exit_timeout_s`; the latter waits in a thread, so the event loop continues.
 
         Args:
             timeout: Seconds to wait at most; None waits as long as it takes.
@@ -320,7 +321,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
         if paused_in_memory.count(self._recorder.owner):
-            self.flush(timeout)  # what waits for a human is in the store then
+            self.flush(timeout)  # so that runs that wait for a human are in the store
         self._recorder.close()
         self.flush(None if until is None else max(0.0, until - time.monotonic()))
 
@@ -343,7 +344,7 @@ class KPCallbackHandler(LangChainCallbacks):
         A server such as uvicorn may end its process without Python's exit hooks. It waits for
         this one: `FastAPI(lifespan=handler.lifespan)`, the same for Starlette; in a lifespan of
         your own, `async with handler.lifespan(): yield`. It waits at most `exit_timeout_s`, and
-        the event loop goes on meanwhile. The handler remains usable, since an application may be
+        the event loop continues meanwhile. The handler remains usable, since an application may be
         started again, as tests do.
         """
         try:
@@ -359,7 +360,7 @@ class KPCallbackHandler(LangChainCallbacks):
 
 async def _in_a_thread(function: Callable[[], object]) -> None:
     """Call a function in a thread of its own and wait for it without blocking the event loop."""
-    # Here, because it takes its time to import, and whoever awaits has imported it.
+    # Imported here because it is slow to import; whoever awaits has imported it already.
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 

@@ -27,7 +27,7 @@ _CONTENT = frozenset({
     "source_type", "file", "image_url", "input_audio", "audio_url", "video_url", "image", "audio",
     "video", "document", "text",
 })  # fmt: skip
-# Other data with a type, such as the entries of a folder, have fields besides these.
+# Other data with a type, such as the entries of a folder, have other fields as well.
 _FIELDS = _CONTENT | {
     "type", "id", "index", "mime_type", "media_type", "mimeType", "format", "extras", "metadata",
     "video_metadata", "media_resolution", "detail", "cache_control", "title", "context",

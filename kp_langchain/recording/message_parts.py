@@ -26,6 +26,7 @@ from kp_langchain.recording.safe_reads import (
     MAX_DEPTH,
     MAX_ITEMS,
     default_on_error,
+    list_items,
 )
 
 _MAX_JSON_CHARS = 50_000
@@ -94,12 +95,12 @@ def parts_of(message: object, limit: int) -> list[Part] | tuple[()]:
     content = getattr(message, "content", None)
     extra = getattr(message, "additional_kwargs", None) or {}
     metadata = getattr(message, "response_metadata", None) or {}
-    if not extra and _GROUNDING not in metadata and isinstance(content, str):  # as most are
+    if not extra and _GROUNDING not in metadata and isinstance(content, str):  # like most
         return ()
     additional = [
-        item for name in _ADDITIONAL if extra and name in extra for item in _items(extra[name])
+        item for name in _ADDITIONAL if extra and name in extra for item in list_items(extra[name])
     ]
-    blocks = list(map(_native, content[:MAX_ALL_ITEMS])) if isinstance(content, list) else []
+    blocks = list(map(_native, list_items(content)))
     calls = {id(block): _calls_and_results(block) for block in blocks if _role(block)}
     searches = _searches(metadata.get(_GROUNDING) or extra.get(_GROUNDING), calls)
     if not (calls or additional or searches):
@@ -126,10 +127,6 @@ def parts_of(message: object, limit: int) -> list[Part] | tuple[()]:
 def output_gist(output: object, limit: int) -> Any:
     """Return the `gist` of a provider's output, without ids and what only the provider can read."""
     return gist(_visible(output, [MAX_ALL_ITEMS], 0), limit)
-
-
-def _items(value: object) -> list[Any]:
-    return value[:MAX_ALL_ITEMS] if isinstance(value, list) else []
 
 
 def _native(block: Any) -> Any:
@@ -240,8 +237,8 @@ def _input(block: Mapping[str, Any], extras: Mapping[str, Any]) -> object:
     if isinstance(value, str):
         value = _json_value(value)
     if value is None:
-        rest = (key for key in islice(block, MAX_ITEMS) if key not in table.BESIDES_INPUT)
-        value = {table.RENAMED.get(key, key): block[key] for key in rest}
+        rest = (key for key in islice(block, MAX_ITEMS) if key not in table.NOT_INPUT_FIELDS)
+        value = {table.INPUT_NAMES.get(key, key): block[key] for key in rest}
     if not isinstance(value, MAPPING):
         return value
     return {
@@ -301,7 +298,7 @@ def _user_call_ids(message: object) -> set[str]:
     """Return the ids of calls of the user's own tools, which are recorded when they run."""
     ids: set[str] = set()
     for name in ("tool_calls", "invalid_tool_calls"):
-        for call in _items(getattr(message, name, None)):
+        for call in list_items(getattr(message, name, None)):
             if isinstance(call, MAPPING):
                 ids.update(_texts(call, ("id",)))
     return ids
@@ -316,12 +313,12 @@ def _searches(
     queries: list[Any] = []
     names: list[str] = []
     for field, name in table.GROUNDING_QUERIES.items():
-        if items := _items(grounding.get(field)):
+        if items := list_items(grounding.get(field)):
             queries += items
             names.append(name)
     sources: list[Any] = []
     for field in table.GROUNDING_CHUNKS:
-        for chunk in _items(grounding.get(field)):
+        for chunk in list_items(grounding.get(field)):
             for kind, name in table.GROUNDING_SOURCES.items():
                 if isinstance(chunk, MAPPING) and chunk.get(kind):
                     sources.append(chunk[kind])

@@ -1,6 +1,6 @@
-"""LangChain messages: where a value carries them, and what each of them says.
+"""LangChain messages: how to find them in a value, and what each of them says.
 
-Messages and LangGraph's commands are recognised by their shape, so that neither need be imported.
+Messages and LangGraph's commands are recognised by their shape, so neither has to be imported.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _is_block(item: object) -> bool:
 
 
 def additional_kwargs(message: object) -> Mapping[str, Any]:
-    """Return a message's `additional_kwargs`, where some models write beside the content."""
+    """Return a message's `additional_kwargs`, which some models fill in addition to the content."""
     extra = getattr(message, "additional_kwargs", None)
     return extra if extra and isinstance(extra, MAPPING) else {}
 

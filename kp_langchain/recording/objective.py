@@ -18,7 +18,7 @@ _KEYS = (
 
 @default_on_error("")
 def objective_in(inputs: object, limit: int) -> str:
-    """Return the task that a run's inputs state; "" where they state none.
+    """Return the task that a run's inputs state; "" if they state none.
 
     It is the last human message, else the text under a usual key (`input`, `question`, ...), else
     the only text among the inputs.

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from kp_langchain.registry import Registry
 
 
-_LONGEST_VERIFIER_S = 3600
+_MAX_VERIFIER_S = 3600
 _FUNCTIONS = ("outcome", "on_scored", "objective", "redactor")
 
 
 class Default(Enum):
-    """Stands for "as the settings say" where None means something else."""
+    """Stands for "as the settings say" in arguments for which None has a meaning."""
 
     STORE = "the store of the settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """The arguments of `KPCallbackHandler` as they were given; it says what each means."""
+    """The arguments of `KPCallbackHandler`, unresolved; its docstring explains them."""
 
     domain: str
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None
@@ -61,7 +61,8 @@ class HandlerOptions:
         """Refuse arguments that cannot be used.
 
         Raises:
-            ConfigError: One cannot; the message names it, its value, and what would be right.
+            ConfigError: One cannot be used; the message names it, its value, and what would be
+                right.
         """
         _check_text("domain", self.domain)
         for name in _FUNCTIONS:
@@ -90,7 +91,7 @@ class HandlerOptions:
             **{f"verifiers[{at}]": one for at, one in enumerate(self.verifiers)},
         }
         for name, function in functions.items():
-            # cloudpickle, which joblib, Ray and Dask have each their own copy of, sends these, too.
+            # cloudpickle, of which joblib, Ray and Dask each bundle a copy, sends these as well.
             if not _can_be_found(function) and not any(
                 module.endswith("cloudpickle") for module in sys.modules
             ):
@@ -99,7 +100,7 @@ class HandlerOptions:
                     "that is defined at the top of a module, or send the handler with cloudpickle"
                 )
         arguments = {name: getattr(self, name) for name in self.__slots__}
-        # A relative path means another file where the working folder is another.
+        # A relative path means another file in another working folder.
         is_path = isinstance(self.store, (str, Path))
         return arguments | ({"store": store} if is_path else {})
 
@@ -127,11 +128,11 @@ def _check_verifiers(verifiers: object, timeout_s: object) -> None:
     if (
         isinstance(timeout_s, bool)
         or not isinstance(timeout_s, (int, float))
-        or not 0 < timeout_s <= _LONGEST_VERIFIER_S
+        or not 0 < timeout_s <= _MAX_VERIFIER_S
     ):
         raise ConfigError(
             f"verifier_timeout_s is {timeout_s!r}; give seconds, more than 0 and at most "
-            f"{_LONGEST_VERIFIER_S}"
+            f"{_MAX_VERIFIER_S}"
         )
 
 
@@ -145,8 +146,8 @@ def _can_be_found(function: object) -> bool:
     return target is function
 
 
-def harmless(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
-    """Return the user's `objective` as a function that never raises: "" where it has no text."""
+def never_raising(objective: Callable[[Any], str | None]) -> Callable[[Any], str]:
+    """Wrap the user's `objective`: never raise, and return "" unless it returns a text."""
 
     def ask(inputs: Any) -> str:
         try:
@@ -179,7 +180,7 @@ def verifiers_of(
     """Return the verifiers; None if there are none."""
     if not functions:
         return None
-    # Here, because asyncio takes its time to import, and most handlers have no verifiers.
+    # Imported here because asyncio is slow to import, and most handlers have no verifiers.
     from kp_langchain.recording.verifiers import Verifiers
 
     return Verifiers(tuple(functions), timeout_s, counters)
@@ -189,9 +190,9 @@ def domains(
     policy: DomainPolicy | Mapping[str, DomainPolicy] | None, scorer: object, settings: Settings
 ) -> frozenset[str]:
     """Return the names of the domains with weights or a policy of their own."""
-    own = policy if isinstance(policy, Mapping) else ()
+    policy_domains = policy if isinstance(policy, Mapping) else ()
     profiles = scorer.profiles if isinstance(scorer, Scorer) else PROFILES
-    return frozenset(chain(PROFILES, profiles, settings.domains, own))
+    return frozenset(chain(PROFILES, profiles, settings.domains, policy_domains))
 
 
 def policies(
@@ -200,20 +201,20 @@ def policies(
     """Return the function that gives a domain's policy: the argument's over the settings'.
 
     Raises:
-        ConfigError: The argument is not a policy, or a policy would send runs of which too little
-            is redacted.
+        ConfigError: The argument is not a policy, or a policy would send runs that are redacted
+            too little.
     """
     if policy is None:
         return settings.policy_for
-    over: Callable[[str], DomainPolicy | None]
+    override: Callable[[str], DomainPolicy | None]
     if isinstance(policy, DomainPolicy):
         one = policy
-        settings.refuse_leaks(["", *settings.domains], over := lambda _: one)
-        return lambda domain: settings.policy_for(domain, over(domain))
+        settings.refuse_leaks(["", *settings.domains], override := lambda _: one)
+        return lambda domain: settings.policy_for(domain, override(domain))
     if isinstance(policy, Mapping) and all(isinstance(p, DomainPolicy) for p in policy.values()):
-        over = dict(policy).get
-        settings.refuse_leaks(policy, over)
-        return lambda domain: settings.policy_for(domain, over(domain))
+        override = dict(policy).get
+        settings.refuse_leaks(policy, override)
+        return lambda domain: settings.policy_for(domain, override(domain))
     raise ConfigError(
         f"policy is {policy!r}; give a DomainPolicy or a mapping from domain to DomainPolicy"
     )
@@ -235,7 +236,7 @@ def store_of(
 
 
 def agent_id_of(option: str | None, settings: Settings, registry: Registry | None) -> str | None:
-    """Return the agent id that traces carry, with a warning if it is not that of the key."""
+    """Return the agent id that traces carry; warn if the registry's key has another one."""
     if registry is None:
         agent_id = option or settings.agent_id
         return None if agent_id is None else check_agent_id(agent_id, settings.redaction)
@@ -263,7 +264,7 @@ def registry_of(
     """Return the registry of the argument, or the one of the settings; None if nothing is sent."""
     if registry is None and (store is None or settings.registry_url is None):
         return None
-    # Here, because it takes 25 ms to import, and most handlers send nothing.
+    # Imported here because it takes 25 ms, and most handlers send nothing.
     from kp_langchain.registry import Registry
     from kp_langchain.registry.from_settings import configured_registry
 

@@ -14,16 +14,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.verdict import Verdict, first_success, is_unit
+from kp_langchain.verdict import Verdict, first_decisive, is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep
 
-_MOST_TOKENS = 100_000
-_IMPOSSIBLE = -1e3  # a logarithm of a probability that no float tells from 0
+_MAX_TOKENS = 100_000
+_IMPOSSIBLE = -1e3  # the logarithm of a probability that is 0.0 as a float
 
 # What the frameworks answer in the agent's place when its steps run out.
 _OUT_OF_STEPS = (
@@ -35,7 +36,7 @@ _OUT_OF_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What an `outcome` function or a verifier is given to judge a run by.
+    """What an `outcome` function or a verifier receives to judge a run.
 
     An `outcome` function sees unredacted text, except for the part recorded in another process
     before a pause. A verifier sees only redacted text, with `output` None and `metadata` empty.
@@ -69,7 +70,7 @@ OutcomeFunction = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Non
 def looks_successful(
     answer: str, *, ended_well: bool, unresolved_error: bool, ends_on_action: bool = False
 ) -> bool:
-    """Whether a run that nobody judged counts as a success.
+    """Return whether a run that nobody judged counts as a success.
 
     Args:
         answer: The final answer.
@@ -99,14 +100,14 @@ def choose_outcome(
         verdicts: What is stated about the run, best first.
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
-        model_verdict: The confidence by the domain's model. Not used where success or failure is
+        model_verdict: The confidence by the domain's model. Not used if success or failure is
             stated.
 
     Returns:
         A verdict that states both; its source is that of the confidence.
     """
     sources = list(verdicts)
-    decisive = first_success(sources)
+    decisive = first_decisive(sources)
     success = success if decisive is None else bool(decisive.success)
     if structured is not None:
         sources.append(Verdict(confidence=structured, source="structured output"))
@@ -121,9 +122,9 @@ def choose_outcome(
 
 @default_on_error(None)
 def confidence_in(output: object) -> float | None:
-    """The `confidence` field (0 to 1) of a run's structured output, if it has one."""
-    if isinstance(output, Mapping) and output.get("structured_response") is not None:
-        output = output["structured_response"]
+    """Return the `confidence` field (0 to 1) of a run's structured output; None if it has none."""
+    if (response := structured_response_in(output)) is not None:
+        output = response
     confidence = plain_number(
         output.get("confidence")
         if isinstance(output, Mapping)
@@ -134,7 +135,7 @@ def confidence_in(output: object) -> float | None:
 
 @default_on_error(None)
 def mean_probability(logprobs: object) -> float | None:
-    """Mean of `exp(logprob)` over the tokens of an answer; None where there are none.
+    """Return the mean of `exp(logprob)` over the tokens of an answer; None if there are none.
 
     Args:
         logprobs: `{"content": [{"logprob": x}, ...]}`, `{"token_logprobs": [x, ...]}`, or one of
@@ -146,7 +147,7 @@ def mean_probability(logprobs: object) -> float | None:
         return None
     values = (
         token.get("logprob") if isinstance(token, Mapping) else token
-        for token in islice(logprobs, _MOST_TOKENS)
+        for token in islice(logprobs, _MAX_TOKENS)
     )
     chances = [
         math.exp(max(_IMPOSSIBLE, min(0.0, value)))

@@ -18,19 +18,19 @@ from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide, threshold_of
-from kp_langchain.recording.make_drafts import OUTCOME_EVENT
+from kp_langchain.recording.drafter import OUTCOME_EVENT
 from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.scorer import Scorer
-from kp_langchain.verdict import Verdict, first_success
+from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.make_drafts import Drafter, Judge
+    from kp_langchain.recording.drafter import Drafter, Judge
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.sinks import Sink
     from kp_langchain.recording.store_writer import StoreWriter
@@ -127,8 +127,8 @@ class Pipeline:
         trace = _unscored_copy(draft.trace)  # the draft may be written meanwhile
         domain = trace.metadata.task_domain
         verdicts = self._verdicts(draft, judge)
-        # Of a text that could not be redacted nothing is left to be judged.
-        if self.verifiers is not None and not draft.withheld and first_success(verdicts) is None:
+        # A run that could not be redacted has no text left to judge.
+        if self.verifiers is not None and not draft.withheld and first_decisive(verdicts) is None:
             verdicts += self.verifiers.ask(draft, self.functions.lane)
         features = features_of(trace, looked_successful=draft.looked_successful)
         outcome = choose_outcome(
@@ -189,7 +189,7 @@ class Pipeline:
         scorer: object = self.scorer
         if not isinstance(scorer, Scorer):  # the caller's own takes what time it needs
             return
-        # Counted from the first run: a download that hangs must not hold up each of them so long.
+        # From the first run on: a download that hangs then costs 30 s in all, not 30 s a run.
         process = os.getpid(), id(scorer)
         now = time.monotonic()
         if len(_model_awaited_until) >= _SCORERS_KEPT:
@@ -230,7 +230,7 @@ class Pipeline:
 
     def _decisive(self, verdicts: list[Verdict], draft: Draft) -> Verdict | None:
         """Return the first verdict that calls the run a success or a failure, its note redacted."""
-        verdict = first_success(verdicts)
+        verdict = first_decisive(verdicts)
         if verdict is None or verdict is draft.reported:  # that one is redacted already
             return verdict
         return self.drafter.redact_note(verdict, draft.policy.privacy_level)

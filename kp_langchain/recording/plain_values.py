@@ -43,8 +43,8 @@ def plain(value: object, limit: int) -> Any:
     """Copy `value` into JSON-like form with at most about `limit` characters of text.
 
     Mappings become dicts, sequences and sets lists, numbers stay; other objects become text.
-    Cycles end at `MAX_DEPTH`, long containers at `MAX_ITEMS`. A mapping becomes a dict even where
-    there is no room for its items, or where it cannot be read.
+    Cycles end at `MAX_DEPTH`, long containers at `MAX_ITEMS`. A mapping becomes a dict even if
+    there is no room for its items, or it cannot be read.
     """
     return _plain(value, [limit, MAX_ALL_ITEMS], 0)
 
@@ -104,8 +104,8 @@ def error_text(error: object, limit: int) -> str:
 def fields_of(value: object) -> Mapping[str, object] | None:
     """Return the fields of an object whose `repr` would show them all; None for other objects.
 
-    These are objects of pydantic, dataclasses and attrs, namespaces, and LangGraph's `Send`. The
-    mapping is the object's own where it has one: not a copy.
+    These are objects of pydantic, dataclasses and attrs, namespaces, and LangGraph's `Send`. If the
+    object has a `__dict__`, that itself is returned, not a copy.
     """
     if isinstance(value, type):
         return None
@@ -131,7 +131,7 @@ def _plain(value: object, room: list[int], depth: int) -> Any:
         depth: Levels of nesting above the value.
     """
     room[1] -= 1
-    if type(value) is str:  # as most are
+    if type(value) is str:  # like most values
         text = clip(value, max(room[0], 0))
         room[0] -= len(text)
         return text
@@ -207,7 +207,7 @@ def _plain_sequence(value: Iterable[Any], room: list[int], depth: int) -> list[A
 
 
 def _rest(value: object, count: int) -> str:
-    """Return how many items are left out, where the length of the value can be trusted."""
+    """Return how many items are left out, if the length of the value can be trusted."""
     if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > count:
         return f"{len(value) - count} more"
     return "more"
@@ -222,7 +222,7 @@ def _key_text(key: object) -> str:
 
 
 def _number(value: int | float) -> int | float | str:
-    """Return Python's own number for an instance of any subclass; text where JSON would spoil it.
+    """Return Python's own number for an instance of any subclass; text if JSON would spoil it.
 
     Readers of JSON know neither infinities nor NaN, and round large integers.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def apply(settings: Settings) -> None:
     """Apply the settings that are process-wide: the exit timeout and the limit on paused runs.
 
-    They follow the settings, whichever handler reads them: no argument of a handler comes here.
+    Only settings can change these; no handler argument does.
 
     Args:
         settings: As they were just read.

@@ -16,7 +16,7 @@ from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.run_record import RunRecord
 
 _MAX_OPEN = 1000
-_NO_REASON = "failed"  # where the provider gives none
+_NO_REASON = "failed"  # if the provider gives none
 
 
 def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
@@ -64,7 +64,7 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
 
 
 def _new_call(kind: CallKind, name: str) -> Call:
-    call = Call(kind, short_name(name), object())  # a key of its own: nothing is tried again
+    call = Call(kind, short_name(name), object())  # a unique key: these calls are never retried
     call.has_ended = True
     return call
 
@@ -83,8 +83,4 @@ def _take_open_call(root: RunRecord, part: ProviderResult) -> Call | None:
 def _mark_end(root: RunRecord, call: Call, part: ProviderResult) -> None:
     text = root.read(output_gist, part.output)
     call.has_failed = part.has_failed
-    if part.has_failed:
-        call.error = text or _NO_REASON
-    else:
-        call.text = text
-    root.mark("error" if part.has_failed else "end", call)
+    root.mark(call.set_result(text or _NO_REASON if part.has_failed else text), call)

@@ -1,6 +1,6 @@
 """The formats in which providers describe the tools that they run themselves, as data.
 
-The ending of its type marks a call, so that new tools need no entry: OpenAI's items end in `_call`,
+The ending of its type identifies a call, so new tools need no entry: OpenAI's items end in `_call`,
 Anthropic's blocks in `_tool_use`, results in `_tool_result` or `_call_output`. The tables hold the
 exceptions and the names of the fields.
 """
@@ -67,14 +67,14 @@ FAILED_STATUS = frozenset({"failed", "incomplete", "error", "cancelled"})
 FINISHED_STATUS = frozenset({None, "completed", "success"})
 GOOD_OUTCOMES = frozenset({None, 0, 1, "OUTCOME_OK", "OUTCOME_UNSPECIFIED"})
 
-# Where a call has no field for its input, its input is every field but these.
-BESIDES_INPUT = frozenset({
+# If a call has no field for its input, its input is all of its fields except these.
+NOT_INPUT_FIELDS = frozenset({
     "type", "id", "call_id", "status", "index", "name", "caller", "created_by", "execution",
     "pending_safety_checks", "approval_request_id", "extras", "toolset_name", "fingerprint",
     "cache_control", "phase", "error", "namespace", "partial_json", "container_id", "tools",
     *SERVER_FIELDS, *OUTPUT_FIELDS,
 })  # fmt: skip
-RENAMED = {"executable_code": "code"}
+INPUT_NAMES = {"executable_code": "code"}
 
 # Google puts its searches into the answer's metadata: the queries, and their results.
 GROUNDING_QUERIES = {
@@ -92,7 +92,7 @@ GROUNDING_SOURCES = {
     "retrievedContext": "retrieval",
 }
 
-# Fields of results of no use to a reader: ids, and what only the provider can read.
+# Fields of results that no reader needs: ids, and what only the provider can read.
 _HIDDEN = frozenset({
     "type", "id", "call_id", "item_id", "tool_use_id", "tool_call_id", "file_id", "container_id",
     "response_id", "vector_store_id", "index", "cache_control", "fingerprint",

@@ -1,4 +1,4 @@
-"""What the records of one recorder have in common, and hold on to."""
+"""What the records of one recorder share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from kp_langchain.recording.counters import Counters
 class RecordOwner:
     """The recorder that a record belongs to, as far as the record needs it.
 
-    Each recorder has one of its own: two records are of one recorder if their owner is the same
-    object.
+    Each recorder has its own: two records belong to one recorder if their owner is the same object.
 
     Attributes:
-        bounds: What is kept at most of each record.
-        counters: Where the fates of runs are counted.
+        bounds: How much of each run is recorded at most.
+        counters: Counts the fates of runs.
         scope: Recorders of equal scope may resume each other's paused runs.
     """
 

@@ -26,7 +26,7 @@ from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import attribute, default_on_error
-from kp_langchain.recording.stop_reasons import refusal_in, was_stopped
+from kp_langchain.recording.stop_reasons import ended_early, refusal_in
 from kp_langchain.recording.tool_answers import (
     is_error_output,
     record_answers,
@@ -74,7 +74,7 @@ class Recorder(RootRuns):
         Args:
             run_id: The id of the run.
             outputs: What it returned.
-            inputs: Its inputs, where LangChain hands them over only at the end, as for a stream.
+            inputs: Its inputs, if LangChain hands them over only at the end, as for a stream.
         """
         entry = self._finish(run_id)
         if entry is None:
@@ -101,7 +101,7 @@ class Recorder(RootRuns):
 
     def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
-        if entry.is_interrupted:  # unless something begins next, the root pauses, too
+        if entry.is_interrupted:  # unless something begins next, the root pauses as well
             root.is_interrupted = True
             note_pause(entry)
         if entry.is_limit_node and _jumps_to_end(outputs):
@@ -193,7 +193,7 @@ class Recorder(RootRuns):
             last = call
             refusal = clip(refusal_in(message), self._raw_text_chars)
             metadata = attribute(message, "response_metadata")
-            call.is_incomplete = bool(refusal) or was_stopped(metadata) or was_stopped(info)
+            call.is_incomplete = bool(refusal) or ended_early(metadata) or ended_early(info)
             if message is None:
                 call.text = root.read(clip, text)
             elif parts := parts_of(message, self._raw_text_chars):
@@ -312,7 +312,7 @@ class Recorder(RootRuns):
     # ---------------------------------------------------------------- classic agents, outcomes
 
     def agent_acted(self, run_id: UUID, tool: object, tool_input: object) -> None:
-        """Record that a classic agent chose a tool, which it may not have."""
+        """Record the tool that a classic agent chose; there may be no such tool."""
         entry = self._open.get(run_id)
         if entry is not None:
             entry.root.last_action = (short_name(tool), tool_input)
@@ -341,11 +341,7 @@ class Recorder(RootRuns):
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
     call.is_after_rejection = root.human_decision == "rejected"
-    if call.has_failed:
-        call.error = text
-    else:
-        call.text = text
-    root.mark("error" if call.has_failed else "end", call)
+    root.mark(call.set_result(text), call)
 
 
 @default_on_error(False)
@@ -355,9 +351,9 @@ def _jumps_to_end(outputs: object) -> bool:
 
 @default_on_error((0, 0, ""))
 def _input_fingerprint(messages: object) -> tuple[int, int, str]:
-    """Return enough of a model's input to tell two calls apart, in next to no time.
+    """Return enough of a model's input to tell two calls apart, without reading all of it.
 
-    It is the number of messages, the length of the last one, and how that begins.
+    It is the number of messages, the length of the last one, and its beginning.
     """
     if not isinstance(messages, (list, tuple)) or not messages:
         return (0, 0, "")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kp_langchain.redaction.custom_rules import Rules
 
 UNREDACTABLE = "[REDACTED:failed]"
-_REMOVED = "(removed)"  # in place of an empty text where the wire form requires one
+_REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
 
 
 def clean_json(value: Any) -> Any:
@@ -40,7 +40,7 @@ class Redactor:
     Args:
         counters: Counts failed redactions as `redaction_errors`.
         max_chars: Characters to keep of each text.
-        rules: What is redacted besides what always is.
+        rules: What is redacted in addition to what always is.
         hook: The user's function, which redacts further. It may raise.
 
     Attributes:
@@ -68,7 +68,7 @@ class Redactor:
         """Drop every text from now on, because the user's function failed.
 
         Args:
-            reason: For the warning; holds no text of the run.
+            reason: For the warning; must not contain text of the run.
         """
         self._is_out_of_order = True
         self._redacted_texts.clear()
@@ -139,7 +139,7 @@ def _without_cuts(value: Any, *, texts: bool = True) -> Any:
 
     Args:
         value: A JSON-like value.
-        texts: Whether texts may be cut, too.
+        texts: Whether texts may be cut as well.
     """
     if isinstance(value, str):
         return clip(value, len(value), margin=MARGIN_CHARS) if texts else value

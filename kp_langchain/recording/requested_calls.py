@@ -37,8 +37,8 @@ class RequestedCall:
     error: object = ""
 
 
-class UnnamedCall(NamedTuple):
-    """The key of a call that is answered here and was asked for before a pause elsewhere.
+class UnnamedCallKey(NamedTuple):
+    """The key of a call that is answered here but was requested elsewhere, before a pause.
 
     Attributes:
         call_id: The id of the call.
@@ -55,7 +55,7 @@ def requests_in(message: object, field: str, model: Call | None) -> Iterator[Req
     Args:
         message: The model's message.
         field: `tool_calls`, or `invalid_tool_calls` for those that cannot be parsed.
-        model: The call of the model; None where it does not matter.
+        model: The call of the model; None if it does not matter.
     """
     requests = attribute(message, field)
     if not isinstance(requests, (list, tuple)):
@@ -111,11 +111,11 @@ class RequestedCalls:
         return self._by_id.pop(call_id, None) if isinstance(call_id, str) else None
 
     def begin(self, call: Call, arguments: object) -> None:
-        """Note that a tool begins a call now, and find its id if the tool was not given it.
+        """Note that a tool begins a call now, and find the call's id if the tool does not know it.
 
         Some tools begin without the id: a node calls them with the arguments alone, and older
-        releases of langchain-core do not pass it on. Then it is the call with the same name, and
-        of several such calls the one with the same arguments.
+        releases of langchain-core do not pass it on. Then the call is found by its name and, if
+        several calls have that name, by its arguments.
         """
         if call.tool_call_id is None:
             call.tool_call_id = self._id_by_name(call.name, arguments)

@@ -10,27 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.requested_calls import RequestedCalls, UnnamedCall
+from kp_langchain.recording.requested_calls import RequestedCalls, UnnamedCallKey
 
 
 def name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
-    """Complete the calls that were answered before it was known what had been asked for.
+    """Complete the calls that were answered before their requests were known.
 
     Args:
         calls: The calls since the run was resumed; changed.
-        earlier: What had been asked for before; None if that is lost. Then they leave no step.
+        earlier: The calls requested before the pause; None if they are lost. Then calls answered
+            without a request leave no step.
     """
     names_without_id = [
         one.name for one in calls if one.kind == "tool" and one.tool_call_id is None
     ]
     for call in calls:
-        if not isinstance(key := call.key, UnnamedCall):
+        if not isinstance(key := call.key, UnnamedCallKey):
             continue
         call.key = ("tool", key.call_id)
         request = None if earlier is None else earlier.take(key.call_id)
         if request is None:
             call.is_void = True
-        elif request.name in names_without_id:  # a tool that was not given the id answered it
+        elif request.name in names_without_id:  # a tool that did not know the id answered it
             names_without_id.remove(request.name)
             call.is_void = True
         else:
@@ -41,7 +42,7 @@ def name_answers(calls: Sequence[Call], earlier: RequestedCalls | None) -> None:
 
 
 def note_rejections(calls: Iterable[Call], names_of_paused: Mapping[str, str]) -> None:
-    """Mark failed calls as rejected where the tool had asked a human who refused.
+    """Mark failed calls as rejected if the tool had asked a human who refused.
 
     Args:
         calls: The calls of the whole run; changed.

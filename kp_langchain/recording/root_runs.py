@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kp_langchain.recording import paused_in_memory
-from kp_langchain.recording.answer import answer_in, has_structure
+from kp_langchain.recording.answer import answer_in, structured_response_in
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
@@ -36,16 +36,16 @@ class RootRuns(RunTree):
     """The root runs that one handler sees, and their fates.
 
     Args:
-        bounds: What is kept at most.
+        bounds: How much is recorded at most.
         deliver: Called with each root run that ended, in the thread of its last event.
         ambient: Returns the id of the run that LangChain's context names as the current one.
         scope: Recorders of equal scope may resume each other's paused runs.
         keep_output: Whether a record holds on to what the root run returned.
         objective_of: Reads the objective from a root run's inputs, before the usual places are
-            searched; returns "" where it cannot. Must not raise.
-        store_paused: Called with each root run that paused, to store what it recorded, too.
-        forget: Called with a thread and a time, in UTC, to delete what had paused in that thread
-            by then from the store.
+            searched; returns "" if it finds none. Must not raise.
+        store_paused: Called with each root run that paused, to store what it recorded.
+        forget: Called with a thread and a time, in UTC, to delete from the store what had paused
+            in that thread by then.
     """
 
     def __init__(
@@ -85,7 +85,11 @@ class RootRuns(RunTree):
             root.answer = root.agent_answer or answer_in(output, self._raw_text_chars)
             root.claimed_confidence = confidence_in(output)
             call = root.last_call
-            if call is not None and call.kind == "model" and has_structure(output):
+            if (
+                call is not None
+                and call.kind == "model"
+                and structured_response_in(output) is not None
+            ):
                 call.text = call.text or root.answer or ""  # it answered with a structure alone
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
@@ -121,7 +125,7 @@ class RootRuns(RunTree):
     def _settle(self, root: RunRecord, ending: Ending) -> None:
         root.ending = ending
         if root.name.endswith(_STATE_UPDATE):
-            if not root.head:
+            if not root.timeline:
                 root.is_settled = True
                 self.counters.add("runs", -1)
                 return
@@ -133,7 +137,7 @@ class RootRuns(RunTree):
         elif ending == "cancelled":
             root.is_settled = True
             self.counters.add("cancelled")
-        elif not root.head and root.resumption is None:
+        elif not root.timeline and root.resumption is None:
             root.is_settled = True
             self.counters.add("empty")
         else:
@@ -199,7 +203,7 @@ class RootRuns(RunTree):
             earlier.owner.counters.add("handed_over")
 
     def graph_paused(self, run_id: UUID | None, checkpoint_id: object = None) -> None:
-        """Note that a graph paused, be it at a breakpoint, which raises nothing."""
+        """Note that a graph paused; at a breakpoint, nothing else shows it."""
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
             entry.is_interrupted = True
             entry.checkpoint_id = _checkpoint_text(checkpoint_id)
@@ -209,7 +213,7 @@ class RootRuns(RunTree):
         if run_id is not None and (entry := self._open.get(run_id)) is not None:
             root = entry.root
             root.is_interrupted = False
-            # Graphs inside it continue, too; the event of the outermost one comes first.
+            # Graphs inside it also continue; the event of the outermost one comes first.
             if root.resumption is not None and root.resumption.checkpoint_id is None:
                 root.resumption.checkpoint_id = _checkpoint_text(checkpoint_id)
 

@@ -17,7 +17,7 @@ from kp_langchain.recording import worker
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.draft import Draft
-    from kp_langchain.recording.make_drafts import Judge
+    from kp_langchain.recording.drafter import Judge
     from kp_langchain.recording.pipeline import Pipeline
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.store_writer import StoreWriter
@@ -186,7 +186,7 @@ class RunQueue:
             self._pipeline.deliver(scored, to_user_code=True)
 
     def _adopt(self, draft: Draft) -> None:
-        """Have a run scored that a process which is gone has left."""
+        """Queue for scoring a run that a dead process left unscored."""
 
         def score() -> None:
             scored = self._pipeline.score(draft, is_adopted=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from kp_langchain.recording.plain_values import gist_text, text_size
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
+from kp_langchain.recording.timeline import Timeline
 
 if TYPE_CHECKING:
     from kp_langchain.recording.human_decisions import HumanDecision
@@ -73,12 +73,9 @@ class RunRecord:
         domain: The domain that the metadata name; "" if they name none.
         thread_id: The LangGraph thread of the root run, or of the graph inside it that paused.
         is_langgraph: Whether a graph runs, and not only chains.
-        head: The first marks of the timeline, at most `head_marks`.
-        tail: The last marks of the timeline, as many as there is room for besides.
-        head_marks: Marks that `head` has room for.
+        timeline: The starts, ends and errors of its calls, at most `bounds.steps`.
         room_chars: Characters that there is still room for in the texts of steps; may be negative.
         raw_text_chars: Characters kept of one text until it is redacted.
-        dropped_steps: Marks that were dropped between `head` and `tail`.
         dropped_texts: Texts and inputs that were left out because there was no room.
         started_at: When the run began, in UTC.
         last_seen_s: When its last event came, in seconds of `time.monotonic`.
@@ -124,12 +121,9 @@ class RunRecord:
     domain: str = field(init=False)
     thread_id: str | None = field(init=False)
     is_langgraph: bool = field(init=False)
-    head: list[tuple[Mark, Call]] = field(default_factory=list)
-    tail: deque[tuple[Mark, Call]] = field(init=False)
-    head_marks: int = field(init=False)
+    timeline: Timeline = field(init=False)
     room_chars: int = field(init=False)
     raw_text_chars: int = field(init=False)
-    dropped_steps: int = 0
     dropped_texts: int = 0
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_seen_s: float = field(init=False)
@@ -173,22 +167,11 @@ class RunRecord:
         bounds = self.owner.bounds
         self.room_chars = bounds.run_chars
         self.raw_text_chars = bounds.raw_text_chars
-        tail_marks = bounds.steps // 2
-        self.head_marks = bounds.steps - tail_marks
-        self.tail = deque(maxlen=tail_marks)
+        self.timeline = Timeline(bounds.steps)
 
     def mark(self, mark: Mark, call: Call) -> None:
         """Add a start, end or error of `call` to the timeline."""
-        if len(self.head) < self.head_marks:
-            self.head.append((mark, call))
-            return
-        if len(self.tail) == self.tail.maxlen:
-            self.dropped_steps += 1
-        self.tail.append((mark, call))
-
-    def timeline(self) -> list[tuple[Mark, Call]]:
-        """Return the starts, ends and errors of calls in the order in which they came."""
-        return [*self.head, *self.tail]
+        self.timeline.add(mark, call)
 
     def read(self, reader: Callable[[Any, int], _Text], value: object) -> _Text:
         """Return a step's text or input, read from `value` within what there is room for.
@@ -220,15 +203,15 @@ class RunRecord:
         limit = self.raw_text_chars
         if self.answer is not None:
             self.answer = gist_text(self.answer, limit)
-        for _, call in self.timeline():
+        for _, call in self.timeline:
             call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
         if self.earlier_part is not None:
             self._drop_last_texts()
 
     def _drop_last_texts(self) -> None:
-        """Drop the last texts beyond the bound, which each part of a resumed run kept alone."""
+        """Drop the last texts of a resumed run, each part of which kept to the bound by itself."""
         room = self.owner.bounds.run_chars
-        for call in dict.fromkeys(call for _, call in self.timeline()):
+        for call in dict.fromkeys(call for _, call in self.timeline):
             size = text_size(call.text) + text_size(call.error) + text_size(call.input)
             if room <= 0 and size:
                 call.text, call.error = clip(call.text, 0), clip(call.error, 0)
@@ -262,8 +245,11 @@ class RunRecord:
             self.room_chars -= self.owner.bounds.run_chars - earlier.room_chars
 
     def prepend(self, earlier: RunRecord) -> None:
-        """Put what a paused run recorded before it paused in front of this record."""
-        later_marks = self.timeline()
+        """Put what a paused run recorded before it paused in front of this record.
+
+        The task, the name and the start are those of the earlier part; what was reported later,
+        such as a verdict or a domain, prevails.
+        """
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
         self.name = earlier.name or self.name
@@ -271,16 +257,13 @@ class RunRecord:
         self.is_langgraph = self.is_langgraph or earlier.is_langgraph
         self.domain = self.domain or earlier.domain
         self.verdict = self.verdict or earlier.verdict
-        self.dropped_steps += earlier.dropped_steps
         self.dropped_texts += earlier.dropped_texts
         # After `resume`, too: meanwhile the store may have added to what `earlier` knows.
         self._take_over_open_calls(earlier)
         self.metadata = {**earlier.metadata, **self.metadata}
         self.tags = earlier.tags if not self.tags else self.tags
         self.earlier_part = self.earlier_part or earlier.earlier_part
-        self.head, self.tail = earlier.head, earlier.tail
-        for mark, call in later_marks:
-            self.mark(mark, call)
+        self.timeline = self.timeline.joined_to(earlier.timeline)
 
     def _take_over_open_calls(self, earlier: RunRecord) -> None:
         self.requested_calls.add_earlier(earlier.requested_calls)

@@ -1,4 +1,4 @@
-"""The start of a run as the recorder is told of it, and what its metadata say."""
+"""The start of a run as the recorder receives it, and what its metadata say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Start(NamedTuple):
     Attributes:
         run_id: LangChain's id of the run.
         parent_id: The id of the run that it is part of; None for a root run.
-        name: The name of the run; of a model, tool or retriever, that of what is called.
+        name: The name of the run; for a model, tool or retriever, the name of what is called.
         metadata: LangChain's metadata of the run.
         tags: LangChain's tags of the run.
     """

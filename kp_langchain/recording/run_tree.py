@@ -66,7 +66,7 @@ class RunTree:
     """The runs that one handler sees, as long as they are open.
 
     Args:
-        owner: What the records of its root runs hold on to.
+        owner: What the records of its root runs share.
         ambient: Returns the id of the run that LangChain's context names as the current one.
     """
 
@@ -89,7 +89,7 @@ class RunTree:
             if parent_id is not None and parent_id in self._over:
                 self._remember_over(run_id)
                 return None
-            # LangChain drops the parent where a fallback is tried, but its context still names it.
+            # LangChain drops the parent when it tries a fallback, but its context still names it.
             outer = self._ambient()
             if outer is not None and outer != run_id:
                 parent = self._open.get(outer)
@@ -178,7 +178,7 @@ class RunTree:
 
     @property
     def open_count(self) -> int:
-        """Root runs that are open."""
+        """The number of open root runs."""
         return len(self._roots)
 
     def leave_to_parent(self) -> None:

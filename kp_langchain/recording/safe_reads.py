@@ -1,7 +1,7 @@
-"""How values that belong to the user are read: within bounds, and without ever raising.
+"""Reads values that belong to the user: within bounds, and without ever raising.
 
-Everything that reads such a value runs inside the user's agent. So nothing is changed, nothing is
-kept by reference, and of a mapping without end only the first items are read.
+Everything that reads such a value runs inside the user's agent. So no value is changed. A container
+may be endless, so only its first items are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Value = TypeVar("_Value")
 def default_on_error(
     default: object,
 ) -> Callable[[Callable[_Arguments, _Value]], Callable[_Arguments, _Value]]:
-    """Decorate a function that reads a user's value to return `default` where that raises.
+    """Decorate a function that reads a user's value to return `default` if that raises.
 
     An exception that a signal handler of the host raises meanwhile still passes.
     """
@@ -48,8 +48,13 @@ def default_on_error(
     return decorate
 
 
+def list_items(value: object) -> list[Any]:
+    """Return the first `MAX_ALL_ITEMS` items of a list; [] for any other value."""
+    return value[:MAX_ALL_ITEMS] if isinstance(value, list) else []
+
+
 def attribute(value: object, name: str) -> Any:
-    """Return an attribute of a user's value; None where it has none or raises."""
+    """Return an attribute of a user's value; None if it has none or raises."""
     try:
         return getattr(value, name, None)
     except BaseException as error:  # the user's own class may do anything

@@ -39,7 +39,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
 
     def receive(self, scored: ScoredTrace) -> None:
         """Take a run that was scored, or scored again if it has a `previous`."""
@@ -65,11 +65,11 @@ class StoreSink:
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
         return f"the store at {self.writer.location}"
 
     def receive(self, scored: ScoredTrace) -> None:
-        """Have a new run written."""
+        """Hand a new run to the writer."""
         if scored.previous is None:
             self.writer.write_run(scored, self.sender, self.counters)
 
@@ -84,7 +84,7 @@ class LogSink:
 
     has_registry: bool
     name: ClassVar[str] = "the log"
-    error_counter: ClassVar[str] = "log_errors"
+    error_counter: ClassVar[str] = "on_scored_errors"
     calls_user_code: ClassVar[bool] = False
 
     def receive(self, scored: ScoredTrace) -> None:
@@ -97,23 +97,23 @@ class LogSink:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSink:
-    """Calls a function of the user with each run: `on_scored`, or an integration.
+    """Calls the handler's `on_scored` function with each run.
 
     Attributes:
         function: The function.
-        functions: Calls it with a time limit.
-        writer: What has to be written before, because the function may read the store.
+        caller: Calls it with a time limit.
+        writer: Must write the run first, because the function may read the store.
     """
 
     function: Callable[[ScoredTrace], object]
-    functions: UserFunctions
+    caller: UserFunctions
     writer: StoreWriter | None
     error_counter: ClassVar[str] = "on_scored_errors"
     calls_user_code: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """What a warning calls it."""
+        """Its name in a warning."""
         return f"on_scored ({name_of(self.function)})"
 
     def receive(self, scored: ScoredTrace) -> None:
@@ -121,4 +121,4 @@ class FunctionSink:
         if self.writer is not None:
             with allow_forks():
                 self.writer.wait_until_written()
-        self.functions.call(partial(self.function, scored))
+        self.caller.call(partial(self.function, scored))

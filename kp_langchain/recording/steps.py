@@ -8,14 +8,12 @@ one call are one step with their number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kp_langchain.recording.calls import Call, Mark
+from kp_langchain.recording.timeline import Timeline
 
-Timeline = Sequence[tuple[Mark, Call]]
-"""Starts, ends and errors of calls in the order in which they came."""
 Step = dict[str, Any]
 """A step in wire form, before redaction."""
 
@@ -25,7 +23,7 @@ _MISTAKES = frozenset({"_Exception", "invalid_tool"})
 
 @dataclass
 class StepList:
-    """The steps of one run, and what they say of its end.
+    """The steps of one run, and what they show of its end.
 
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
@@ -33,7 +31,7 @@ class StepList:
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
-        ends_on_action: Whether the last call was one of a tool, neither rejected nor cancelled.
+        ends_on_action: Whether the last call was a tool call, neither rejected nor cancelled.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -84,7 +82,7 @@ class _Failure:
 
     Attributes:
         step: Their step.
-        position: Of the last attempt in the timeline; -1 if the call succeeded after it.
+        position: The last attempt's position in the timeline; -1 if the call then succeeded.
     """
 
     step: Step
@@ -107,7 +105,7 @@ class _Builder:
         self._failures: list[_Failure] = []
 
     def add(self, at: int, mark: Mark, call: Call) -> None:
-        """Add what the timeline says at position `at`."""
+        """Add the mark at position `at` of the timeline."""
         if call.kind == "chain":
             if mark == "error":
                 self._add_failure(call, at, call.error)
@@ -124,7 +122,7 @@ class _Builder:
             self._add_tool_end(call, at)
 
     def _add_model(self, call: Call, at: int) -> None:
-        # The model decides anew, so that whatever a tool does from here on is another call.
+        # The model decides anew, so whatever a tool does from here on is another call.
         self._failing = {key: one for key, one in self._failing.items() if key == call.key}
         if call.has_failed:
             self._add_failure(call, at, call.error, attempts=1 + call.retries)

@@ -15,7 +15,7 @@ from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, def
 _FIELDS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason")
 
 # In lower case. A streamed answer may hold the reasons of its chunks, one after the other.
-_STOPPED = (
+_EARLY_REASONS = (
     # The answer was cut off.
     "length", "max_tokens", "max_output_tokens", "model_length", "error_limit",
     "token_limit", "time_limit", "timeout", "truncated",
@@ -30,13 +30,17 @@ _STOPPED = (
     "malformed_function_call", "malformed_tool_use", "malformed_model_output",
     "malformed_response", "unexpected_tool_call", "too_many_tool_calls", "error", "other",
 )  # fmt: skip
-_STOPPED_STATUS = frozenset({"incomplete", "failed", "cancelled"})  # of OpenAI's Responses
+_EARLY_STATUS = frozenset({"incomplete", "failed", "cancelled"})  # of OpenAI's Responses
 _MAX_REASON_CHARS = 1000
 
 
 @default_on_error(False)
-def was_stopped(metadata: object) -> bool:
-    """Return whether an answer was cut off, by its `response_metadata` or `generation_info`."""
+def ended_early(metadata: object) -> bool:
+    """Return whether an answer was cut off, refused, withheld or malformed.
+
+    Args:
+        metadata: The answer's `response_metadata`, or LangChain's `generation_info`.
+    """
     if not isinstance(metadata, MAPPING) or not metadata:
         return False
     for field in _FIELDS:
@@ -47,15 +51,15 @@ def was_stopped(metadata: object) -> bool:
     if isinstance(details, MAPPING) and details.get("reason"):
         return True
     status = metadata.get("status")
-    if isinstance(status, str) and status in _STOPPED_STATUS:
+    if isinstance(status, str) and status in _EARLY_STATUS:
         return True
     return _is_blocked(metadata.get("prompt_feedback"))
 
 
 def _ends_badly(reason: str) -> bool:
-    if reason == "stop" or len(reason) > _MAX_REASON_CHARS:  # as most are
+    if reason == "stop" or len(reason) > _MAX_REASON_CHARS:  # most are "stop"
         return False
-    return reason.rpartition(".")[2].lower().endswith(_STOPPED)
+    return reason.rpartition(".")[2].lower().endswith(_EARLY_REASONS)
 
 
 def _is_blocked(feedback: Any) -> bool:

@@ -12,23 +12,23 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import LateError, UnknownRunError
-from kp_langchain.gate import Rescored
+from kp_langchain.errors import LateError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
-from kp_langchain.recording.paused_changes import PausedChanges
+from kp_langchain.recording.pending import warn_of_failed_write
+from kp_langchain.recording.pending_drafts import PendingDrafts
+from kp_langchain.recording.pending_pauses import PendingPauses
+from kp_langchain.recording.pending_runs import PendingRun, PendingRuns
+from kp_langchain.recording.pending_verdicts import Deliver, PendingVerdict, PendingVerdicts
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
-from kp_langchain.store.verdicts import judge_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,33 +46,13 @@ log = logging.getLogger("kp_langchain")
 
 Answer = TypeVar("Answer")
 Adopt = Callable[[Draft], None]
-Deliver = Callable[["ScoredTrace"], None]
 
 # A dead server costs 10 s a try, which the runs behind it would wait for.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_MAX_BATCH = 32
 # How long scoring waits for a store that has not failed, before it goes on without it.
 _PATIENCE_S = 10.0
 _CLAIM_EVERY_S = 600.0
-# Scoring without a model takes less, and such a run is written once instead of twice.
-_DRAFT_AFTER_S = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    scored: ScoredTrace
-    sender: Sender | None
-    counters: Counters
-
-
-@dataclass(frozen=True, slots=True)
-class _LateVerdict:
-    run: str
-    verdict: Verdict
-    sender: Sender | None
-    counters: Counters
-    deliver: Deliver
 
 
 class StoreWriter:
@@ -95,14 +75,11 @@ class StoreWriter:
 
     def _reset(self) -> None:
         # In a forked child everything that waits is the parent's to write.
-        self._lock = ForkSafeLock()
-        self._drafts: dict[str, Draft] = {}
-        # set once a run has been scored since the writer last began to wait
-        self._is_scored = threading.Event()
-        self._runs: deque[_Run] = deque()
-        self._verdicts: deque[_LateVerdict] = deque()  # written when no run waits any more
-        self._paused = PausedChanges(self._store, self._max_waiting)
-        self._batch_size = _MAX_BATCH
+        store, max_waiting = self._store, self._max_waiting
+        self._drafts = PendingDrafts(store, max_waiting)
+        self._pauses = PendingPauses(store, max_waiting)
+        self._runs = PendingRuns(store, max_waiting, self._note_success)
+        self._verdicts = PendingVerdicts(store, max_waiting, self._write_runs, self._note_success)
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
         self._is_stuck = False
@@ -122,7 +99,7 @@ class StoreWriter:
     @property
     def waiting(self) -> int:
         """Number of runs, verdicts and changes of paused runs that are not written yet."""
-        return len(self._runs) + len(self._verdicts) + len(self._paused)
+        return len(self._runs) + len(self._verdicts) + len(self._pauses)
 
     # ---------------------------------------------------------------- for the workers
 
@@ -141,10 +118,7 @@ class StoreWriter:
 
     def write_draft(self, draft: Draft) -> None:
         """Write the draft of a run, unless the run is scored before its turn comes."""
-        with self._lock:
-            if len(self._drafts) >= self._max_waiting:
-                return
-            self._drafts[draft.trace.id] = draft
+        self._drafts.put(draft)
         self._schedule_write()
 
     def write_run(self, scored: ScoredTrace, sender: Sender | None, counters: Counters) -> None:
@@ -155,17 +129,12 @@ class StoreWriter:
             sender: Woken when the run is written.
             counters: Count whether it is stored.
         """
-        counters.add("waiting_to_store")
-        with self._lock:
-            self._drafts.pop(scored.trace.id, None)
-            self._runs.append(_Run(scored, sender, counters))
-        self._is_scored.set()
+        self._runs.put(PendingRun(scored, sender, counters))
+        self._drafts.discard(scored.trace.id)
         self._schedule_write()
-        if len(self._runs) > self._max_waiting and not self._failures:
+        if self._runs.are_too_many and not self._failures:
             self.wait_until_written()  # it is only slower than the scoring
-        with self._lock:
-            while len(self._runs) > self._max_waiting:
-                _drop(self._runs.popleft())
+        self._runs.drop_excess()
 
     def write_verdict(
         self,
@@ -184,29 +153,25 @@ class StoreWriter:
             counters: Count whether it is stored.
             deliver: Given each run that was scored again, on the store's thread.
         """
-        counters.add("waiting_to_store")
-        with self._lock:
-            self._verdicts.append(_LateVerdict(run, verdict, sender, counters, deliver))
-            while len(self._verdicts) > self._max_waiting:
-                _drop(self._verdicts.popleft())
+        self._verdicts.put(PendingVerdict(run, verdict, sender, counters, deliver))
         self._schedule_write()
 
     def store_first_half(
-        self, half: FirstHalf, record: RunRecord, *, days: float, most: int
+        self, half: FirstHalf, record: RunRecord, *, days: float, max_paused: int
     ) -> None:
         """Write what a paused run recorded; later if the store failed a moment ago.
 
         Args:
             half: What it recorded, redacted.
-            record: The run, which is marked as kept then.
-            days: For how long it is kept.
-            most: How many halves the store keeps at most.
+            record: The run; its `is_stored` is set then.
+            days: The number of days for which the store keeps it.
+            max_paused: The most paused runs that the store keeps.
         """
-        self._paused.put(half, record, days=days, most=most)
+        self._pauses.put(half, record, days=days, max_paused=max_paused)
         self._schedule_write()
 
     def forget_first_half(self, place_of: Callable[[], str | None], until: datetime) -> None:
-        """Delete the first half that waits in a place, if it paused before a time.
+        """Delete the first half that waits in a place, if it paused no later than a time.
 
         Args:
             place_of: Returns the place; called on the store's thread.
@@ -215,7 +180,7 @@ class StoreWriter:
 
         def forget() -> None:
             if (place := place_of()) is not None:
-                self._paused.forget(place, until)
+                self._pauses.forget(place, until)
                 self._write_unless_resting()
 
         _writers_with_pending.add(self)
@@ -223,9 +188,9 @@ class StoreWriter:
 
     def claim_first_half(self, place: str) -> FirstHalf | None:
         """Take the first half that waits in a place; None also if the store cannot give it."""
-        waiting = self._paused.waiting_in(place)
+        waiting = self._pauses.waiting_in(place)
         if waiting is not None and not isinstance(waiting, datetime):
-            self._paused.forget(place, waiting.paused_at)  # on disk is an older one, if any
+            self._pauses.forget(place, waiting.paused_at)  # on disk is an older one, if any
             self._schedule_write()
             return waiting
         try:
@@ -238,7 +203,7 @@ class StoreWriter:
                 self.location,
                 describe_error(error),
             )
-            self._paused.forget(place, datetime.now(UTC))
+            self._pauses.forget(place, datetime.now(UTC))
             self._schedule_write()
             return None
         is_over = half is not None and waiting is not None and half.paused_at <= waiting
@@ -274,135 +239,38 @@ class StoreWriter:
 
     def _write(self) -> None:
         """Write everything that waits, until a write fails."""
-        # What an earlier attempt failed on comes last, whatever it is.
-        parts = [self._write_drafts, self._write_paused, self._write_runs, self._write_verdicts]
-        for part in parts if not self._failures else (*parts[1:], parts[0]):
-            if not part():
+        parts = [self._write_drafts, self._write_pauses, self._write_runs, self._verdicts.write]
+        if self._failures:  # perhaps because of the drafts, so let the others go first
+            parts = [*parts[1:], parts[0]]
+        for write_part in parts:
+            if not write_part():
+                self._back_off()
                 return
-        with self._lock:
-            self._is_stuck = False
-            if not self._drafts and not self.waiting:
-                self._failures = 0
-                _writers_with_pending.discard(self)
+        self._is_stuck = False
+        # Removed before looking: what another thread adds meanwhile puts it back.
+        _writers_with_pending.discard(self)
+        if self._drafts or self.waiting:
+            _writers_with_pending.add(self)
+        else:
+            self._failures = 0
 
     def _write_drafts(self) -> bool:
-        self._is_scored.clear()
-        if self._drafts and not self._runs:
-            self._is_scored.wait(_DRAFT_AFTER_S)
-        with self._lock:
-            drafts = list(self._drafts.values())[:_MAX_BATCH]
-        while drafts:
-            try:
-                self._store.unscored.add(
-                    (draft.trace.id, str(draft.run_id), draft.to_dict()) for draft in drafts
-                )
-            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-                self._warn("draft", "the draft of a run", error)
-                self._back_off()
-                return False
-            with self._lock:
-                for draft in drafts:
-                    self._drafts.pop(draft.trace.id, None)
-                drafts = list(self._drafts.values())[:_MAX_BATCH]
-        return True
+        return self._drafts.write(may_wait=not self._runs)
 
-    def _write_paused(self) -> bool:
+    def _write_pauses(self) -> bool:
         try:
-            for expired in self._paused.write():
+            for expired in self._pauses.write():
                 self.expired_pauses += expired
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-            self._warn("half", "what a paused run recorded", error)
-            self._back_off()
+            warn_of_failed_write(self.location, "what a paused run recorded", error)
             return False
         return True
 
     def _write_runs(self) -> bool:
-        remaining = len(self._runs)
-        while remaining > 0 and (batch := self._next_batch(remaining)):
-            try:
-                self._store.add_many(
-                    [run.scored for run in batch], registry=batch[0].scored.registry
-                )
-            except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-                if len(batch) > 1:  # perhaps for the sake of one of them
-                    with self._lock:
-                        self._runs.extendleft(reversed(batch))
-                        self._batch_size = 1
-                    continue
-                (run,) = batch
-                remaining -= 1
-                self._warn("store", "a run", error)
-                if _can_ever_be_written(run.scored):
-                    # To the back, so that one that always fails does not hold the others up.
-                    with self._lock:
-                        self._runs.append(run)
-                    self._back_off()
-                    return False
-                _drop(run)
-                continue
-            remaining -= len(batch)
-            self._failures = 0
-            self._batch_size = min(2 * self._batch_size, _MAX_BATCH)
-            for run in batch:
-                run.counters.add("waiting_to_store", -1)
-            for sender in {run.sender for run in batch if run.sender is not None}:
-                sender.wake()
-        return True
+        return self._runs.write()
 
-    def _next_batch(self, most: int) -> list[_Run]:
-        """Take the runs of one transaction: those for the same registry."""
-        with self._lock:
-            if not self._runs:
-                return []
-            first = self._runs.popleft()
-            batch = [first]
-            for _ in range(min(most, self._batch_size) - 1):
-                if not self._runs or self._runs[0].scored.registry != first.scored.registry:
-                    break
-                batch.append(self._runs.popleft())
-            return batch
-
-    def _write_verdicts(self) -> bool:
-        while self._verdicts:
-            late = self._verdicts[0]
-            if self._runs and not self._write_runs():  # it may be on one of them
-                return False
-            if not self._write_one_verdict(late):
-                with self._lock:
-                    # To the back; of those on one run the newest counts, whichever comes first.
-                    self._verdicts.rotate(-1)
-                self._back_off()
-                return False
-            with self._lock:
-                if self._verdicts and self._verdicts[0] is late:
-                    self._verdicts.popleft()
-            late.counters.add("waiting_to_store", -1)
-            self._failures = 0
-        return True
-
-    def _write_one_verdict(self, late: _LateVerdict) -> bool:
-        registry = late.sender.registry.url if late.sender else None
-        try:
-            runs = judge_stored(self._store.database, late.run, late.verdict, registry=registry)
-        except UnknownRunError as error:
-            late.counters.add("verdict_errors")
-            warn_once(
-                "verdict",
-                "an outcome was reported of a run that is not known: %s",
-                describe_error(error),
-            )
-        except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-            self._warn("verdict", "a verdict", error)
-            return False
-        else:
-            late.counters.add("rescored", len(runs))
-            for run in runs:
-                # Else a function that reports an outcome of each run that it is given has no end.
-                if Rescored.of(run).changed:
-                    late.deliver(run)
-            if late.sender is not None:
-                late.sender.wake()
-        return True
+    def _note_success(self) -> None:
+        self._failures = 0
 
     def _back_off(self) -> None:
         self._failures += 1
@@ -414,15 +282,6 @@ class StoreWriter:
             again.start()
         except RuntimeError:  # the interpreter is ending
             log.debug("no thread can be started any more")
-
-    def _warn(self, kind: str, what: str, error: BaseException) -> None:
-        warn_once(
-            f"{kind}:{self.location}:{type(error).__name__}",
-            "%s cannot be kept in %s now (%s); it waits in memory and is tried again",
-            what,
-            self.location,
-            describe_error(error),
-        )
 
     def _claim(self) -> None:
         try:
@@ -437,7 +296,7 @@ class StoreWriter:
         for trace_id, body in drafts:
             try:
                 draft = Draft.from_dict(body)
-            except (ValueError, TypeError, KeyError, LookupError) as error:
+            except (ValueError, TypeError, LookupError) as error:
                 warn_once(
                     "draft",
                     "an unscored run of an earlier process cannot be read (%s) and is dropped",
@@ -453,6 +312,14 @@ class StoreWriter:
         return self._read_on_thread(lambda: self._store.models.in_force(domain))
 
     def _read_on_thread(self, read: Callable[[], Answer]) -> Answer:
+        """Return what `read` returns on the store's thread.
+
+        A store that failed a moment ago, or did not answer the last time, is not waited for.
+
+        Raises:
+            LateError: There is no answer yet.
+            Exception: Whatever `read` raises.
+        """
         answers: list[Answer] = []
         errors: list[BaseException] = []
 
@@ -473,7 +340,7 @@ class StoreWriter:
     def _finish(self, timeout_s: float) -> None:
         self.wait(timeout_s)
         unwritten = len(self._runs) + len(self._verdicts) + len(self._drafts)
-        unwritten += self._paused.pauses
+        unwritten += self._pauses.pauses
         if unwritten:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
@@ -486,21 +353,6 @@ def _try_again(reference: weakref.ref[StoreWriter]) -> None:
     writer = reference()
     if writer is not None:
         writer._worker.submit(writer._write_unless_resting)  # noqa: SLF001 - same module
-
-
-def _drop(one: _Run | _LateVerdict) -> None:
-    one.counters.add("waiting_to_store", -1)
-    one.counters.add("not_stored")
-
-
-def _can_ever_be_written(scored: ScoredTrace) -> bool:
-    from kp_langchain.store.rows import row_of
-
-    try:
-        row_of(scored)
-    except Exception:  # noqa: BLE001 - whatever it is, it would be the same next time
-        return False
-    return True
 
 
 def writer_of(store: TraceStore, max_waiting: int) -> StoreWriter:
@@ -529,9 +381,8 @@ _writers_with_pending: set[StoreWriter] = set()
 
 def _after_fork() -> None:
     for writer in list(_writers):
-        waiting: list[_Run | _LateVerdict] = [*writer._runs, *writer._verdicts]  # noqa: SLF001
-        for one in waiting:
-            one.counters.add("waiting_to_store", -1)
+        writer._runs.leave_to_parent()  # noqa: SLF001 - same module
+        writer._verdicts.leave_to_parent()  # noqa: SLF001
         writer._reset()  # noqa: SLF001 - same module
     _writers_with_pending.clear()
 

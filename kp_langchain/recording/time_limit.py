@@ -18,8 +18,8 @@ from kp_langchain.recording.clipping import clean
 
 Result = TypeVar("Result")
 
-MOST_HANGING: Final = 4
-"""Late calls of one caller that may still run; while there are as many, it makes no further one."""
+MAX_HANGING: Final = 4
+"""The most late calls that one caller may have running; at this number it refuses further calls."""
 
 _NAME_CHARS = 100
 
@@ -107,8 +107,8 @@ class Caller:
             BaseException: What the function raises.
         """
         self._late_threads = [one for one in self._late_threads if one.thread.is_alive()]
-        if len(self._late_threads) >= MOST_HANGING:
-            raise BusyError(f"it is not called while {MOST_HANGING} late calls hang")
+        if len(self._late_threads) >= MAX_HANGING:
+            raise BusyError(f"it is not called while {MAX_HANGING} late calls hang")
         try:
             self.prepare()
         except RuntimeError:

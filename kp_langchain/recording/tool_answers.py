@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal
 
-from kp_langchain.recording.answer import has_structure
+from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.messages import is_command, message_text, messages_in
 from kp_langchain.recording.plain_values import as_input, as_text
-from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCall, requests_in
+from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
 
@@ -83,14 +83,16 @@ def record_answers_in_input(root: RunRecord, messages: object) -> None:
 
 
 def record_unanswered(root: RunRecord, outputs: object) -> None:
-    """Record the tool calls that the last message of a run asks for, and nobody made.
+    """Record the tool calls that the last message of a run asks for and that nobody made.
 
     Args:
         root: The run; changed.
         outputs: What the run returned.
     """
     messages = outputs.get("messages") if isinstance(outputs, MAPPING) else None
-    if not isinstance(messages, list) or not messages or has_structure(outputs):
+    if not isinstance(messages, list) or not messages:
+        return
+    if structured_response_in(outputs) is not None:
         return
     for last_request in requests_in(messages[-1], "tool_calls", None):
         if (request := root.requested_calls.take(last_request.call_id)) is not None:
@@ -119,30 +121,24 @@ def _record_answer(
         call = begin_requested(root, request)
         call.is_rejected = has_failed and by_human and requested.has_waited(call_id)
     elif call is None and root.is_awaiting_first_half and requested.is_unseen(call_id):
-        # What was asked for is known when the first half is here; see `name_answers`.
-        call = Call("tool", "", UnnamedCall(call_id, by_human))
+        # The request is known once the first half is read; see `name_answers`.
+        call = Call("tool", "", UnnamedCallKey(call_id, by_human))
         root.mark("start", call)
     if call is None:
         return
     call.has_ended, call.is_cancelled = True, False
     call.has_failed = has_failed and not call.is_rejected
-    text = root.read(message_text, message)
-    if call.has_failed:
-        call.error = text
-        root.mark("error", call)
-    else:
-        call.text = text
-        root.mark("end", call)
+    root.mark(call.set_result(root.read(message_text, message)), call)
 
 
 def _may_be_rejected(root: RunRecord) -> bool:
-    """Return whether a human decided, and perhaps against a call."""
+    """Return whether a human may have rejected a call."""
     return root.human_decision in ("rejected", "unclear")
 
 
 @default_on_error(False)
 def is_error_output(output: object) -> bool:
-    """Return whether a tool's output is a message, or carries one, that says that it failed."""
+    """Return whether a tool's output is, or carries, a message that says that it failed."""
     status = getattr(output, "status", None)
     if status is not None:  # a tool message has one
         return bool(status == "error")
@@ -163,10 +159,10 @@ def _last_tool_messages(messages: object) -> Sequence[Any]:
 
 @default_on_error(None)
 def _structure_verdict(outputs: object) -> Literal["accepted", "refused"] | None:
-    """Return what langchain's agent says of a structured answer, in the output of the model's node.
+    """Return whether langchain's agent accepted a structured answer, by its model node's output.
 
-    An accepted answer is in the state. For a refused one, older releases leave out the key, so
-    that only the text of the message shows it.
+    An accepted answer is in the state. For a refused one, older releases leave out the key, so only
+    the text of the message shows it.
     """
     for output in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
         update = attribute(output, "update") if is_command(output) else output

@@ -32,7 +32,7 @@ def build_trace(
         step_list: Its steps.
         domain: Its domain, redacted.
         agent_id: `kp:agent:<id>`, checked with the handler's arguments.
-        policy: What holds for the domain.
+        policy: The policy of the domain.
         verdict: Success and confidence, both stated.
         answer: The final answer.
         redaction: Redacts the texts.

@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class UserFunctions:
-    """How one handler calls the functions of its user.
+    """Calls the user's functions for one handler.
 
     Attributes:
         lane: The worker on which they are called.
         time_limit_s: Longest wait for one call, in seconds.
-        counters: Count what fails.
+        counters: Counts what fails.
     """
 
     lane: Worker

@@ -15,7 +15,7 @@ from kp_langchain.recording.clipping import clean, clip
 from kp_langchain.verdict import NOTE_READ_CHARS, Verdict, is_unit
 
 _KEYS = ("success", "confidence", "note")
-_MOST_KEYS = 100
+_MAX_KEYS = 100
 
 _WORDS = {
     **dict.fromkeys(("true", "yes", "1", "success", "correct", "pass"), True),
@@ -51,7 +51,7 @@ def _read(value: object, source: str) -> Verdict | None:
         return Verdict(success=value, source=source)
     if not isinstance(value, Mapping):
         return Verdict(confidence=_read_confidence(value), source=source)
-    unknown = sum(key not in _KEYS for key in islice(value, _MOST_KEYS))
+    unknown = sum(key not in _KEYS for key in islice(value, _MAX_KEYS))
     if unknown:
         raise VerdictError(
             f"{unknown} keys besides 'success', 'confidence' and 'note'; report those three"
@@ -87,7 +87,7 @@ def read_success(value: object) -> bool:
 
 
 def plain_number(value: object) -> object:
-    """Return Python's own bool or float for a number of NumPy's, and anything else as it is."""
+    """Return Python's own bool or number for one of NumPy's; anything else unchanged."""
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
 
@@ -96,6 +96,6 @@ def _read_confidence(value: object) -> float:
     value = plain_number(value)
     if is_unit(value):
         return float(value)  # type: ignore[arg-type]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    kind = "number outside 0 to 1" if number else type(value).__name__
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    kind = "number outside 0 to 1" if is_number else type(value).__name__
     raise VerdictError(f"confidence is a {kind}; report a number from 0 to 1")

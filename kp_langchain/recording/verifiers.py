@@ -1,7 +1,7 @@
 """Asks the caller's verifiers about a finished run, on redacted text and with a time limit.
 
-A verifier may be a language model: slow, sending what it reads elsewhere, and not always well. So
-it is given nothing that redaction removed. What it answers is read on its thread, too.
+A verifier may be a language model. It may be slow, fail, or send what it reads to a third party. So
+it sees redacted text only. Its answer is parsed on its own thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kp_langchain.verdict import Verdict
 
 Verifier = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Awaitable[Any] | None]
-"""Judges a finished run as an `outcome` function does; its mapping may hold a `note`, too."""
+"""Judges a finished run as an `outcome` function does; its mapping may also hold a `note`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Verifiers:
         """Ask one after the other, until one says whether the run succeeded.
 
         Args:
-            draft: The redacted run; its `success` is what the run looks like by itself.
+            draft: The redacted run; verifiers receive its `looked_successful` as `success`.
             lane: The worker on which this is called.
 
         Returns:
@@ -83,7 +83,7 @@ class Verifiers:
             self._warn("verifier_timeouts", source, late)
         except BaseException as error:  # noqa: BLE001 - the caller's function
             name = type(error).__name__
-            with suppress(BaseException):  # what an exception of theirs says of itself
+            with suppress(BaseException):  # its exception may raise when it is described
                 name = describe_error(error)
             self._warn("verifier_errors", source, f"cannot be used ({name})")
         return None
@@ -99,7 +99,7 @@ def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> V
     """Call a verifier and read its verdict.
 
     Raises:
-        VerdictError: What it answers cannot be used.
+        VerdictError: Its answer cannot be used.
         BaseException: What it raises.
     """
     _inside.set(True)
@@ -107,7 +107,7 @@ def _ask(function: Verifier, run: FinishedRun, source: str, limit_s: float) -> V
     if isawaitable(answer):
         answer = asyncio.run(_within(answer, limit_s))
     if isinstance(answer, Mapping):
-        answer = dict(islice(answer.items(), 4))  # one of a foreign class may have no end
+        answer = dict(islice(answer.items(), 4))  # a mapping of a foreign class may be endless
     return read_verdict(answer, source)
 
 
@@ -122,7 +122,7 @@ def _finished_run(draft: Draft) -> FinishedRun:
         run_id=draft.run_id,
         domain=trace.metadata.task_domain,
         objective=trace.task.objective,
-        # Copies, because one that is late still has its own when the trace is stored.
+        # Copies, because a late verifier still has its steps when the trace is stored.
         steps=tuple(step.model_copy(deep=True) for step in trace.steps),
         answer="" if draft.failed else result,
         output=None,

@@ -1,8 +1,8 @@
-"""Worker threads for what the agent must not wait for, and the end of their work with the process.
+"""Worker threads that keep work off the agent, and the shutdown that finishes it.
 
 One *intake* worker per process turns finished runs into redacted drafts. Scoring has workers of its
-own, one for each store and set of the user's functions (`lane_for`), so that a function that hangs,
-or a store that does not answer, delays nobody else.
+own, one for each store and set of the user's functions (`lane_for`). So a function that hangs, or a
+store that does not answer, delays nobody else.
 
 `concurrent.futures` lacks three things needed here: submitting a job during a garbage collection
 (`SimpleQueue.put` may be re-entered, an executor's lock may not), a bounded wait at exit, and a
@@ -67,7 +67,7 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not begun."""
+        """The number of jobs that have not begun."""
         return self._jobs.qsize()
 
     @property
@@ -83,7 +83,7 @@ class Worker:
         """Start the thread unless it runs: early, because an ending interpreter starts no threads.
 
         Args:
-            calls: Whether to start the thread for `call`, too.
+            calls: Whether to start the thread for `call` as well.
         """
         if self._is_running and not (calls and not self._caller.is_ready):
             return

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate import may_leave
+from kp_langchain.gate.decision import may_leave
 from kp_langchain.registry import pace
 from kp_langchain.registry.client import ANONYMOUS, Registry
 from kp_langchain.registry.contribution_state import after_attempt, after_lookup

@@ -1,4 +1,16 @@
-"""`Contribution` and `Standing`: what an outbox holds of each trace, and of each registry."""
+"""`Contribution` and `Standing`: what an outbox holds of each trace, and of each registry.
+
+What changes the state of a contribution, and where that is written:
+
+- The registry's answer, in `registry/contribution_state.py`: it took a `pending` one (`sent`),
+  will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
+- A verdict, in `store/outbox_queries.py`. If the run no longer passes: `withdrawn` at once where
+  the registry cannot have it, else `withdraw_asked`, and the sender deletes it (`ask_withdrawal`).
+  If it passes again: `pending` (`take_back_withdrawal`). If it still passes: `pending` with its new
+  text (`renew`).
+- A person, in `cli/commands/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
+  one `withdrawn` for good, `outbox drop` removes one.
+"""
 
 from __future__ import annotations
 

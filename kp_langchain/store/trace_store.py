@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
-from kp_langchain.gate import Rescored, may_contribute
+from kp_langchain.gate import Rescored
+from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.store import sql

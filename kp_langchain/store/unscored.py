@@ -17,7 +17,8 @@ from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
 
-# For processes on other machines, which may be alive. A live one scores its runs much sooner.
+# For processes that may or may not be alive, such as those on other machines.
+# A live one usually scores its runs much sooner.
 _ABANDONED_AFTER = timedelta(minutes=15)
 MOST_CLAIMED = 200
 """The number of runs taken over at once."""
@@ -67,6 +68,9 @@ class Unscored:
     def claim(self) -> list[tuple[str, dict[str, Any]]]:
         """Take over the runs of processes that have ended.
 
+        Whether a process on another machine has ended is not known: its runs are taken over after
+        15 minutes.
+
         Returns:
             Trace ids and drafts, the oldest first; at most `MOST_CLAIMED`.
         """
@@ -74,10 +78,15 @@ class Unscored:
             return []
         now = datetime.now(UTC)
         with self._database.writing() as connection:
-            owners = sql.unscored_queries.owners(connection)
-            dead_owners = [owner for owner in owners if is_alive(owner) is False]
+            states = {owner: is_alive(owner) for owner in sql.unscored_queries.owners(connection)}
             return sql.unscored_queries.claim(
-                connection, dead_owners, now - _ABANDONED_AFTER, this_process(), now, MOST_CLAIMED
+                connection,
+                dead_owners=[owner for owner, state in states.items() if state is False],
+                unknown_owners=[owner for owner, state in states.items() if state is None],
+                older_than=now - _ABANDONED_AFTER,
+                owner=this_process(),
+                now=now,
+                most=MOST_CLAIMED,
             )
 
     def remove(self, trace_id: str) -> None:

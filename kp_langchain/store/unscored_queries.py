@@ -34,18 +34,21 @@ def owners(connection: sa.Connection) -> list[str]:
 
 def claim(
     connection: sa.Connection,
+    *,
     dead_owners: Sequence[str],
+    unknown_owners: Sequence[str],
     older_than: datetime,
     owner: str,
     now: datetime,
     max_rows: int,
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Transfer rows of dead owners, and rows older than a time, to `owner`.
+    """Transfer rows of dead owners, and old rows of unknown ones, to `owner`.
 
     Args:
         connection: A write transaction.
         dead_owners: Processes that have ended.
-        older_than: Rows of any owner that were queued before this time are also transferred.
+        unknown_owners: Processes that may have ended.
+        older_than: Their rows are transferred if they were queued before this time.
         owner: The process that takes them over.
         now: The present time, in UTC.
         max_rows: The largest number of rows to transfer.
@@ -54,7 +57,8 @@ def claim(
         Trace ids and bodies, the oldest first.
     """
     is_free = sa.or_(
-        _c.owner.in_(dead_owners), sa.and_(_c.queued_at < older_than, _c.owner != owner)
+        _c.owner.in_(dead_owners),
+        sa.and_(_c.owner.in_(unknown_owners), _c.queued_at < older_than),
     )
     select = sa.select(_c.trace_id, _c.body).where(is_free).order_by(_c.queued_at, _c.trace_id)
     rows = connection.execute(select.limit(max_rows).with_for_update(skip_locked=True)).all()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from kp_langchain.errors import UnknownRunError
-from kp_langchain.gate import ScoredTrace, may_leave, rejudge
+from kp_langchain.gate import ScoredTrace, rejudge
+from kp_langchain.gate.decision import may_leave
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown

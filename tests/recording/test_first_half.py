@@ -66,7 +66,7 @@ def recorded(calls: list[Call]) -> RunRecord:
 
 @given(CALLS, st.integers(0, 12))
 def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: int) -> None:
-    whole = build_steps(recorded(made(drawn)).timeline(), fatal="", answer="a")
+    whole = build_steps(recorded(made(drawn)).timeline, fatal="", answer="a")
     first, second = recorded(made(drawn)[:cut]), recorded(made(drawn)[cut:])
     first.objective = "what?"
     first.requested_calls.add(RequestedCall("c9", "search", {"q": 9}))
@@ -75,7 +75,7 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
         first, redactor, "aggregated", domain="", earlier_part=EarlierPart(), verdict=None
     )
     second.prepend(first_half_record(json.loads(json.dumps(body)), OWNER))
-    joined = build_steps(second.timeline(), fatal="", answer="a")
+    joined = build_steps(second.timeline, fatal="", answer="a")
     assert joined.steps == whole.steps
     assert joined.unresolved_error == whole.unresolved_error
     assert joined.last_thought == whole.last_thought

@@ -920,7 +920,7 @@ class _Broken(logging.Handler):
         raise RuntimeError("the host's handler")
 
 
-def test_a_logging_handler_that_raises_costs_its_lines_only() -> None:
+def test_a_logging_handler_that_raises_costs_its_lines_only_and_is_counted() -> None:
     broken, logger = _Broken(), logging.getLogger("kp_langchain")
     level = logger.level
     logger.addHandler(broken)
@@ -936,7 +936,7 @@ def test_a_logging_handler_that_raises_costs_its_lines_only() -> None:
         logger.removeHandler(broken)
         logger.setLevel(level)
     assert watching.stats()["scorer_errors"] == 2
-    assert fine.stats()["scored"] == 2
+    assert fine.stats()["scored"] == fine.stats()["on_scored_errors"] == 2
     assert fine.last() is not None
 
 

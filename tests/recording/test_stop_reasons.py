@@ -12,7 +12,7 @@ from langchain_core.outputs import Generation, LLMResult
 from langchain_core.runnables import RunnableLambda
 
 from kp_langchain import trace_from_messages
-from kp_langchain.recording.stop_reasons import was_stopped
+from kp_langchain.recording.stop_reasons import ended_early
 from tests.agents import ScriptedChatModel, agent, call, run, say
 
 
@@ -43,7 +43,7 @@ from tests.agents import ScriptedChatModel, agent, call, run, say
     ],
 )
 def test_stopped(metadata: Any) -> None:
-    assert was_stopped(metadata)
+    assert ended_early(metadata)
     scored = run(agent(AIMessage("It is", response_metadata=metadata)))
     assert scored.trace.metadata.success is False
     assert scored.trace.outcome.result_summary == "It is"
@@ -75,7 +75,7 @@ def test_stopped(metadata: Any) -> None:
     ],
 )
 def test_finished(metadata: Any) -> None:
-    assert not was_stopped(metadata)
+    assert not ended_early(metadata)
 
 
 def test_only_the_last_answer_counts() -> None:

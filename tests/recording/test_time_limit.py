@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import ScoredTrace, Scorer, TraceStore
-from kp_langchain.recording.time_limit import MOST_HANGING
+from kp_langchain.recording.time_limit import MAX_HANGING
 from kp_langchain.store.database import Database
 from kp_langchain.store.location import Location
 from tests.agents import ASK, handler, searching
@@ -94,13 +94,13 @@ def test_what_hangs_is_left_behind_named_and_counted(
     options, count, name = HANGING[what]
     with TraceStore("runs.db") as store:
         watching = handler(store=store, **options(end))
-        for _ in range(MOST_HANGING + 2):
+        for _ in range(MAX_HANGING + 2):
             searching().invoke(ASK, {"callbacks": [watching]})
         assert watching.flush(300)
         stats = watching.stats()
-        assert stats["scored"] == stats["runs"] == MOST_HANGING + 2
-        assert stats[count] == MOST_HANGING + 2
-        assert store.count() == MOST_HANGING + 2
+        assert stats["scored"] == stats["runs"] == MAX_HANGING + 2
+        assert stats[count] == MAX_HANGING + 2
+        assert store.count() == MAX_HANGING + 2
     warned = [record.getMessage() for record in caplog.records]
     assert any(name in line and "took longer than 0.05 s" in line for line in warned)
 

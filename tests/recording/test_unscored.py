@@ -19,7 +19,7 @@ from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.tools import tool
 
 from kp_langchain import DomainPolicy, FinishedRun, TraceStore
-from kp_langchain.recording import store_writer
+from kp_langchain.recording import pending_drafts
 from kp_langchain.recording.draft import Draft
 from kp_langchain.store.tables import unscored
 from kp_langchain.store.unscored import is_alive, this_process
@@ -82,6 +82,9 @@ def test_a_run_whose_process_lives_is_left_to_it() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "on disk\n"
         with TraceStore("runs.db") as store:
+            with store.database.writing() as connection:  # however long it has been waiting
+                long_ago = datetime.now(UTC) - timedelta(days=1)
+                connection.execute(sa.update(unscored).values(queued_at=long_ago))
             watching = handler(store=store)
             assert watching.flush(60)
             assert (store.count(), store.unscored.count()) == (0, 1)
@@ -204,7 +207,7 @@ def test_a_run_that_is_scored_at_once_is_written_once(
         watching = handler(store=store)
         searching().invoke(ASK, {"callbacks": [watching]})  # the first one has the store looked at
         assert watching.flush(60)
-        monkeypatch.setattr(store_writer, "_DRAFT_AFTER_S", 600.0)
+        monkeypatch.setattr(pending_drafts, "_DRAFT_AFTER_S", 600.0)
         connection.executescript(
             "CREATE TABLE drafts (id); CREATE TRIGGER watch AFTER INSERT ON unscored "
             "BEGIN INSERT INTO drafts VALUES (new.id); END"

@@ -18,7 +18,7 @@ from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.tools import tool
 
 from kp_langchain import ConfigError, FinishedRun, ScoredTrace, Scorer, TraceStore, capture
-from kp_langchain.recording.time_limit import MOST_HANGING
+from kp_langchain.recording.time_limit import MAX_HANGING
 from tests.agents import ASK, ScriptedChatModel, agent, call, handler, run, say, searching
 
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
@@ -247,15 +247,15 @@ def test_late_ones_are_left_behind_and_only_so_many_of_them() -> None:
         return True
 
     watching = handler(verifiers=[hang], verifier_timeout_s=0.01)
-    for _ in range(MOST_HANGING + 3):
+    for _ in range(MAX_HANGING + 3):
         searching().invoke(ASK, {"callbacks": [watching]})
     assert watching.flush()
     stats = watching.stats()
-    assert stats["scored"] == MOST_HANGING + 3
-    assert stats["verifier_timeouts"] == MOST_HANGING
+    assert stats["scored"] == MAX_HANGING + 3
+    assert stats["verifier_timeouts"] == MAX_HANGING
     assert stats["verifiers_skipped"] == 3
     end.set()
-    for _ in range(MOST_HANGING):
+    for _ in range(MAX_HANGING):
         assert ended.acquire(timeout=60)
     assert run(searching(), verifiers=[no]).trace.metadata.success is False
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import KPError
-from kp_langchain.gate import decision_word
+from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import short_id
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.store_option import Database, has_registry, open_store
 from kp_langchain.cli.verdict_files import read_labels
 from kp_langchain.errors import KPError, UnknownRunError
-from kp_langchain.gate import decision_word
+from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable, short_id
 from kp_langchain.verdict import RunVerdict, Verdict
 

@@ -12,7 +12,7 @@ from kp_langchain.cli.output import json_fields, say_json
 from kp_langchain.cli.store_option import Database, has_registry, open_store
 from kp_langchain.cli.where_option import Where, parse_keys
 from kp_langchain.errors import KPError
-from kp_langchain.gate import decision_word
+from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable, short_id
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.recording.pending import MAX_BATCH
 
 if TYPE_CHECKING:
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.store import TraceStore
     from kp_langchain.store.paused_runs import FirstHalf
-
-_MAX_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +22,10 @@ class _Pause:
     half: FirstHalf
     record: RunRecord
     days: float
-    most: int
+    max_paused: int
 
 
-class PausedChanges:
+class PendingPauses:
     """The newest change for each place in one store. Safe to use from several threads.
 
     Args:
@@ -49,18 +48,18 @@ class PausedChanges:
         """Number of paused runs among the changes."""
         return sum(isinstance(change, _Pause) for change in list(self._changes.values()))
 
-    def put(self, half: FirstHalf, record: RunRecord, *, days: float, most: int) -> None:
+    def put(self, half: FirstHalf, record: RunRecord, *, days: float, max_paused: int) -> None:
         """Add what a paused run recorded.
 
         Args:
             half: What it recorded.
-            record: The run, which is marked as kept once that is written.
-            days: For how many days the store keeps it.
-            most: How many the store keeps at most.
+            record: The run; its `is_stored` is set once that is written.
+            days: The number of days for which the store keeps it.
+            max_paused: The most paused runs that the store keeps.
         """
         with self._lock:
             self._changes.pop(half.place, None)
-            self._changes[half.place] = _Pause(half, record, days, most)
+            self._changes[half.place] = _Pause(half, record, days, max_paused)
             while len(self._changes) > self._max_waiting:
                 del self._changes[next(iter(self._changes))]  # it still waits in memory
 
@@ -101,7 +100,7 @@ class PausedChanges:
             if pauses:
                 newest = pauses[-1]
                 halves = [pause.half for pause in pauses]
-                expired = self._store.paused.put(halves, days=newest.days, most=newest.most)
+                expired = self._store.paused.put(halves, days=newest.days, most=newest.max_paused)
             deletions = {
                 place: change for place, change in batch.items() if isinstance(change, datetime)
             }
@@ -117,4 +116,4 @@ class PausedChanges:
 
     def _next_batch(self) -> dict[str, _Pause | datetime]:
         with self._lock:
-            return dict(islice(self._changes.items(), _MAX_BATCH))
+            return dict(islice(self._changes.items(), MAX_BATCH))

@@ -1,4 +1,4 @@
-"""Makes redacted drafts of finished and of paused runs.
+"""`Drafter`: makes redacted drafts of finished and of paused runs.
 
 A draft is on disk within milliseconds, before the run is scored. Redaction comes first: no text is
 embedded, logged or written before it.
@@ -19,6 +19,7 @@ from kp_langchain.near_names import warn_of_domain
 from kp_langchain.recording import paused_in_memory
 from kp_langchain.recording.draft import Draft
 from kp_langchain.recording.first_half import first_half_body
+from kp_langchain.recording.join_paused import join_paused
 from kp_langchain.recording.outcome import (
     FinishedRun,
     OutcomeFunction,
@@ -26,7 +27,6 @@ from kp_langchain.recording.outcome import (
     looks_successful,
     mean_probability,
 )
-from kp_langchain.recording.paused_in_store import join
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.run_record import EarlierPart
 from kp_langchain.recording.safe_reads import default_on_error
@@ -89,12 +89,10 @@ class Drafter:
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run, and what judges it; None if that failed (counted)."""
         try:
-            join(record, None if self.paused_runs is None else self.paused_runs.claim)
+            join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
             record.write_out()
             self._count_dropped(record)
-            step_list = build_steps(
-                record.timeline(), fatal=record.error, answer=record.answer or ""
-            )
+            step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
             if not step_list.steps:
                 self.counters.add("empty")
                 return None
@@ -104,8 +102,9 @@ class Drafter:
             return None
 
     def _count_dropped(self, record: RunRecord) -> None:
-        for name in ("dropped_steps", "dropped_texts"):
-            if count := getattr(record, name):
+        dropped = {"dropped_steps": record.timeline.dropped, "dropped_texts": record.dropped_texts}
+        for name, count in dropped.items():
+            if count:
                 self.counters.add(name, count)
 
     def store_paused(self, record: RunRecord) -> None:
@@ -116,7 +115,7 @@ class Drafter:
         if self.paused_runs is None or not paused_in_memory.holds(record):
             return
         try:
-            join(record, self.paused_runs.claim)
+            join_paused(record, self.paused_runs.claim)
             record.write_out()
             half = self._with_redactor(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
@@ -146,7 +145,7 @@ class Drafter:
         )
 
     def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
-        """Call `make` with a redactor; if the user's part fails, nothing is left of the texts."""
+        """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
         redaction = Redactor(
             self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
         )
@@ -284,7 +283,7 @@ class Drafter:
 
 @default_on_error(None)
 def _task(metadata: Mapping[str, Any]) -> str | None:
-    """Return a hash of the task id in the run's metadata: it finds repeats, and tells nothing."""
+    """Return a hash of the task id in the metadata: it finds repeats and does not reveal the id."""
     task = metadata.get("kp_task")
     if not isinstance(task, str | int | UUID):
         return None

@@ -1,0 +1,32 @@
+"""Whether a score passes, and whether runs may leave this machine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Decision = Literal["contributed", "below_threshold"]
+
+
+def decide(score: float, threshold: float) -> Decision:
+    """Return `contributed` when `score` reaches `threshold` (both 0 to 1)."""
+    return "contributed" if score >= threshold else "below_threshold"
+
+
+def decision_word(decision: str, *, has_registry: bool) -> str:
+    """Return the word for a decision that people read; data has the decision itself.
+
+    Args:
+        decision: `contributed` or `below_threshold`.
+        has_registry: Whether there is a registry. Without one, what passes is kept here, and
+            contributed to nobody.
+    """
+    return "kept" if decision == "contributed" and not has_registry else decision
+
+
+def may_leave(visibility: str, privacy_level: str) -> bool:
+    """Return whether runs may leave this machine at all.
+
+    At the privacy level `private` only secrets are redacted, so such runs stay local. `org` is no
+    less public than `network`: a registry need not know who belongs to an organisation.
+    """
+    return visibility != "private" and privacy_level != "private"

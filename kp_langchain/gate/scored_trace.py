@@ -1,0 +1,130 @@
+"""`ScoredTrace`, a run with its score and decision, and `Rescored`, what a verdict changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kp_langchain.gate.decision import Decision, may_leave
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from kp_langchain.run_keys import RunKeys
+    from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTrace:
+    """A finished run after scoring.
+
+    Attributes:
+        trace: The redacted trace, its `metadata.quality_score` set. Without steps where the run was
+            scored again after a verdict and the store no longer has its trace.
+        breakdown: How the score came about.
+        decision: `contributed` if the score reached the threshold, else `below_threshold`.
+        threshold: The threshold it was held against, 0 to 1.
+        run_id: LangChain's id of the root run.
+        keep_body: Whether the store keeps the trace itself, or only its figures.
+        keep_days: For how many days it keeps a trace that did not pass, so that a later verdict can
+            still contribute it; None for good.
+        features: What a confidence model reads of the trace, by name.
+        task: Hash of the run's `kp_task`, used to recognise repeats instead of the objective.
+        verdict: The verdict that was there when the run was scored, or that it was scored again
+            for.
+        withheld: Why the trace must never be contributed, if so.
+        keys: What the run is found by. They stay in the store and the log.
+        registry: URL of the registry to contribute to, if any.
+        stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
+        previous: The run as it was scored before the verdict; None for a new run.
+    """
+
+    trace: ReasoningTrace
+    breakdown: ScoreBreakdown
+    decision: Decision
+    threshold: float
+    run_id: UUID
+    keep_body: bool = True
+    keep_days: float | None = None
+    features: Mapping[str, float] | None = None
+    task: str | None = None
+    verdict: Verdict | None = None
+    withheld: str | None = None
+    keys: RunKeys | None = None
+    registry: str | None = None
+    stored_id: str | None = None
+    previous: ScoredTrace | None = None
+
+
+def may_contribute(scored: ScoredTrace) -> bool:
+    """Return whether a trace may go to a registry: it passed and is private in neither sense."""
+    metadata = scored.trace.metadata
+    return scored.decision == "contributed" and may_leave(
+        metadata.visibility, metadata.privacy_level
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """What a verdict changed of one run.
+
+    Attributes:
+        trace_id: The trace's id, as `StoredRun` has it.
+        run_id: LangChain's id of the root run.
+        domain: The run's domain.
+        threshold: What its score is held against, 0 to 1.
+        kept: Whether the trace itself is in the store; one that is not cannot be contributed.
+        success_before: Whether it counted as a success before the verdict.
+        success: Whether it counts as a success now.
+        confidence_before: The outcome's confidence before the verdict, 0 to 1.
+        confidence: The outcome's confidence now, 0 to 1.
+        score_before: The score before the verdict, 0 to 1.
+        score: The score now, 0 to 1.
+        decision_before: The decision before the verdict, `contributed` or `below_threshold`.
+        decision: The decision now, one of the same two.
+    """
+
+    trace_id: str
+    run_id: str
+    domain: str
+    threshold: float
+    kept: bool
+    success_before: bool
+    success: bool
+    confidence_before: float
+    confidence: float
+    score_before: float
+    score: float
+    decision_before: Decision
+    decision: Decision
+
+    @classmethod
+    def of(cls, run: ScoredTrace) -> Rescored:
+        """Return what changed of a run that was scored again; nothing of one without `previous`."""
+        before = run.previous or run
+        return cls(
+            trace_id=run.stored_id or run.trace.id,
+            run_id=str(run.run_id),
+            domain=run.trace.metadata.task_domain,
+            threshold=run.threshold,
+            kept=run.keep_body,
+            success_before=before.trace.metadata.success,
+            success=run.trace.metadata.success,
+            confidence_before=before.trace.outcome.confidence,
+            confidence=run.trace.outcome.confidence,
+            score_before=before.breakdown.total,
+            score=run.breakdown.total,
+            decision_before=before.decision,
+            decision=run.decision,
+        )
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than before."""
+        return any(
+            getattr(self, name) != getattr(self, f"{name}_before")
+            for name in ("success", "confidence", "score", "decision")
+        )
