@@ -86,7 +86,7 @@ class Unscored:
                 older_than=now - _ABANDONED_AFTER,
                 owner=this_process(),
                 now=now,
-                most=MOST_CLAIMED,
+                max_rows=MOST_CLAIMED,
             )
 
     def remove(self, trace_id: str) -> None:
