@@ -42,7 +42,7 @@ async def ask(request: Request) -> PlainTextResponse:
     return PlainTextResponse(await agent.ainvoke(task, {"callbacks": [handler]}))
 
 
-# When the server stops, `lifespan` stores and sends what was recorded; FastAPI takes it, too.
+# When the server stops, `lifespan` stores and sends what was recorded; FastAPI also takes it.
 # In a lifespan of your own: `async with handler.lifespan(): yield`.
 app = Starlette(routes=[Route("/", ask)], lifespan=handler.lifespan)
 

@@ -1,7 +1,7 @@
 """Turn LangChain agent runs into scored, shareable knowledge.
 
-Public is what `__all__` names: here, in `scoring`, `store`, `registry`, `redaction`, `gate`, and in
-each file of `integrations`. Everything else may change in any version.
+The public API is what `__all__` names: here, in `scoring`, `store`, `registry`, `redaction`,
+`gate`, and in each file of `integrations`. Everything else may change in any version.
 
 Names are loaded when they are first used, so that `import kp_langchain` costs next to nothing.
 """

@@ -1,4 +1,4 @@
-"""`python -m kp_langchain`: the command `kp-langchain`, where its script is not on the path."""
+"""`python -m kp_langchain`: the command `kp-langchain` if its script is not on the path."""
 
 from kp_langchain.cli.app import main
 

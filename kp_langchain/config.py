@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     working folder, then `kp.toml` in the user's configuration folder, then the default. A path in a
     file is relative to that file.
 
-    Of a `kp.toml` in the working folder that the user has not trusted (`kp-langchain trust`),
+    If the user has not trusted a `kp.toml` in the working folder (`kp-langchain trust`), its
     settings that can send, redirect, un-redact or load code are ignored, with a warning. So are its
     policies for domains whose runs may be sent. Its redaction rules are added to the user's.
 
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
         embedding_baseline: Cosine similarity of unrelated texts under that model, 0 to below 1;
             novelty is measured from there.
         latency_budget_ms: Milliseconds that scoring one run may take. A handler's worker first
-            waits for a model that is loading, up to 30 s from its first run on; where that takes
+            waits for a model that is loading, up to 30 s from its first run on; if that takes
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
         novelty_ttl_s: Seconds after which it forgets a trace; None to forget a trace only when
@@ -85,13 +85,14 @@ class Settings(BaseSettings):
         run_keys: Which keys of a run's config are kept to find it by; see `RunKeySources`.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
-        max_steps: Most steps kept of one run.
-        max_open_runs: Most runs recorded at the same time.
-        max_paused_runs: Most runs remembered while they wait for a human.
+        max_steps: Largest number of events kept of one run: the starts, ends and errors of its
+            calls. Those in the middle are dropped and counted.
+        max_open_runs: Largest number of runs recorded at the same time.
+        max_paused_runs: Largest number of runs remembered while they wait for a human.
         paused_days: Days for which the store keeps the redacted recording of a run that waits for a
             human, so that another process can resume it; 0 for not at all. At most
             `max_paused_runs` of them.
-        max_queue: Most finished runs waiting to be scored.
+        max_queue: Largest number of finished runs waiting to be scored.
         run_timeout_s: Seconds without an event after which an open run counts as abandoned.
         exit_timeout_s: Longest wait, in seconds, for unfinished work when the process ends.
         function_timeout_s: Longest wait, in seconds, for one call of a user's function: `outcome`,
@@ -173,7 +174,7 @@ class Settings(BaseSettings):
             raise ConfigError(config_faults.describe_faults(faults, layers, type(self)))
         self._origins = config_faults.policy_origins(layers)
         self._key_registry = _registry_beside_key(arguments, layers)
-        if any(not file.standing.counts_whole and _has_policies(file) for file in files):
+        if any(not file.origin.counts_whole and _has_policies(file) for file in files):
             self._trusted_only = self._read_trusted(files, arguments)
         self.refuse_leaks(["", *self.domains])
         config_faults.warn_of_names(unknown_variables(), self.misspelt_domains)
@@ -216,7 +217,7 @@ class Settings(BaseSettings):
         cls, files: tuple[ConfigFile, ...], arguments: Mapping[str, Any]
     ) -> Settings | str:
         """Return the settings without the files that are not trusted, or why they are invalid."""
-        trusted_files = tuple(file for file in files if file.standing.counts_whole)
+        trusted_files = tuple(file for file in files if file.origin.counts_whole)
         try:
             return cls._of(trusted_files, arguments)
         except ConfigError as error:
@@ -236,7 +237,7 @@ class Settings(BaseSettings):
 
     @property
     def misspelt_domains(self) -> dict[str, str]:
-        """The domains that have a policy here and are nearly built-in ones, with those."""
+        """The domains here that look like misspelt built-in ones, each with the built-in one."""
         near = {name: near_name(name, PROFILES) for name in self.domains}
         return {name: domain for name, domain in near.items() if domain is not None}
 
@@ -248,7 +249,7 @@ class Settings(BaseSettings):
     def policy_for(self, domain: str, over: DomainPolicy | None = None) -> DomainPolicy:
         """Return the policy of `domain` (exact name), with what it inherits from `defaults`.
 
-        Its threshold is None where none was set: the gate then applies its built-in default.
+        Its threshold is None if none was set: the gate then applies its built-in default.
 
         Args:
             domain: The domain's name.
@@ -287,7 +288,7 @@ class Settings(BaseSettings):
         domains: Iterable[str],
         over: Callable[[str], DomainPolicy | None] = lambda _: None,
     ) -> None:
-        """Refuse policies that send runs of which only secrets are redacted.
+        """Refuse policies that send runs with only their secrets redacted.
 
         Args:
             domains: Names of domains; "" stands for all that the settings do not name.

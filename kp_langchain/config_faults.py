@@ -57,7 +57,7 @@ def _describe(fault: Any, layers: Sequence[Layer], settings: type[BaseModel]) ->
         near = near_key(str(location[-1]), keys)
         hint = f"did you mean {near}?" if near else f"known here: {', '.join(keys)}"
         return f"{place}: unknown key; {hint}"
-    # A table checks itself and says what is wrong; of a number, pydantic says less than its field.
+    # A table's own message says what is wrong; a number's description says more than pydantic.
     has_own_message = is_table and fault["type"] == "value_error"
     if field is None or field.description is None or has_own_message:
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
@@ -164,7 +164,7 @@ def policy_origins(layers: Iterable[Layer]) -> dict[tuple[str, str], str]:
 def leak_message(
     domain: str, visibility: str, *, privacy_origin: str, visibility_origin: str
 ) -> str:
-    """Return the message about a policy that sends runs of which only secrets are redacted.
+    """Return the message about a policy that sends runs with only their secrets redacted.
 
     Args:
         domain: The domain; "" for the defaults.
@@ -176,7 +176,7 @@ def leak_message(
         f"{f'domain {domain!r}' if domain else 'defaults'}: privacy_level = 'private' "
         f"({privacy_origin}) leaves e-mail addresses and the like in a run, so it stays local, "
         f"but visibility = {visibility!r} ({visibility_origin}) sends it to the registry, where "
-        "anybody can read it; set visibility to 'private', or privacy_level to 'aggregated'"
+        "anyone can read it; set visibility to 'private', or privacy_level to 'aggregated'"
     )
 
 
@@ -237,7 +237,7 @@ def warn_of_names(variables: Mapping[str, str | None], domains: Mapping[str, str
     Args:
         variables: What `unknown_variables` returned; one that may belong to another program is not
             reported.
-        domains: Domains that have a policy and are nearly built-in ones, with those.
+        domains: Each configured domain that looks like a misspelt built-in one, with that one.
     """
     for variable, near in variables.items():
         if near is not None:

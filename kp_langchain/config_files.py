@@ -40,7 +40,7 @@ class FileTrust(Enum):
     UNTRUSTED = "in the working folder, not trusted"
     CHANGED = "in the working folder, changed since it was trusted"
     OWN = "your own"
-    FOREIGN = "your own, but others may write it"
+    FOREIGN = "your own, but another user owns it or may write it"
 
     @property
     def counts_whole(self) -> bool:
@@ -55,22 +55,23 @@ class ConfigFile:
     Attributes:
         path: Its absolute path.
         name: Its name in messages.
-        standing: How it came to be read.
+        origin: How it came to be read.
         values: The settings in it that apply.
         ignored_keys: The keys that are ignored, dotted.
     """
 
     path: Path
     name: str
-    standing: FileTrust
+    origin: FileTrust
     values: dict[str, Any] = field(default_factory=dict, repr=False)
     ignored_keys: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
         """What the user can do so that everything in it applies."""
-        if self.standing is FileTrust.FOREIGN:
-            return f"make it writable by you alone: chmod go-w {quote(str(self.path))}"
+        if self.origin is FileTrust.FOREIGN:
+            path = quote(str(self.path))
+            return f"own it, and let only yourself write it: chown $USER {path}; chmod go-w {path}"
         return f"if you have read it and want that: kp-langchain trust {quote(str(self.path))}"
 
 
@@ -83,14 +84,14 @@ class _Place:
     Attributes:
         path: The absolute path.
         name: The file's name in messages.
-        standing: How it comes to be read.
+        origin: How it comes to be read.
         content: The file's content; None if there is no file, or it cannot be read.
         error: Why it cannot be read; None if it can be, or need not exist.
     """
 
     path: Path
     name: str
-    standing: FileTrust
+    origin: FileTrust
     content: bytes | None = field(default=None, repr=False)
     error: str | None = None
 
@@ -113,12 +114,12 @@ def own_file() -> Path | None:
 def places() -> tuple[_Place, ...]:
     """Return the places of configuration files with their content, by descending precedence."""
     path = own_file()
-    own = None if path is None else _place(path, FileTrust.OWN)
+    own_place = None if path is None else _place(path, FileTrust.OWN)
     if os.environ.get(FILE_VARIABLE):
         first: _Place | None = _place(config_file(), FileTrust.NAMED)
     else:
-        first = _working_place(own)
-    return tuple(place for place in (first, own) if place is not None)
+        first = _working_place(own_place)
+    return tuple(place for place in (first, own_place) if place is not None)
 
 
 def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
@@ -143,14 +144,14 @@ def read_files(text: str | None = None) -> tuple[ConfigFile, ...]:
         if file.ignored_keys:
             _warn(file)
         files.append(file)
-    if len(files) > 1 and not files[0].standing.counts_whole:
+    if len(files) > 1 and not files[0].origin.counts_whole:
         _add_redaction(files[0].values, files[1].values)
     return tuple(files)
 
 
-def _add_redaction(values: dict[str, Any], own: dict[str, Any]) -> None:
+def _add_redaction(values: dict[str, Any], own_values: dict[str, Any]) -> None:
     """Move the redaction rules of a folder's file into the user's, without replacing any."""
-    theirs, users = values.get("redaction"), own.get("redaction")
+    theirs, users = values.get("redaction"), own_values.get("redaction")
     if not (isinstance(theirs, dict) and isinstance(users, dict)):
         return
     try:
@@ -190,7 +191,7 @@ def restricted_keys(path: Path, content: bytes) -> list[str]:
     return list(_read(_Place(path, str(path), FileTrust.UNTRUSTED, content)).ignored_keys)
 
 
-def _working_place(own: _Place | None) -> _Place | None:
+def _working_place(own_place: _Place | None) -> _Place | None:
     """Return `kp.toml` in the working folder, unless that is the user's configuration folder."""
     try:
         path = Path(os.getcwd(), FILE_NAME)  # noqa: PTH109 - Path.cwd() is slower, and each handler calls this
@@ -199,32 +200,36 @@ def _working_place(own: _Place | None) -> _Place | None:
     place = _place(path, FileTrust.UNTRUSTED, name=FILE_NAME)
     if place.content is None:
         return place
-    if own is not None and own.content is not None and path == config_trust.place_of(own.path):
+    if (
+        own_place is not None
+        and own_place.content is not None
+        and path == config_trust.canonical_path(own_place.path)
+    ):
         return None
     if config_trust.is_trusted(path, place.content):
-        return replace(place, standing=FileTrust.TRUSTED)
+        return replace(place, origin=FileTrust.TRUSTED)
     return place
 
 
-def _place(path: Path, standing: FileTrust, name: str | None = None) -> _Place:
+def _place(path: Path, origin: FileTrust, name: str | None = None) -> _Place:
     name = str(path) if name is None else name
     try:
         path = path if path.is_absolute() else path.expanduser().absolute()
-        content, others_may_write = _content(path, regular=standing is not FileTrust.NAMED)
+        content, is_foreign = _content(path, regular=origin is not FileTrust.NAMED)
     except FileNotFoundError:
         missing = f"does not exist; create it or unset {FILE_VARIABLE}"
-        return _Place(path, name, standing, error=missing if standing is FileTrust.NAMED else None)
+        return _Place(path, name, origin, error=missing if origin is FileTrust.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
         cause = getattr(error, "strerror", None) or str(error)
         reason = f"cannot be read: {cause}; make it a readable file, or remove it"
-        return _Place(path, name, standing, error=reason)
-    if standing is FileTrust.OWN and others_may_write:
-        standing = FileTrust.FOREIGN
-    return _Place(path, name, standing, content)
+        return _Place(path, name, origin, error=reason)
+    if origin is FileTrust.OWN and is_foreign:
+        origin = FileTrust.FOREIGN
+    return _Place(path, name, origin, content)
 
 
 def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
-    """Return a file's content, and whether others may write it, from one open file."""
+    """Return a file's content, and whether another user owns it or may write it."""
     # O_NONBLOCK: opening a named pipe must not wait for its other end.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
@@ -241,15 +246,16 @@ def _content(path: Path, *, regular: bool) -> tuple[bytes, bool]:
             content = file.read(min(status.st_size, _LONGEST_BYTES) + 1)
     if len(content) > _LONGEST_BYTES:
         raise OSError(f"it is larger than {_LONGEST_BYTES >> 20} MB")
-    foreign = os.name == "posix" and (
+    # From the open file, because another one may take its place meanwhile.
+    is_foreign = os.name == "posix" and (
         status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & stat.S_IWOTH)
     )
-    return content, foreign
+    return content, is_foreign
 
 
 def _read(place: _Place) -> ConfigFile:
     name = place.name
-    if place.standing is FileTrust.NAMED:
+    if place.origin is FileTrust.NAMED:
         name += f" ({FileTrust.NAMED.value})"
     text = ""
     try:
@@ -274,8 +280,8 @@ def _read(place: _Place) -> ConfigFile:
 
 def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
     """Return the file with the settings that apply, and the keys that do not."""
-    standing, ignored_keys = place.standing, []
-    if not standing.counts_whole:
+    origin, ignored_keys = place.origin, []
+    if not origin.counts_whole:
         for path in list(restricted_paths(values)):
             *outer, last = path
             table = values
@@ -283,14 +289,10 @@ def _without_restricted(place: _Place, values: dict[str, Any]) -> ConfigFile:
                 table = table[name]
             del table[last]
             ignored_keys.append(".".join(path))
-        if (
-            ignored_keys
-            and standing is FileTrust.UNTRUSTED
-            and config_trust.was_trusted(place.path)
-        ):
-            standing = FileTrust.CHANGED
+        if ignored_keys and origin is FileTrust.UNTRUSTED and config_trust.was_trusted(place.path):
+            origin = FileTrust.CHANGED
     _resolve(values, place.path.parent)
-    return ConfigFile(place.path, place.name, standing, values, tuple(ignored_keys))
+    return ConfigFile(place.path, place.name, origin, values, tuple(ignored_keys))
 
 
 def _resolve(values: dict[str, Any], folder: Path) -> None:
@@ -324,7 +326,7 @@ def _warn(file: ConfigFile) -> None:
         f"refused:{file.path}:{keys}",
         "%s is %s, so these settings in it are ignored: %s; %s",
         file.path,
-        file.standing.value,
+        file.origin.value,
         keys,
         file.remedy,
     )

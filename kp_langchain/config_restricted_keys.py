@@ -12,7 +12,7 @@ from kp_langchain.redaction.custom_rules import KEY_CHARS_MIN
 
 # Keys that send, redirect or load code; `restricted_paths` yields them, and more.
 _RESTRICTED_KEYS = ("registry_url", "database_url", "api_key", "embedding_model", "agent_id")
-_SENT = ("org", "network")
+_SENT_VISIBILITIES = ("org", "network")
 _BOOLEAN = TypeAdapter(bool)
 
 
@@ -46,7 +46,7 @@ def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         policies += [(("domains", name), policy) for name, policy in domains.items()]
     for path, policy in policies:
         if isinstance(policy, dict):
-            if policy.get("visibility") in _SENT:
+            if policy.get("visibility") in _SENT_VISIBILITIES:
                 yield (*path, "visibility")
             if policy.get("privacy_level") == "private":
                 yield (*path, "privacy_level")

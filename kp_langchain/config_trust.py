@@ -32,8 +32,8 @@ def trust_folder() -> Path:
     return folder
 
 
-def place_of(path: Path) -> Path:
-    """Return the place of a file: its folder with links resolved, and its own name, link or not.
+def canonical_path(path: Path) -> Path:
+    """Return the path of a file with the links in its folder resolved, but not a link at its end.
 
     A link in one folder to a trusted file in another is not trusted, because paths relative to the
     file mean something else there.
@@ -43,7 +43,7 @@ def place_of(path: Path) -> Path:
 
 
 def is_trusted(path: Path, content: bytes) -> bool:
-    """Return whether the user trusts the file at `path` (see `place_of`) with this content."""
+    """Return whether the user trusts the file at a `canonical_path` with this content."""
     try:
         folder = trust_folder()
         return _is_own(folder.lstat(), stat.S_ISDIR) and _is_own(
@@ -54,7 +54,7 @@ def is_trusted(path: Path, content: bytes) -> bool:
 
 
 def trust(path: Path, content: bytes) -> None:
-    """Trust the file at `path` (see `place_of`) with this content, and with no other.
+    """Trust the file at a `canonical_path` with this content, and with no other.
 
     Raises:
         ConfigError: The entry cannot be written, or there is no folder for it.
@@ -123,7 +123,7 @@ def _name(path: Path, content: bytes) -> str:
 
 
 def _is_own(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    """Return whether a file is of a kind, owned by this user, and writable by nobody else."""
+    """Return whether a file is of a kind, owned by this user, and writable by no one else."""
     if not is_kind(status.st_mode):
         return False
     if os.name != "posix":

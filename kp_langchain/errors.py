@@ -112,4 +112,4 @@ class UnstableTextError(Exception):
 
 
 class DeadlineError(Exception):
-    """A request to the registry takes longer than all its steps together may."""
+    """A registry request exceeded its overall time limit."""

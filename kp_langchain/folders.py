@@ -1,4 +1,4 @@
-"""The user's folders for this package. Whoever writes there creates them."""
+"""The user's folders for this package. The code that writes there creates them."""
 
 from __future__ import annotations
 

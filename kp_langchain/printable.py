@@ -26,7 +26,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
     Args:
         text: The text.
-        keep: Characters that stay, such as the line feeds of several lines.
+        keep: Characters that stay, such as line feeds.
     """
     if text.isprintable():
         return text

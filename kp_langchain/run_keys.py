@@ -54,7 +54,7 @@ class RunKeySources(BaseModel):
         session: Names in the run's metadata; the first one present gives the session. An empty list
             keeps none.
         thread: The same for the thread.
-        user: The same for the user, of whom only a hash is kept.
+        user: The same for the user; only a hash is kept.
         tags: Whether the tags of the run's config are kept.
         name: Whether the run's name is kept.
     """
@@ -80,7 +80,7 @@ class RunKeys:
     Attributes:
         session: The session it belongs to.
         thread: The LangGraph thread it ran in.
-        user: Whom it ran for, hashed.
+        user: The user it ran for, hashed.
         name: Its name in the config.
         tags: Its tags in the config.
     """
@@ -137,12 +137,12 @@ def collect(
         return None
 
     all_tags: Any = tags if sources.tags and type(tags) in (list, tuple) else ()
-    own = (
+    user_tags = (
         tag
         for tag in map(id_text, islice(all_tags, 10 * MOST_TAGS))
         if tag and not _FRAMEWORK_TAG.fullmatch(tag)
     )
-    stored_tags = (to_stored_form("tag", tag) for tag in islice(own, MOST_TAGS))
+    stored_tags = (to_stored_form("tag", tag) for tag in islice(user_tags, MOST_TAGS))
     return RunKeys(
         session=first("session", sources.session),
         thread=first("thread", sources.thread),
@@ -184,7 +184,7 @@ def stored_form(
             `rules` at the strictest level.
 
     Returns:
-        None where there is no key for the hash; a warning says why, once.
+        None if there is no key for the hash; a warning says why, once.
     """
     if _is_harmless(kind, text, is_unchanged or _unchanged_by(rules)):
         return text

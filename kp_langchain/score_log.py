@@ -74,7 +74,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
 
 
 def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:
-    """Write the record `kp.trace_rescored` of a run of which a verdict changed anything.
+    """Write the record `kp.trace_rescored` of a run if a verdict changed it.
 
     Args:
         change: What changed.

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.folders import data_dir
+from kp_langchain.private_files import read_private_file
 
 _BYTES = 32
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _cache: dict[Path, bytes] = {}
 
 
@@ -35,9 +34,8 @@ def secret_key() -> bytes:
     path = secret_key_file()
     key = _cache.get(path)
     if key is None:
-        if (
-            not path.is_absolute()
-        ):  # without a home folder it would be relative to the working folder
+        if not path.is_absolute():
+            # Without a home folder it would be relative to the working folder.
             raise ConfigError("there is no folder for the key of this installation; set HOME")
         try:
             key = _cache[path] = _read(path) or _create(path)
@@ -49,22 +47,10 @@ def secret_key() -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    # Opening must neither wait for the other end of a named pipe nor follow a link.
-    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | flags)
-    except FileNotFoundError:
-        return None
-    try:
-        mode = os.fstat(descriptor).st_mode
-        key = os.read(descriptor, _BYTES + 1) if stat.S_ISREG(mode) else b""
-    finally:
-        os.close(descriptor)
-    if os.name == "posix" and mode & _OTHERS:
-        raise ConfigError(f"others may read the key {path}; run: chmod 600 {path}")
-    if len(key) != _BYTES:
+    key = read_private_file(path, _BYTES + 1, "key")
+    if key is not None and len(key) != _BYTES:
         raise ConfigError(
-            f"the key {path} is damaged; restore it from a copy, or move it away: a new key is "
+            f"the key {path} is damaged; restore it from a backup, or move it away: a new key is "
             "created then, and hashes under the old one no longer match"
         )
     return key

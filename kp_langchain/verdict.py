@@ -1,4 +1,4 @@
-"""`Verdict`: what somebody, or something, states about how a run ended."""
+"""`Verdict`: a statement about how a run ended."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from kp_langchain.errors import ConfigError
 
 CERTAINTY = MappingProxyType({True: 1.0, False: 0.0})
-"""The confidence of a person's verdict that states none, by success."""
+"""The default confidence of a person's verdict, keyed by success."""
 
 LONGEST_NOTE_CHARS = 4000
 _LONGEST_SOURCE_CHARS = 100
-# Cut to the above only once it is redacted, so that a secret which crosses the cut is seen whole.
+# Cut to the above only after redaction, so that a secret that crosses the cut is seen whole.
 NOTE_READ_CHARS = 2 * LONGEST_NOTE_CHARS
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What somebody, or something, states about how a run ended.
+    """A statement about how a run ended.
 
     One type for all of them: an outcome function, a verifier, an event of the run, a person, a
     file, another system, a confidence model, and the default.
@@ -101,7 +101,7 @@ class RunVerdict:
         why: Why it cannot be read; empty if it can.
         place: Where it is: `FILE:LINE`, or whatever tells a person where to look.
         key: What it is about, as the other system calls it; empty if it has no such thing.
-        at: When it was given or last changed, in UTC, if the other system says so.
+        at: When it was given or last changed, in UTC, if the other system states that.
     """
 
     run_id: str = ""
@@ -118,7 +118,7 @@ def first_decisive(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def is_unit(value: object) -> bool:
-    """Return whether a value is a number from 0 to 1, and no bool."""
+    """Return whether a value is a number from 0 to 1, but not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 <= value <= 1  # type: ignore[operator]
 

@@ -1,6 +1,6 @@
 """The weights of a score's dimensions, and the built-in profiles by domain.
 
-A module of its own, below `kp_langchain.config`: settings hold weights, and scoring reads settings.
+This is outside `kp_langchain.scoring`, because settings hold weights and scoring reads settings.
 """
 
 from __future__ import annotations

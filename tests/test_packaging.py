@@ -29,7 +29,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
-        "_version", "near_names", "printable", "folders", "verdict", "weights",
+        "_version", "near_names", "printable", "private_files", "folders", "verdict", "weights",
     },
     {"redaction", "agent_id", "run_keys", "secret_key"},
     {

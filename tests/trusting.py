@@ -11,4 +11,4 @@ def write_trusted(text: str) -> None:
     """Write kp.toml in the working folder, and trust it."""
     path = Path("kp.toml").absolute()
     path.write_text(text, encoding="utf-8")
-    config_trust.trust(config_trust.place_of(path), path.read_bytes())
+    config_trust.trust(config_trust.canonical_path(path), path.read_bytes())

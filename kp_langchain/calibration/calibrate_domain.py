@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kp_langchain.calibration.fitting import Fit, fit
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.proposals import (
@@ -18,7 +18,7 @@ from kp_langchain.calibration.proposals import (
 )
 from kp_langchain.gate import threshold_of
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
-from kp_langchain.weights import PROFILES, ScoringWeights
+from kp_langchain.weights import ScoringWeights
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -107,7 +107,7 @@ class Calibration:
 
     @property
     def proposes_weights(self) -> bool:
-        """Whether weights other than those in force are proposed."""
+        """Whether new weights are proposed."""
         return any(one.are_proposed for one in self.thresholds)
 
     @property
@@ -149,15 +149,14 @@ def calibrate(
     """
     runs = models.labelled(domain)
     policy = settings.policy_for(domain)
-    weights = policy.weights or PROFILES.get(domain, PROFILES["default"])
-    result = fit(domain, runs, weights=weights)
+    result = fit(domain, runs, weights=policy.weights)
     before = next(iter(models.entries(domain, only_active=True)), None)
     version = _install(models, result, before) if install and result.refusal is None else None
     proposal: WeightsProposal | None = None
     thresholds: list[WeighedThreshold] = []
     source, confidences = _confidences(result, before, runs)
     if source is not None:
-        proposal = propose_weights(runs, confidences, weights)
+        proposal = propose_weights(runs, confidences, result.weights)
         thresholds = _thresholds(runs, confidences, proposal, target)
     return Calibration(
         fit=result,
@@ -178,7 +177,7 @@ def thresholds_in_force(domain: str, policy_threshold: float | None) -> dict[str
         policy_threshold: The threshold of its policy, 0 to 1; None if the policy sets none.
 
     Returns:
-        `in_force`, and, where the built-in thresholds apply, `in_force_novelty_not_measured`.
+        `in_force`, and `in_force_novelty_not_measured` if the built-in thresholds apply.
     """
     threshold = threshold_of(domain, policy_threshold)
     if policy_threshold is not None:
@@ -221,7 +220,10 @@ def _thresholds(
         candidates.insert(0, (proposal.proposed.weights, True))
     thresholds = []
     for weights, are_proposed in candidates:
-        scores = [total(run, weights, one) for run, one in zip(runs, confidences, strict=True)]
+        scores = [
+            hypothetical_score(run, weights, one)
+            for run, one in zip(runs, confidences, strict=True)
+        ]
         threshold = propose_threshold(
             runs, scores, pass_rate=target.pass_rate, precision=target.precision
         )

@@ -1,8 +1,8 @@
 """A trace as numbers, for a model to learn from.
 
-The store keeps the numbers for good, also after it has deleted the text. They contain none of the
-text but the names of tools. They ignore what was reported or judged of the run: otherwise a model
-would learn a verdict from itself.
+The store keeps the numbers for good, even after it has deleted the text. They contain nothing of
+the text but the names of tools. They ignore what was reported or judged of the run: otherwise a
+model would learn a verdict from itself.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The model is a logistic regression of success on the features, each as the logarithm of 1 + its
 value, in standard deviations, cut off at three. A normal prior holds the weights near 0, so without
 evidence a probability stays near the share of successes. The prior also calibrates the
-probabilities: a second, Platt's, calibration made the Brier scores of recorded runs worse for three
-of four sources, and better by 0.004 for one.
+probabilities. Adding Platt scaling made the Brier score of recorded runs worse for three of four
+sources; for the fourth it was better by 0.004.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import folds, library, task_numbers, tasks_with
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.folds import folds, import_calibrate_extra, task_numbers, tasks_with
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -129,8 +129,10 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     gain = auc_gain(truth, held_out, default, tasks, certainty=_CERTAINTY)
     error, base_error = brier(truth, held_out), brier(truth, [base_rate] * len(runs))
     default_error = brier(truth, default)
-    scores = [total(run, weights) for run in runs]
-    new_scores = [total(run, weights, one) for run, one in zip(runs, held_out, strict=True)]
+    scores = [hypothetical_score(run, weights) for run in runs]
+    new_scores = [
+        hypothetical_score(run, weights, one) for run, one in zip(runs, held_out, strict=True)
+    ]
     return Fit(
         *numbers,
         refusal=_no_better_auc(area, default_area, gain)
@@ -282,7 +284,7 @@ class _Table:
             )
         if not terms:
             return math.log(truth.mean() / (1 - truth.mean())), ()
-        logistic = library("sklearn.linear_model").LogisticRegression(
+        logistic = import_calibrate_extra("sklearn.linear_model").LogisticRegression(
             C=_PRIOR_SD**2, solver="newton-cholesky"
         )
         logistic.fit(np.column_stack(positions), truth)

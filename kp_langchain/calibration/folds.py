@@ -24,7 +24,7 @@ def folds(runs: Sequence[LabelledRun]) -> Iterator[tuple[list[int], list[int]]]:
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    selection = library("sklearn.model_selection")
+    selection = import_calibrate_extra("sklearn.model_selection")
     number = min(_MOST_FOLDS, tasks_with(runs, success=True), tasks_with(runs, success=False))
     splitter = selection.StratifiedGroupKFold(number, shuffle=True, random_state=0)
     tasks = task_numbers([run.task for run in runs])
@@ -43,7 +43,7 @@ def tasks_with(runs: Sequence[LabelledRun], *, success: bool) -> int:
     return len({run.task for run in runs if run.success is success})
 
 
-def library(module: str) -> Any:
+def import_calibrate_extra(module: str) -> Any:
     """Import and return a module of scikit-learn, or of scipy, which comes with it.
 
     Raises:

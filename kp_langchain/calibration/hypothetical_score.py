@@ -13,7 +13,7 @@ from kp_langchain.scoring.weighted_sum import combine
 from kp_langchain.weights import ScoringWeights
 
 
-def total(
+def hypothetical_score(
     run: LabelledRun,
     weights: ScoringWeights,
     confidence: float | None = None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.folds import library, task_numbers
+from kp_langchain.calibration.folds import import_calibrate_extra, task_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,7 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
 
     The variance is that of Obuchowski (1997, Biometrics 53:567) for clustered data: each run's
     placement value among the runs of the other outcome, summed by task. The interval is symmetric
-    in log-odds, and as wide as Student's t wants it for as many tasks as the rarer outcome has.
+    in log-odds; its width follows Student's t for as many tasks as the rarer outcome has.
 
     Args:
         successes: Which runs succeeded; both outcomes must occur.
@@ -84,7 +84,7 @@ def auc_gain(
 ) -> Estimate:
     """Return how much higher the AUC of `scores` is than that of `others`, -1 to 1.
 
-    Both are for the same runs, and what they have in common does not widen the interval.
+    Both are for the same runs, so errors that they share do not widen the interval.
 
     Args:
         successes: Which runs succeeded; both outcomes must occur.
@@ -166,7 +166,9 @@ def _reach(successes: Sequence[bool], tasks: Sequence[str], certainty: float) ->
         len({task for task, success in zip(tasks, successes, strict=True) if success is outcome})
         for outcome in (True, False)
     ]
-    return float(library("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1)))
+    return float(
+        import_calibrate_extra("scipy.stats").t.ppf((1 + certainty) / 2, max(1, min(counts) - 1))
+    )
 
 
 def _clustered_error(influence: NDArray[np.float64], tasks: Sequence[str]) -> float:

@@ -51,7 +51,7 @@ class Term:
 
 
 def log_value(features: Mapping[str, float], name: str) -> float | None:
-    """Return log(1 + feature), or None where the run lacks the feature."""
+    """Return log(1 + feature), or None if the run lacks the feature."""
     # A tool that the features do not name was not called.
     value = features.get(name, 0.0 if name.startswith(CALLED) else math.nan)
     return math.log1p(max(0.0, value)) if math.isfinite(value) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from kp_langchain.calibration.folds import folds, tasks_with
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, auc, auc_gain, share
 from kp_langchain.errors import ConfigError
@@ -84,8 +84,8 @@ def propose_threshold(
         raise ConfigError("no labelled runs to read a threshold from; collect verdicts first")
     curve = _curve(runs, scores)
     if pass_rate is not None:
-        return _at_pass_rate(curve, _check("pass rate", pass_rate, highest=1.0), len(runs))
-    return _at_precision(curve, _check("precision", precision, highest=0.999), len(runs))
+        return _at_pass_rate(curve, _check("pass rate", pass_rate, may_be_1=True), len(runs))
+    return _at_precision(curve, _check("precision", precision, may_be_1=False), len(runs))
 
 
 def point_at(curve: Sequence[ThresholdPoint], threshold: float) -> ThresholdPoint | None:
@@ -105,10 +105,10 @@ def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
 def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
     """Propose the lowest threshold at which the lower end of the precision's interval is enough.
 
-    The mere share of successes would promise too much, because the luckiest of many thresholds
-    looks best. With the lower end, few promises are broken where scores separate good runs from bad
-    (simulated, 0.8 from 200 runs: 7 of 140). Where they hardly do, few promises are made, and most
-    of those are broken (17 of 24). Where scores carry no information but 0.75 of the runs succeed
+    The share of successes itself would promise too much, because the luckiest of many thresholds
+    looks best. With the lower end, few promises are broken if scores separate good runs from bad
+    (simulated, 0.8 from 200 runs: 7 of 140). If they barely do, few promises are made, and most
+    of those are broken (17 of 24). If scores carry no information but 0.75 of the runs succeed
     anyway, 0.8 is promised for one sample in nine.
     """
     best = max(curve, key=lambda point: (point.precision.low, -point.threshold))
@@ -141,15 +141,21 @@ def _curve(runs: Sequence[LabelledRun], scores: Sequence[float]) -> tuple[Thresh
 
 
 def _thousandths(score: float) -> int:
-    """Return the most thousandths that the score reaches."""
+    """Return the largest number of thousandths that the score reaches."""
     thousandths = math.floor(score * 1000)
     # The product may have been rounded up beyond the score.
     return thousandths if thousandths / 1000 <= score else thousandths - 1
 
 
-def _check(name: str, value: float | None, *, highest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= highest:
-        raise ConfigError(f"{name} is {value!r}; it must be a number above 0, at most {highest:g}")
+def _check(name: str, value: float | None, *, may_be_1: bool) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= 1
+        or (value == 1 and not may_be_1)
+    ):
+        limit = "at most 1" if may_be_1 else "below 1"
+        raise ConfigError(f"{name} is {value!r}; it must be a number above 0, {limit}")
     return float(value)
 
 
@@ -206,8 +212,8 @@ def propose_weights(
     how many different tasks are solved for each run that is kept. A failure adds nothing to it, nor
     does a second solution of one task. How many runs will be kept is not known here, and the top
     tenth of 200 runs is too small to compare weights by; so the figure is averaged over keeping
-    from 5 % to 95 %. Every weight is at least 0.05: of a dimension without weight nobody could see
-    whether it matters.
+    from 5 % to 95 %. Every weight is at least 0.05, because a dimension that does not count could
+    never show whether it matters.
 
     Args:
         runs: The labelled runs.
@@ -248,7 +254,9 @@ def propose_weights(
 def _scores(
     runs: Sequence[LabelledRun], weights: ScoringWeights, confidences: Sequence[float]
 ) -> list[float]:
-    return [total(run, weights, one) for run, one in zip(runs, confidences, strict=True)]
+    return [
+        hypothetical_score(run, weights, one) for run, one in zip(runs, confidences, strict=True)
+    ]
 
 
 def _refusal(before: Ranking, after: Ranking, gain: Estimate) -> str | None:

@@ -60,7 +60,7 @@ def _run() -> int:
     """Run the command and return its exit status."""
     try:
         status = app(standalone_mode=False)
-        if sys.stdout is not None:  # None where it was closed before this process began
+        if sys.stdout is not None:  # None if it was closed before this process began
             sys.stdout.flush()
     except KPError as error:
         from kp_langchain.cli.console import make_console

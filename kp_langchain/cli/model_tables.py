@@ -110,7 +110,7 @@ def _terms(model: ConfidenceModel) -> Iterator[RenderableType]:
 
 
 def _table(*headings: str) -> Table:
-    """Return a table that folds only its last column where there is no room."""
+    """Return a table that folds only its last column if there is no room."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in headings[:-1]:
         table.add_column(heading, no_wrap=True)

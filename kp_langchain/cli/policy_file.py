@@ -81,10 +81,10 @@ def write_policy(
         field: variables for field in without_effect if (variables := _variables(domain, field))
     }
     is_ignored = bool(without_effect) and not overridden_by
-    place = config_trust.place_of(path)
-    was_trusted = config_trust.is_trusted(place, (old or "").encode())
+    canonical_path = config_trust.canonical_path(path)
+    was_trusted = config_trust.is_trusted(canonical_path, (old or "").encode())
     if was_trusted or (old is None and is_ignored):
-        config_trust.trust(place, new.encode())
+        config_trust.trust(canonical_path, new.encode())
         is_ignored = False
     return WrittenPolicy(path, old is None, overridden_by, is_ignored)
 

@@ -42,8 +42,8 @@ def runs_table(
 ) -> Table:
     """Return scored runs as a table, one a row.
 
-    Where the console is too narrow for everything, these are left out, in this order: the year, the
-    bar, the day of a run of today or the time of day of an older one, the dimensions.
+    If the console is too narrow, parts are left out in this order: the year; the bar; the date of
+    today's runs and the time of older ones; the dimensions.
 
     Args:
         rows: Pairs of the name in the first column and the run.
@@ -76,7 +76,7 @@ def runs_table(
 def _empty_table(console: Console, first_column: str, *, with_time: bool) -> Table:
     """Return the table with the columns that the console has room for."""
     has_whole_names = console.width >= _WIDTH_FOR_WHOLE_NAMES
-    gap = 1 if has_whole_names else 0  # besides the blank that the box has between columns
+    gap = 1 if has_whole_names else 0  # in addition to the box's own blank between columns
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, gap, 0, 0))
     table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
     if with_time:

@@ -115,7 +115,7 @@ def find_order(order_id: str) -> str:
 
 @tool
 def refund_policy(item: str) -> str:
-    """Tell the refund policy for an item."""
+    """Return the refund policy for an item."""
     return f"{item}: full refund within 14 days of delivery, back to the original card"
 
 

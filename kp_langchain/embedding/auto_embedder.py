@@ -32,7 +32,7 @@ def load(name: str | None) -> LoadedModel:
 
 
 class AutoEmbedder(LocalModel):
-    """Runs the model with fastembed (ONNX Runtime) where it can, else with sentence-transformers.
+    """Runs the model with fastembed (ONNX Runtime) if it can, else with sentence-transformers.
 
     fastembed loads in a second instead of ten and needs no torch, so it comes first.
     sentence-transformers runs folders without ONNX files, models that fastembed does not know, and

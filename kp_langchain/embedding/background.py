@@ -46,7 +46,7 @@ class Background:
     """Embeds texts on a daemon thread per embedder; the thread ends when no text waits.
 
     A forked child starts without the parent's texts. At exit, waiting texts are dropped, because
-    their vectors would have no use. The exit waits up to 10 s for an embedder at work in this
+    their vectors would be useless. The exit waits up to 10 s for an embedder at work in this
     process: a process that ends while it loads a model may crash.
     """
 
@@ -63,7 +63,7 @@ class Background:
         self._lock = threading.Lock()
 
     def submit(self, embedder: Embedder, text: str) -> EmbeddingFuture | None:
-        """Queue a text, return its future; None if 1,000 texts wait, or the process is ending."""
+        """Queue a text and return its future; None if 1,000 texts wait or the process is ending."""
         with self._undisturbed, self._lock:  # in this order: a fork waits for the lock's owner
             queue = self._queue(embedder)
             if queue is None or len(queue.waiting) >= _QUEUE_MAX:

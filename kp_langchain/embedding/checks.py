@@ -1,4 +1,4 @@
-"""What every embedder is guarded by: texts are cleaned before it, vectors are checked after it."""
+"""Guards around every embedder: clean the texts that go in, check the vectors that come out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXT_LIMIT_CHARS = 16_384
-"""Longest text that a model is given; of a longer one it is given both ends.
+"""Longest text that a model receives; a longer one is cut to its two ends.
 
 all-MiniLM-L6-v2 reads 256 word pieces, some 1,200 characters.
 """
@@ -39,7 +39,7 @@ def check_vectors(vectors: object, count: int, source: str) -> NDArray[np.float3
 
     Args:
         vectors: What the embedder returned.
-        count: The number of texts that it was given.
+        count: The number of texts that it received.
         source: The embedder's name, for the message.
 
     Raises:

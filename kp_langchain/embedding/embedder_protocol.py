@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 class Embedder(Protocol):
     """Anything that turns texts into vectors.
 
-    An embedder whose attribute `ready` is False still has to load its model. A scorer then has it
-    loaded on a thread of its own: `embed` is called there first.
+    An embedder whose attribute `ready` is False still has to load its model. A scorer then loads
+    it on a separate thread, by calling `embed` there.
 
-    For some embedders unrelated texts are alike: for E5, BGE and many a provider's model. Such an
+    To some embedders unrelated texts are alike: E5, BGE, and many providers' models. Such an
     embedder states their cosine similarity, 0 to below 1, in an attribute `baseline`; novelty is
-    counted from there. Its vectors belong to its `model`, `revision` and `baseline`, where it has
-    such attributes.
+    counted from there. Its vectors belong to its `model`, `revision` and `baseline`, if it has
+    these attributes.
     """
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -63,8 +63,9 @@ def resolve_embedder(embedder: object) -> Embedder | None:
             `embed_documents`); anything with `embed`.
 
     Returns:
-        An embedder that cuts texts to 16,384 characters, both ends, replaces lone surrogates, and
-        raises `BadEmbeddingError` unless it gets one finite vector per text; or None.
+        An embedder that cuts longer texts to both ends, 16,384 characters in all, replaces lone
+        surrogates, and raises `BadEmbeddingError` unless it gets one finite vector per text; or
+        None.
 
     Raises:
         ConfigError: The object is none of these, or its `baseline` is not a number from 0 to

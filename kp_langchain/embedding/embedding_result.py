@@ -1,4 +1,4 @@
-"""`Embedding`: what an embedder makes of a text, a vector or the reason why there is none."""
+"""`Embedding`: a text's vector, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def report_failure(error: BaseException) -> Embedding:
 
 
 def report_not_installed() -> Embedding:
-    """Return the embedding of a text where no package runs models, and warn once."""
+    """Return the embedding of a text when no package that runs models is installed; warn once."""
     warn_once(
         "embeddings extra",
         "novelty is 0.5 for every trace but exact repeats, because nothing that runs an embedding "

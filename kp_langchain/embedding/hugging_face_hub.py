@@ -62,7 +62,7 @@ def model_snapshot(name: str, *, local: bool) -> Path:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """A block that downloads without progress bars and restores the host's choice afterwards."""
+    """Turn progress bars off inside the block, and restore the host's choice afterwards."""
     constants = importlib.import_module("huggingface_hub.constants")
     hub = importlib.import_module("huggingface_hub.utils")
     if constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:  # the environment has decided

@@ -28,7 +28,7 @@ class EmbedderIdentity:
 
 
 NO_IDENTITY = EmbedderIdentity()
-"""The identity where no embedder was used."""
+"""The identity if no embedder was used."""
 
 
 def identity_of(embedder: object) -> EmbedderIdentity:
@@ -41,9 +41,9 @@ def identity_of(embedder: object) -> EmbedderIdentity:
         ConfigError: The baseline is not a number from 0 to below 1, or cannot be read; the message
             has its value.
     """
-    own = _attribute(embedder, "identity")
-    if isinstance(own, EmbedderIdentity):
-        return own
+    identity = _attribute(embedder, "identity")
+    if isinstance(identity, EmbedderIdentity):
+        return identity
     names = (_attribute(embedder, name) for name in _NAMES)
     kind = f"{type(embedder).__module__}.{type(embedder).__qualname__}"
     model = next((name for name in names if isinstance(name, str) and name), kind)

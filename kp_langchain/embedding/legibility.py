@@ -104,7 +104,7 @@ def warn_unreadable(share: float) -> None:
         "unreadable",
         "novelty is 0.5 for runs whose language the embedding model cannot read (%.0f %% of the "
         "tokens of this one); for Chinese, Russian, Arabic, Hindi and others set %s=%s, a "
-        "multilingual model with 384 dimensions, too",
+        "multilingual model that also has 384 dimensions",
         100 * share,
         MODEL_VARIABLE,
         MULTILINGUAL_MODEL,

@@ -21,7 +21,7 @@ class LoadedModel:
     Attributes:
         encode: Runs the model.
         unreadable_share: Returns the share of a text's tokens that the model cannot read, 0 to 1;
-            None if the tokeniser does not report where its tokens begin and end.
+            None if the tokeniser does not report the offsets of its tokens.
         name: The model's name or path.
         backend: The package that runs it.
         revision: Its version; see `revision_of`.

@@ -36,13 +36,13 @@ class LocalModel:
 
     A load that fails is tried again after five minutes at the earliest; until then `embed` raises
     the same error without trying. Texts are cut to 16,384 characters before they reach the
-    tokeniser, and lone surrogates are replaced by question marks. Of a text longer than the
-    model's window (256 word pieces for all-MiniLM-L6-v2) both ends are embedded. Calls are
-    serialised, because tokenisers are not thread-safe.
+    tokeniser, and lone surrogates are replaced by question marks. A text longer than the model's
+    window (256 word pieces for all-MiniLM-L6-v2) is cut to both ends. Calls are serialised, because
+    tokenisers are not thread-safe.
 
     The model runs on one thread of a process of its own, which ends with this one. A forked child
-    does not share that process and starts another. Where no Python interpreter can be started, as
-    from a program frozen into one file, the model runs in this process: the host's settings of
+    does not share that process and starts another. If no Python interpreter can be started, as in a
+    program frozen into one file, the model runs in this process: the host's settings of
     torch and ONNX Runtime stay as they are, and forks wait for it, up to 30 s.
 
     Args:
@@ -130,7 +130,7 @@ class LocalModel:
 
     @contextmanager
     def _exclusive_model(self) -> Iterator[LoadedModel]:
-        """A block in which the calling thread alone uses the model; it is loaded if need be."""
+        """Reserve the model for the calling thread inside the block; load it if need be."""
         # A fork waits for the thread that uses the model, but not for those that wait their turn.
         with allow_forks(), self._lock, self._undisturbed:
             try:

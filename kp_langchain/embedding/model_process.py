@@ -1,6 +1,6 @@
 """Runs a local model in a process of its own.
 
-Importing the packages that run a model takes up to seconds in which other threads stall: libraries
+Importing the packages that run a model takes up to seconds, in which other threads stall: libraries
 are linked while Python runs nothing else, and torch adds a third of a million objects, which make
 every full garbage collection long, then and later. Some packages also register fork handlers, and
 print errors if a fork comes while they are imported. A model in a process of its own stalls no

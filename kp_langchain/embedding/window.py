@@ -32,7 +32,7 @@ def fit(text: str, tokeniser: Tokenizer, window: int) -> str:
 
     Args:
         text: The text.
-        tokeniser: The model's tokeniser. Tokens beyond its truncation count, too.
+        tokeniser: The model's tokeniser. Tokens beyond its truncation also count.
         window: The window in tokens, including the special tokens that the model adds.
     """
     room = window - tokeniser.num_special_tokens_to_add(is_pair=False)

@@ -1,1 +1,1 @@
-"""Outside systems, one file each; what they need is imported where it is used."""
+"""Outside systems, one file each. Their packages are imported on first use."""

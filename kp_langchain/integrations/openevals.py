@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import ConfigError, VerdictError
 from kp_langchain.recording.outcome import FinishedRun
+from kp_langchain.verdict import is_unit
 
 if TYPE_CHECKING:
     from kp_langchain.recording.verifiers import Verifier
@@ -41,7 +42,7 @@ def verifier_of(
         raise ConfigError(f"evaluator is {evaluator!r}; give a callable such as an LLM judge")
     if key is not None and not (isinstance(key, str) and key.strip()):
         raise ConfigError(f"key is {key!r}; give the evaluator's feedback key or leave it out")
-    if isinstance(pass_at, bool) or not isinstance(pass_at, int | float) or not 0 <= pass_at <= 1:
+    if not is_unit(pass_at):
         raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
 
     def verifier(run: FinishedRun) -> Any:
@@ -76,6 +77,6 @@ def _report(result: Any, key: str | None, pass_at: float) -> dict[str, Any]:
     report: dict[str, Any] = {"note": comment if isinstance(comment, str) else None}
     if isinstance(score, bool):
         return report | {"success": score}
-    if isinstance(score, int | float) and 0 <= score <= 1:
+    if is_unit(score):
         return report | {"success": score >= pass_at, "confidence": float(score)}
     raise VerdictError("the evaluator's score is neither a bool nor a number from 0 to 1")

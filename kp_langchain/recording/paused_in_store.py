@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import allow_forks
 from kp_langchain.run_keys import stored_form
-from kp_langchain.store.paused_runs import FirstHalf, place_of
+from kp_langchain.store.paused_runs import FirstHalf, paused_run_key
 
 if TYPE_CHECKING:
     from typing import Any
@@ -67,4 +67,4 @@ class PausedRunStore:
 
     def _place(self, thread_id: str | None) -> str | None:
         thread = thread_id and stored_form("thread", thread_id, self.rules)
-        return place_of(thread, self.domain, self.agent_id) if thread else None
+        return paused_run_key(thread, self.domain, self.agent_id) if thread else None

@@ -191,7 +191,7 @@ class Rules(BaseModel):
         if not callable(function):
             raise ConfigError(
                 f"the redactor {self.redactor!r} of [redaction] is a {type(function).__name__}; "
-                "name a function that takes a text and returns what is to be kept of it"
+                "name a function that takes a text and returns the redacted text"
             )
         return cast("Callable[[str], str]", function)
 

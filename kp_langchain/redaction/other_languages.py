@@ -12,9 +12,13 @@ from kp_langchain.redaction.extents import bare_word, quoted_value
 from kp_langchain.redaction.finders import NON_ASCII, Finder
 from kp_langchain.redaction.spans import Span, trie
 from kp_langchain.redaction.unicode_escapes import decode_escapes
-from kp_langchain.redaction.values import is_placeholder, looks_like_password
+from kp_langchain.redaction.values import (
+    is_placeholder,
+    looks_like_bare_password,
+    looks_like_password,
+)
 
-# Words in ASCII letters alone are in `field_names`.
+# `field_names` has the words that are written in ASCII letters, and some others.
 _WORDS = [
     "contraseña",
     "hasło",
@@ -139,8 +143,7 @@ def _value_after_space(text: str, end: int) -> tuple[int, int] | None:
     if span is None:
         return None
     value = text[slice(*span)]
-    is_random = len(value) >= 6 and looks_like_password(value) and any(map(str.isdigit, value))
-    return span if is_random and "://" not in value else None
+    return span if looks_like_bare_password(value) and "://" not in value else None
 
 
 def value_after_copula(text: str, end: int) -> tuple[int, int] | None:

@@ -9,7 +9,11 @@ from kp_langchain.redaction.extents import bare_word, quoted_value
 from kp_langchain.redaction.field_names import MODEL_TOKEN_WORDS, SensitiveField, word_set
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.spans import Span, occurrences
-from kp_langchain.redaction.values import looks_generated, looks_like_password
+from kp_langchain.redaction.values import (
+    looks_generated,
+    looks_like_bare_password,
+    looks_like_password,
+)
 
 FUNCTION_WORDS = word_set(
     "a an the this that these those to too not no is are was were be been being in on at of for "
@@ -147,10 +151,9 @@ def value_after_space(
     if span is None:
         return None
     value = text[slice(*span)]
-    is_random = len(value) >= 6 and looks_like_password(value) and any(map(str.isdigit, value))
-    return (
-        span if is_random and "://" not in value and not _TECHNICAL_TERM.fullmatch(value) else None
-    )
+    if not looks_like_bare_password(value) or "://" in value or _TECHNICAL_TERM.fullmatch(value):
+        return None
+    return span
 
 
 def random_value_nearby(text: str, end: int, *, bare_name: bool) -> tuple[int, int] | None:

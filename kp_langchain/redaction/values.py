@@ -53,6 +53,11 @@ def looks_like_password(value: str) -> bool:
     return 5 <= len(value) <= 128 and letters and _PASSWORD.fullmatch(value) is not None
 
 
+def looks_like_bare_password(value: str) -> bool:
+    """Return whether a value is a password even if only a space precedes it."""
+    return len(value) >= 6 and looks_like_password(value) and any(map(str.isdigit, value))
+
+
 def is_placeholder(value: str) -> bool:
     """Return whether a value is a null, a variable, a template or an earlier placeholder."""
     content = _LEADING_SCHEME.sub("", value.strip().strip("\"'`,;"))

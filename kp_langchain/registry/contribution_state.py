@@ -52,7 +52,7 @@ def after_attempt(unit: Contribution, answer: Answer, now: datetime) -> Contribu
 
 
 def after_lookup(unit: Contribution, answer: Answer, now: datetime) -> Contribution:
-    """Return the contribution after the answer to the question whether the registry has it.
+    """Return the contribution after the registry was asked whether it has it.
 
     Args:
         unit: The contribution, whose last attempt had no answer.

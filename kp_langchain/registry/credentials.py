@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,10 +19,10 @@ from pydantic import SecretStr
 
 from kp_langchain.config import data_dir
 from kp_langchain.errors import ConfigError
+from kp_langchain.private_files import read_private_file
 from kp_langchain.registry.urls import base_url
 from kp_langchain.store.sqlite_files import make_private
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _MAX_BYTES = 2**20
 _LOCK_TIMEOUT_S = 10.0
 
@@ -111,24 +110,13 @@ def _write(path: Path, keys: dict[str, dict[str, str]]) -> None:
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
-    # Does not block on a named pipe, and does not follow a symbolic link.
-    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        descriptor = os.open(path, os.O_RDONLY | flags)
-    except FileNotFoundError:
-        return {}
+        content = read_private_file(path, _MAX_BYTES, "key file")
     except OSError as error:
         reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"the key file {path} cannot be read: {reason}") from None
-    try:
-        mode = os.fstat(descriptor).st_mode
-        content = os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(mode) else b""
-    except OSError as error:
-        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
-    if os.name == "posix" and mode & _OTHERS:
-        raise ConfigError(f"others may read the key file {path}; run: chmod 600 {path}")
+    if content is None:
+        return {}
     try:
         keys = json.loads(content)
     except (ValueError, RecursionError):

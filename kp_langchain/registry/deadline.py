@@ -12,7 +12,7 @@ _PIECE_BYTES = 2**14
 
 
 class Deadline:
-    """Ends a request whose steps are each in time, but which as a whole takes too long.
+    """Ends a request that takes too long as a whole, although each of its steps is in time.
 
     It needs no thread, because none can be started while the interpreter shuts down.
 

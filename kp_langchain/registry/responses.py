@@ -189,7 +189,7 @@ def _kind_by_status(
 
 
 def _is_web_page(headers: Mapping[str, str], body: bytes | None) -> bool:
-    """Return whether the answer is a web page, as of a proxy or a login page of a network."""
+    """Return whether the answer is a web page, such as a proxy's or a network's login page."""
     return "html" in headers.get("content-type", "").lower() or (body or b"").lstrip()[:1] == b"<"
 
 

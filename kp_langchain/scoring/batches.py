@@ -16,7 +16,7 @@ _Trace = TypeVar("_Trace")
 class BreakdownIterator(Generic[_Trace], Iterator[ScoreBreakdown]):
     """An iterator over breakdowns, one for each trace, in order.
 
-    A trace that cannot be evaluated raises in its place; iteration may go on after it.
+    A trace that cannot be evaluated raises in its place; iteration may continue after it.
 
     Args:
         traces: The traces. No more than two batches of them are held.
@@ -64,7 +64,7 @@ class BreakdownIterator(Generic[_Trace], Iterator[ScoreBreakdown]):
             evaluations = [self._begin_or_error(trace) for trace in traces]
             begin_s = (time.perf_counter() - started) / max(1, len(traces))
             # The traces before one that cannot be evaluated are remembered before it raises, those
-            # after it only if iteration goes on.
+            # after it only if iteration continues.
             for is_usable, group in groupby(evaluations, lambda one: isinstance(one, Evaluation)):
                 if is_usable:
                     batch = [one for one in group if isinstance(one, Evaluation)]

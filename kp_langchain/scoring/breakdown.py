@@ -68,8 +68,9 @@ class ScoreBreakdown:
         novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of a
             trace whose embedding is not in the memory (novelty 0), `empty cache`, `no embedder`,
             `embeddings extra not installed`, `embedding model still loading`, `unreadable` (the
-            model cannot read the text's language), `embedder failed: <error type>`, or
-            `memory failed: <error type>`; in all cases but the first two novelty is 0.5.
+            model cannot read the text's language), `embedder failed: <error type>`,
+            `memory failed: <error type>`, or `scorer failed: <error type>`; in all cases but the
+            first two novelty is 0.5.
         nearest: The most similar remembered trace; None if none was compared.
         confidence_source: Where the outcome's confidence came from; `trace` unless a report or
             verdict replaced the trace's own.
@@ -134,7 +135,10 @@ class ScoreBreakdown:
         return line + ")"
 
     def text(self) -> str:
-        """Return the explanation as lines: dimensions, rules, score, and the sources of both."""
+        """Return the explanation as lines.
+
+        They have the dimensions, the rules, the score, and the sources of novelty and confidence.
+        """
         lines = [f"score {self.total:.3f} with the weights of profile {self.profile}"]
         for row in DIMENSIONS:
             dimension: Dimension = getattr(self, row.name)

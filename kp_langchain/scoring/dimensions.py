@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 NEUTRAL_NOVELTY = 0.5
-"""Novelty where nothing can be compared: without an embedder, or with an empty memory."""
+"""Neutral: a run whose novelty was not measured is neither rewarded nor punished for it."""
 
 DEFAULT_CONFIDENCE: Mapping[bool, float] = MappingProxyType({True: 0.8, False: 0.2})
 """The confidence in an outcome that was not reported, by success."""

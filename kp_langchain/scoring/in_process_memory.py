@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class InProcessMemory:
     """A novelty memory of this process, which a forked child inherits.
 
-    It makes its own `VectorCache`, as long as the first vector; the cache starts anew when vectors
+    It makes its own `VectorCache`, as long as the first vector; the cache starts again when vectors
     of another embedder come. A cache of the caller's is used as it is.
 
     Args:

@@ -49,11 +49,11 @@ class Match(NamedTuple):
 
 @runtime_checkable
 class NoveltyMemory(Protocol):
-    """Remembers traces, so that a scorer can tell how new another one is.
+    """Remembers traces, so that a scorer can measure how new another one is.
 
     All methods may be called from any thread. A method that raises has remembered nothing.
     `VectorError` reaches the scorer's caller: the memory does not fit the scorer's embedder. After
-    any other error the scorer calls again without the vector. If that fails, too, novelty is 0.5,
+    any other error the scorer calls again without the vector. If that also fails, novelty is 0.5,
     and one warning per kind of error says so.
     """
 

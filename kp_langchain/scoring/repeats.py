@@ -69,36 +69,36 @@ class RepeatMemory:
             self._keys: dict[bytes, dict[int, str | None]] = {}
             self._count = 0
 
-    def find(self, text: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
-        """Return the newest trace whose text has the fingerprint `text`; None if there is none.
+    def find(self, digest: bytes, *, ignore: Set[str] = frozenset()) -> Nearest | None:
+        """Return the newest trace whose text has the fingerprint `digest`; None if there is none.
 
         Args:
-            text: The fingerprint.
+            digest: The fingerprint.
             ignore: Keys that do not count.
         """
         with self._lock:
             self._expire()
-            for key in reversed(self._keys.get(text, {}).values()):
+            for key in reversed(self._keys.get(digest, {}).values()):
                 if key is None or key not in ignore:
                     return Nearest(key, 1.0)
         return None
 
-    def add(self, text: bytes, key: str | None) -> None:
+    def add(self, digest: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
         with self._lock:
             self._count += 1
-            self._order.append((self._count, text, self._clock()))
-            self._keys.setdefault(text, {})[self._count] = key
+            self._order.append((self._count, digest, self._clock()))
+            self._keys.setdefault(digest, {})[self._count] = key
             if len(self._order) > self._max_elements:
                 self._drop_oldest()
 
     def find_then_add(
-        self, text: bytes, key: str | None, *, ignore: Set[str] = frozenset()
+        self, digest: bytes, key: str | None, *, ignore: Set[str] = frozenset()
     ) -> Nearest | None:
         """Do what `find` and then `add` do, atomically."""
         with self._lock:
-            repeat = self.find(text, ignore=ignore)
-            self.add(text, key)
+            repeat = self.find(digest, ignore=ignore)
+            self.add(digest, key)
             return repeat
 
     def _expire(self) -> None:
@@ -109,8 +109,8 @@ class RepeatMemory:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        number, text, _ = self._order.popleft()
-        keys = self._keys[text]
+        number, digest, _ = self._order.popleft()
+        keys = self._keys[digest]
         del keys[number]
         if not keys:
-            del self._keys[text]
+            del self._keys[digest]

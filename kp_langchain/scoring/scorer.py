@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 TraceLike: TypeAlias = ReasoningTrace | Mapping[str, Any]
 
 _CUSTOM = "custom"
-_WAITING_SHARE = 0.8  # of the budget; the rest of an evaluation takes time, too
+_WAITING_SHARE = 0.8  # of the budget; the rest is for the other parts of an evaluation
 _Result = TypeVar("_Result")
 
 
@@ -145,8 +145,8 @@ class Scorer:
     def load(self) -> None:
         """Load the embedding model now, so that no evaluation has to wait or do without it.
 
-        For services that load everything before they serve. It does nothing if the model is loaded
-        already, or there is no model to load.
+        For services that load everything before they serve. It does nothing if the model is already
+        loaded, or if there is no model to load.
 
         Raises:
             MissingExtraError: No package that runs the model is installed.
@@ -238,7 +238,7 @@ class Scorer:
         The scores, the nearest traces and the memory afterwards are those of `evaluate`. No more
         than two batches are held, so `traces` may be endless. If iteration stops in the middle of a
         batch, the rest of the batch has been remembered. A trace that `evaluate` refuses raises the
-        same error in its place, and iteration may go on. There is no latency budget: evaluation
+        same error in its place, and iteration may continue. There is no latency budget: evaluation
         waits for the model.
 
         Args:

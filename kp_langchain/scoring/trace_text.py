@@ -1,4 +1,4 @@
-"""The text that stands for a trace: what is embedded, and what an exact repeat repeats."""
+"""The text that stands for a trace: it is embedded, and compared to find exact repeats."""
 
 from __future__ import annotations
 

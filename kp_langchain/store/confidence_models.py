@@ -120,7 +120,7 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
         reason = " ".join(str(error).split()[:30])
         raise StoreError(
             f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
-            "it was changed outside kp-langchain; take it out of force, and fit another: "
+            "it was changed outside kp-langchain; take it out of force and fit another: "
             f"kp-langchain calibrate remove ({reason})"
         ) from error
 
@@ -136,7 +136,7 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
-            "kp-langchain; restore the store from a copy, or delete that run"
+            "kp-langchain; restore the store from a backup, or delete that run"
         ) from error
     return LabelledRun(
         task=row["task"] or " ".join(row["objective"].casefold().split()),

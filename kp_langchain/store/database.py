@@ -78,7 +78,7 @@ class Database:
                 database = self._open_database = sql.engine.open_database(self.location)
                 self._dispose = weakref.finalize(self, database.engine.dispose)
                 if database.is_new and self._was_open:
-                    self._warn("lost its tables; what they held is gone, and new ones are created")
+                    self._warn("lost its tables; their data is lost, and new ones are created")
                 self._was_open = True
             return self._open_database
 
@@ -180,9 +180,11 @@ class Database:
         loss = database.describe_file_loss()
         if loss is None:
             return
-        self._warn(f"{loss}; it is opened or created anew, without what went with that")
+        self._warn(f"{loss}; it is reopened or recreated, and data may be missing")
         if not database.abandon():
-            self._warn(f"{loss}; what was written last is lost, because another process reads it")
+            self._warn(
+                f"{loss}; the last writes are lost, because another process keeps reading it"
+            )
         self._release()
         self._was_open = False
 

@@ -57,7 +57,7 @@ _EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
     (
         "malformed",
         "the file is damaged",
-        "restore it from a copy, or move it away to begin a new one",
+        "restore it from a backup, or move it away to begin a new one",
     ),
     ("readonly database", "it is read-only", "make the file and its folder writable"),
     ("unable to open database file", "the file cannot be opened", _FILE),
@@ -123,7 +123,10 @@ def explain(error: Exception, location: Location, purpose: str) -> StoreError:
         remedy = _FILE
     elif is_missing_table(error):
         cause = f"a table is missing ({cause})"
-        remedy = "try again, which creates it if all are, or restore the database from a copy"
+        remedy = (
+            "try again: if all tables are missing, they are created; otherwise restore the "
+            "database from a backup"
+        )
     elif "does not exist" in lower and 'database "' in lower:
         cause, remedy = "the server has no such database", "create it, or correct its name"
     return StoreError(f"cannot {purpose} the trace store at {location}: {cause}; {remedy}")

@@ -51,13 +51,13 @@ class RedactsNotes(Protocol):
 
 
 def use_redactor(location: str, owner: RedactsNotes) -> None:
-    """Have the notes of verdicts on a store's runs go through its owner's redactor.
+    """Redact the notes of verdicts on a store's runs with its owner's redactor.
 
     Args:
         location: Where the store is.
-        owner: Has the redactor, which is used as long as somebody else holds the owner.
+        owner: What has the redactor. It is held weakly, so its redactor is used until it is freed.
     """
-    # Not the redactor itself: it may hold its owner, which nobody could free then.
+    # Not the redactor itself: it may refer to its owner, which would then never be freed.
     with _lock:
         for other in [known for known, owners in _owners.items() if not owners]:
             del _owners[other]
@@ -67,11 +67,11 @@ def use_redactor(location: str, owner: RedactsNotes) -> None:
 def redactor_of(location: str) -> Redactor | None:
     """Return the redactor for notes in a store; None if there is none.
 
-    It is the one that the settings name, and then those of the handlers in this process that
+    It applies the one that the settings name, then those of the handlers in this process that
     record into the store, each once.
 
     Raises:
-        ConfigError: The settings cannot be read, or the redactor that they name not be imported.
+        ConfigError: The settings cannot be read, or the redactor that they name cannot be imported.
     """
     with _lock:
         owners = list(_owners.get(location, ()))

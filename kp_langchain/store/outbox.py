@@ -1,7 +1,8 @@
 """`Outbox`: what passed the gate and goes to a registry, and how far each trace has come.
 
-A contribution enters in the transaction that writes its run (`TraceStore.add`). After that only the
-process that holds `sending` changes it, so that one sender at a time works on a store.
+A contribution enters in the transaction that writes its run (`TraceStore.add`). After that, one
+process at a time sends: the one that holds `sending`. A verdict, in any process, may change a
+contribution meanwhile; `begin` and `settle` take that into account.
 """
 
 from __future__ import annotations
@@ -113,33 +114,33 @@ class Outbox:
                 else:
                     sql.outbox_queries.write_standing(connection, _columns(change))
 
-    def begin(self, unit: Contribution, standing: Standing, *, read: Contribution) -> bool:
+    def begin(self, unit: Contribution, standing: Standing, *, as_read: Contribution) -> bool:
         """Record an attempt before it is made. Requires `sending`.
 
         Args:
             unit: The contribution as the attempt leaves it.
             standing: The standing as the attempt leaves it.
-            read: The contribution as it was read.
+            as_read: The contribution as it was read.
 
         Returns:
             False, and nothing is written, if a verdict changed the contribution since it was read.
         """
         with self._database.writing() as connection:
-            is_unchanged = sql.outbox_queries.begin(connection, _columns(unit), _columns(read))
+            is_unchanged = sql.outbox_queries.begin(connection, _columns(unit), _columns(as_read))
             if is_unchanged:
                 sql.outbox_queries.write_standing(connection, _columns(standing))
         return is_unchanged
 
-    def settle(self, unit: Contribution, *standings: Standing, read: Contribution) -> None:
+    def settle(self, unit: Contribution, *standings: Standing, as_read: Contribution) -> None:
         """Write the result of an attempt; a verdict given meanwhile prevails. Requires `sending`.
 
         Args:
             unit: The contribution as the answer leaves it.
             standings: The standing as the answer leaves it.
-            read: The contribution as it was read before the attempt.
+            as_read: The contribution as it was read before the attempt.
         """
         with self._database.writing() as connection:
-            sql.outbox_queries.settle(connection, _columns(unit), _columns(read))
+            sql.outbox_queries.settle(connection, _columns(unit), _columns(as_read))
             for standing in standings:
                 sql.outbox_queries.write_standing(connection, _columns(standing))
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.store.contribution import with_new_idempotency_key
+from kp_langchain.store.inserts import insert_or_ignore, insert_or_replace
 from kp_langchain.store.rows import clean_json, clean_text, trace_key
 from kp_langchain.store.run_queries import begins, possible_ids
 from kp_langchain.store.tables import outbox, registries
@@ -23,9 +23,8 @@ _COLUMNS_OF_VERDICTS = ("state", "body", "withdraw_asked")
 
 def enter(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert contributions; one whose trace has an entry already stays as it is."""
-    insert = _dialect(connection).insert(outbox)
-    insert = insert.on_conflict_do_nothing(index_elements=[_c.trace_id])
-    connection.execute(insert, sorted(rows, key=lambda row: row["trace_id"]))
+    in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
+    connection.execute(insert_or_ignore(outbox, connection.dialect.name), in_order)
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:
@@ -69,7 +68,7 @@ def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> N
             state="withdrawn", withdraw_asked=True, body=None, changed_at=now
         )
     )
-    # Of a dead one with an id, the registry still has what was sent before.
+    # The registry still has what was sent earlier of a dead one with an id.
     is_remote = _c.state.in_(("pending", "sent", "dead"))
     state = sa.case((_c.state == "dead", "sent"), else_=_c.state)
     connection.execute(
@@ -118,28 +117,28 @@ def next_pending(connection: sa.Connection, registry: str) -> dict[str, Any] | N
     return _first(connection.execute(select))
 
 
-def begin(connection: sa.Connection, row: dict[str, Any], read: dict[str, Any]) -> bool:
+def begin(connection: sa.Connection, row: dict[str, Any], as_read: dict[str, Any]) -> bool:
     """Record an attempt; return False if a verdict changed the contribution since it was read."""
-    is_unchanged = [_c[name].is_not_distinct_from(read[name]) for name in _COLUMNS_OF_VERDICTS]
+    is_unchanged = [_c[name].is_not_distinct_from(as_read[name]) for name in _COLUMNS_OF_VERDICTS]
     update = _update(row["trace_id"]).where(*is_unchanged)
     values = {name: row[name] for name in ("attempts", "first_attempt_at", "changed_at")}
     return connection.execute(update.values(values)).rowcount > 0
 
 
-def settle(connection: sa.Connection, row: dict[str, Any], read: dict[str, Any]) -> None:
+def settle(connection: sa.Connection, row: dict[str, Any], as_read: dict[str, Any]) -> None:
     """Write the result of an attempt; a verdict given since the contribution was read prevails."""
     present = _locked_row(connection, row["trace_id"])
     if present is None:
         return
     values = _clean(row)
-    del values["withdraw_asked"]  # only verdicts change it
-    if read["withdraw_asked"] and not present["withdraw_asked"]:
+    del values["withdraw_asked"]  # an attempt never changes it
+    if as_read["withdraw_asked"] and not present["withdraw_asked"]:
         # Taken back during the request to withdraw it: pending again, with another body.
         values = {"registry_id": None} if row["state"] == "withdrawn" else {}
     elif (
         not present["withdraw_asked"]
         and present["state"] == "pending"
-        and present["body"] != read["body"]
+        and present["body"] != as_read["body"]
     ):
         # A verdict changed it during the attempt: keep only what the answer says of the body sent.
         is_known = row["state"] != "pending" or row["first_attempt_at"] is None
@@ -193,13 +192,7 @@ def standing(connection: sa.Connection, registry: str, key_id: str) -> dict[str,
 def write_standing(connection: sa.Connection, row: dict[str, Any]) -> None:
     """Insert or replace a standing."""
     values = row | {"throttled_at": list(row["throttled_at"])}
-    insert = _dialect(connection).insert(registries)
-    keys = [registries.c.registry, registries.c.key_id]
-    others = [column.name for column in registries.columns if column not in keys]
-    insert = insert.on_conflict_do_update(
-        index_elements=keys, set_={name: insert.excluded[name] for name in others}
-    )
-    connection.execute(insert, [values])
+    connection.execute(insert_or_replace(registries, connection.dialect.name), [values])
 
 
 def _awaits_sender() -> sa.ColumnElement[bool]:
@@ -243,10 +236,6 @@ def _clean(row: dict[str, Any]) -> dict[str, Any]:
     if row["issues"] is not None:
         row["issues"] = clean_json(list(row["issues"]))
     return row
-
-
-def _dialect(connection: sa.Connection) -> Any:
-    return postgresql if connection.dialect.name == "postgresql" else sqlite
 
 
 def _dicts(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
+from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.tables import paused_runs
 
 _c = paused_runs.c
@@ -25,17 +24,7 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows; each replaces an earlier row with its `place`."""
     if rows:
         in_order = sorted(rows, key=lambda row: str(row["place"]))
-        connection.execute(_insert(connection.dialect.name), in_order)
-
-
-@cache
-def _insert(dialect: str) -> Any:
-    """Return the statement of `write`, which takes longer to build than to execute."""
-    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(paused_runs)
-    return insert.on_conflict_do_update(
-        index_elements=[_c.place],
-        set_={c.name: insert.excluded[c.name] for c in paused_runs.columns if c is not _c.place},
-    )
+        connection.execute(insert_or_replace(paused_runs, connection.dialect.name), in_order)
 
 
 def has_any(connection: sa.Connection, places: Sequence[str]) -> bool:
@@ -64,13 +53,13 @@ def forget(connection: sa.Connection, place: str, until: datetime) -> None:
 
 
 def drop_expired(connection: sa.Connection, now: datetime) -> int:
-    """Delete the rows that have expired, and return their number."""
+    """Delete the rows that have expired; return the number of deleted rows."""
     return connection.execute(sa.delete(paused_runs).where(_c.expires_at <= now)).rowcount
 
 
-def drop_oldest(connection: sa.Connection, most: int) -> int:
-    """Delete all rows but the `most` newest, and return their number."""
-    if count(connection) <= most:
+def drop_oldest(connection: sa.Connection, max_rows: int) -> int:
+    """Delete the oldest rows beyond `max_rows`; return the number of deleted rows."""
+    if count(connection) <= max_rows:
         return 0
-    newest = sa.select(_c.place).order_by(_c.paused_at.desc(), _c.place).limit(most)
+    newest = sa.select(_c.place).order_by(_c.paused_at.desc(), _c.place).limit(max_rows)
     return connection.execute(sa.delete(paused_runs).where(_c.place.not_in(newest))).rowcount

@@ -24,7 +24,7 @@ class FirstHalf:
     """The redacted first half of a run that waits for a human.
 
     Attributes:
-        place: Where it waits; see `place_of`.
+        place: Where it waits; see `paused_run_key`.
         half_id: An id of this half, new with each pause.
         checkpoint_id: LangGraph's id of the checkpoint that it is resumed from, if known.
         paused_at: When the run paused, in UTC.
@@ -38,7 +38,7 @@ class FirstHalf:
     body: dict[str, Any]
 
 
-def place_of(thread: str, domain: str, agent_id: str | None) -> str:
+def paused_run_key(thread: str, domain: str, agent_id: str | None) -> str:
     """Return the key under which a paused run waits: a hash, which reveals nothing of the thread.
 
     Args:
@@ -71,12 +71,12 @@ class PausedRuns:
             return sql.paused_queries.count(connection)
 
     def put(self, halves: Iterable[FirstHalf], *, days: float, most: int) -> int:
-        """Write halves, each in place of an earlier one there, and delete what may not stay.
+        """Write halves, each replacing an earlier one; then delete expired and excess ones.
 
         Args:
             halves: The halves.
             days: The number of days after which they expire.
-            most: How many the store keeps at most; those that paused first are deleted.
+            most: The largest number that the store keeps; those that paused first are deleted.
 
         Returns:
             The number of halves deleted because they expired or were too many.

@@ -23,8 +23,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-# SQLite takes 10^9 bytes in a row, and PostgreSQL about as many in a value; a character has up to
-# four.
+# SQLite takes 10^9 bytes in a row, PostgreSQL about as many in a value; a character takes up to 4.
 _LONGEST_BODY_CHARS = 200_000_000
 _LONGEST_TEXT_CHARS = 1_000_000
 # The length to which each text in a larger body is cut.
@@ -100,7 +99,7 @@ def _clean(value: Any, longest_text: int | None, inside: tuple[int, ...]) -> Any
                 _clean_key(key): _clean(item, longest_text, inside) for key, item in value.items()
             }
         return [_clean(item, longest_text, inside) for item in value]
-    except Exception:  # noqa: BLE001 - somebody else's container
+    except Exception:  # noqa: BLE001 - a foreign container may raise anything
         return f"[left out: a {type(value).__name__} that cannot be read]"
 
 

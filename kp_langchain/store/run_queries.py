@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from kp_langchain.schema import TRACE_ID_PREFIX
+from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
 from kp_langchain.store.tables import run_tags, runs
 
@@ -77,7 +76,7 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
     by_id = {row["trace_id"]: row for row in rows}
     in_order = [by_id[trace_id] for trace_id in sorted(by_id)]
-    connection.execute(_insert(connection.dialect.name), in_order)
+    connection.execute(insert_or_replace(runs, connection.dialect.name), in_order)
     connection.execute(_DELETE_TAGS, [{"tags_of": row["trace_id"]} for row in in_order])
     tags = [
         {"tag": tag, "trace_id": row["trace_id"]}
@@ -92,16 +91,6 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
 def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
     """Write new values into some columns of one run."""
     connection.execute(sa.update(runs).where(_c.trace_id == trace_id).values(**changes))
-
-
-@cache
-def _insert(dialect: str) -> Any:
-    """Return the statement of `write`, which takes longer to build than to execute."""
-    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(runs)
-    return insert.on_conflict_do_update(
-        index_elements=[_c.trace_id],
-        set_={c.name: insert.excluded[c.name] for c in runs.columns if c is not _c.trace_id},
-    )
 
 
 def select_runs(

@@ -90,5 +90,5 @@ def _run_alembic(connection: sa.Connection, location: Location) -> None:
     except CommandError as error:
         raise StoreError(
             f"the trace store at {location} cannot be brought to schema version {SCHEMA_VERSION}: "
-            f"{error}; restore it from a copy, or give another database"
+            f"{error}; restore it from a backup, or give another database"
         ) from error

@@ -18,8 +18,8 @@ _MOST_KEPT_OPEN = 16
 def default_store(url: str | Path | None = None) -> TraceStore:
     """Return the store at `url` that this process shares, so that handlers share its connections.
 
-    The 16 that were used last stay open until their file is gone; `close` releases the connections
-    of one.
+    The 16 that were used last stay open until their file is deleted; `close` releases a store's
+    connections.
 
     Args:
         url: As for `TraceStore`.

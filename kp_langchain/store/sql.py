@@ -1,7 +1,8 @@
 """The modules that load SQLAlchemy, imported together on first use.
 
-This is the room's only door to them: `from kp_langchain.store import sql`, then `sql.run_queries`.
-So neither `import kp_langchain` nor making a store costs the 0.2 s that SQLAlchemy takes to import.
+Other modules reach them only through this one: `from kp_langchain.store import sql`, then
+`sql.run_queries`. So neither `import kp_langchain` nor making a store costs the 0.2 s that
+SQLAlchemy takes to import.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def load(*, with_postgres: bool = False) -> None:
     """Import the modules. Call it ahead of time to keep the cost out of the first transaction.
 
     Args:
-        with_postgres: Whether to import the PostgreSQL driver, too, if it is installed.
+        with_postgres: Whether to import the PostgreSQL driver as well, if it is installed.
     """
     for name in __all__:
         globals()[name] = import_module(f"kp_langchain.store.{name}")

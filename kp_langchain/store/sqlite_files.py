@@ -193,7 +193,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            # Closing does not unlock if a child that was forked meanwhile has the descriptor, too.
+            # Closing does not unlock if a child that was forked meanwhile also has the descriptor.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 

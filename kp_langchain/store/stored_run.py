@@ -31,7 +31,7 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     except ValidationError as error:
         raise StoreError(
             f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
-            "it was changed outside kp-langchain: restore it from a copy, or delete the run"
+            "it was changed outside kp-langchain: restore it from a backup, or delete the run"
         ) from error
 
 
@@ -45,9 +45,9 @@ class StoredRun(_BodyReader):
     """One scored run as the store has it.
 
     Attributes:
-        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. Of an id from elsewhere,
-            characters that no database takes are replaced, and more than 150 are cut; it then ends
-            in a hash.
+        trace_id: The trace's id, `kp:trace:<uuid>` if it was made here. An id from elsewhere that
+            is longer than 150 characters, or that no database takes, is cut and cleaned and ends in
+            its hash.
         run_id: LangChain's id of the root run.
         created_at: When the run began, in UTC.
         domain: The run's domain.

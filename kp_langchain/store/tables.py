@@ -158,7 +158,7 @@ outbox = sa.Table(
     sa.Column("registry_id", sa.String()),
     sa.Column("reason", sa.String()),
     sa.Column("issues", sa.JSON(none_as_null=True)),
-    # Verdicts set and clear it. The sender withdraws, and never writes this column.
+    # Verdicts set and clear it, and a withdrawal by hand clears it. The sender never writes it.
     sa.Column("withdraw_asked", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Index("ix_outbox_due", "state", "registry", "due_at", "trace_id"),
     sa.Index("ix_outbox_queued_at", "queued_at", "trace_id"),

@@ -42,9 +42,11 @@ class TraceStore:
     of this version.
 
     Every method that reads or writes raises `StoreError` when the database cannot be opened, read
-    or written; a write is then undone as a whole. A file that is deleted, moved or replaced while
-    in use, and tables that are dropped, are noticed by the next use, which logs a warning and goes
-    on with what is there now, or creates it.
+    or written; a write is then undone as a whole.
+
+    The file may be deleted, moved or replaced while it is in use, and tables may be dropped. The
+    next use notices that and logs a warning. It continues with what is there now, or creates what
+    is missing.
 
     Args:
         url: Path of a SQLite file, `sqlite:///path`, or `postgresql://user:password@host/database`;
@@ -170,8 +172,8 @@ class TraceStore:
 
         The run is scored again, with the new outcome and the rules that follow from it; novelty and
         weights stay as they were. A trace that passes now is contributed, if it is still kept. One
-        that no longer passes is withdrawn; the next process that sends withdraws it from the
-        registry, too. Each run that changes is logged as `kp.trace_rescored`.
+        that no longer passes is withdrawn; the next process that sends also withdraws it from the
+        registry. Each run that changes is logged as `kp.trace_rescored`.
 
         Args:
             id: A trace id, a run id, or the first characters of either. The id of a run that
@@ -237,11 +239,11 @@ class TraceStore:
             domain: Only this domain (exact name).
             decision: Only `contributed` or only `below_threshold`.
             min_score: Only runs with at least this score, 0 to 1.
-            session: Only runs of this session, given in plain text or as the store has it.
-            thread: Only runs in this LangGraph thread, given likewise.
-            user: Only runs for this user, given likewise.
-            tag: Only runs with this tag, given likewise.
-            name: Only runs of this name, given likewise.
+            session: Only runs of this session, in plain text or as the store has it.
+            thread: Only runs in this LangGraph thread, in either form.
+            user: Only runs for this user, in either form.
+            tag: Only runs with this tag, in either form.
+            name: Only runs of this name, in either form.
             limit: At most so many; None for all.
             offset: Skip so many at the beginning.
             newest_first: Whether the runs that began last come first.
@@ -296,7 +298,7 @@ class TraceStore:
     ) -> Iterator[ReasoningTrace]:
         """Yield the traces that are kept for good, read a page at a time; filters as for `runs`.
 
-        Traces that are kept for some days only, until a verdict is given, are left out.
+        Traces that are kept only for some days, to await a verdict, are left out.
 
         No transaction stays open between two traces, so a slow reader blocks no writer; a run that
         is added meanwhile appears if its place in the order is still to come.

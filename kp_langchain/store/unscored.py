@@ -17,8 +17,8 @@ from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 from kp_langchain.store.rows import clean_name, clean_text, json_text, trace_key
 
-# For processes of which nobody here knows whether they live, such as those on other machines. One
-# that lives usually scores its runs much sooner.
+# For processes that may or may not be alive, such as those on other machines.
+# A live one usually scores its runs much sooner.
 _ABANDONED_AFTER = timedelta(minutes=15)
 MOST_CLAIMED = 200
 """The number of runs taken over at once."""
@@ -86,7 +86,7 @@ class Unscored:
                 older_than=now - _ABANDONED_AFTER,
                 owner=this_process(),
                 now=now,
-                most=MOST_CLAIMED,
+                max_rows=MOST_CLAIMED,
             )
 
     def remove(self, trace_id: str) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
+from kp_langchain.store.inserts import insert_or_ignore
 from kp_langchain.store.tables import unscored
 
 _c = unscored.c
@@ -25,14 +24,7 @@ def count(connection: sa.Connection) -> int:
 def add(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows; one whose trace has a row already is ignored."""
     in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
-    connection.execute(_insert(connection.dialect.name), in_order)
-
-
-@cache
-def _insert(dialect: str) -> Any:
-    """Return the statement of `add`, which takes longer to build than to execute."""
-    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(unscored)
-    return insert.on_conflict_do_nothing(index_elements=[_c.trace_id])
+    connection.execute(insert_or_ignore(unscored, connection.dialect.name), in_order)
 
 
 def owners(connection: sa.Connection) -> list[str]:
@@ -48,7 +40,7 @@ def claim(
     older_than: datetime,
     owner: str,
     now: datetime,
-    most: int,
+    max_rows: int,
 ) -> list[tuple[str, dict[str, Any]]]:
     """Transfer rows of dead owners, and old rows of unknown ones, to `owner`.
 
@@ -59,7 +51,7 @@ def claim(
         older_than: Their rows are transferred if they were queued before this time.
         owner: The process that takes them over.
         now: The present time, in UTC.
-        most: The most rows to transfer.
+        max_rows: The largest number of rows to transfer.
 
     Returns:
         Trace ids and bodies, the oldest first.
@@ -69,7 +61,7 @@ def claim(
         sa.and_(_c.owner.in_(unknown_owners), _c.queued_at < older_than),
     )
     select = sa.select(_c.trace_id, _c.body).where(is_free).order_by(_c.queued_at, _c.trace_id)
-    rows = connection.execute(select.limit(most).with_for_update(skip_locked=True)).all()
+    rows = connection.execute(select.limit(max_rows).with_for_update(skip_locked=True)).all()
     update = sa.update(unscored).where(_c.trace_id.in_([row[0] for row in rows]))
     connection.execute(update.values(owner=owner, queued_at=now))
     return [(row[0], row[1]) for row in rows]

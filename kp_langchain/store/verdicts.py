@@ -34,7 +34,7 @@ _LONGEST_ID_CHARS = 100
 def judge_stored(
     database: Database, id_: str, verdict: Verdict, *, registry: str | None = None
 ) -> list[ScoredTrace]:
-    """Write a verdict, and what the gate makes of the runs that it is on. Redact and log nothing.
+    """Write a verdict, and what the gate decides on its runs. Redact and log nothing.
 
     Args:
         database: The database with the runs.

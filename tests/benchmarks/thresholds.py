@@ -19,28 +19,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kp_langchain import ScoreBreakdown, Scorer
-from kp_langchain.gate import DEFAULT_THRESHOLDS
-from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain import Scorer
+from kp_langchain.gate import DEFAULT_THRESHOLDS, ScoredTrace
+from kp_langchain.scoring.dimensions import TraceShape
+from kp_langchain.scoring.weighted_sum import combine
 from kp_langchain.weights import PROFILES
 from tests.recorded import DOMAINS, FOLDER, load, play, present
 
 ENOUGH_RUNS = 50
 
 
-def total_under(profile: str, breakdown: ScoreBreakdown) -> float:
+def total_under(profile: str, scored: ScoredTrace) -> float:
     """The score of an evaluated trace had it been weighed with another profile."""
     weights = PROFILES[profile]
-    score = sum(getattr(breakdown, name).value * getattr(weights, name) for name in DIMENSION_NAMES)
-    for rule in breakdown.rules:
-        match rule.name:
-            case "single_thought":
-                score = 0.1
-            case "recovered_errors":
-                score = min(1.0, score + 0.1)
-            case "single_tool":
-                score = max(0.0, score - 0.1)
-    return score
+    contributions = [
+        dimension.value * getattr(weights, name)
+        for name, dimension in scored.breakdown.dimensions.items()
+    ]
+    trace = scored.trace
+    return combine(contributions, TraceShape.of(trace), success=trace.metadata.success).total
 
 
 def main() -> None:
@@ -62,7 +59,7 @@ def main() -> None:
             profile: [
                 (
                     DOMAINS.get(run["domain"], run["domain"]),
-                    total_under(profile, one.breakdown),
+                    total_under(profile, one),
                 )
                 for run, one in kept
             ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace, ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.scoring import PROFILES
 
@@ -61,11 +61,11 @@ def test_it_is_what_the_scorer_says_of_such_a_trace(
     breakdown = scorer.score(before)
     run = labelled_run(before, breakdown, looked)
     weights = PROFILES[profile]
-    assert total(run, weights) == pytest.approx(
+    assert hypothetical_score(run, weights) == pytest.approx(
         scorer.score(before, weights=weights).total, abs=1e-12
     )
     after = trace_of(steps, success=success, confidence=confidence)
-    assert total(run, weights, confidence, success) == pytest.approx(
+    assert hypothetical_score(run, weights, confidence, success) == pytest.approx(
         scorer.score(after, weights=weights).total, abs=1e-12
     )
 
@@ -73,4 +73,4 @@ def test_it_is_what_the_scorer_says_of_such_a_trace(
 def test_a_confidence_out_of_range_is_refused(labelled: Any) -> None:
     (run,) = labelled(1)
     with pytest.raises(ValueError, match=r"outcome\.confidence is 1\.5"):
-        total(run, PROFILES["default"], 1.5)
+        hypothetical_score(run, PROFILES["default"], 1.5)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.proposals import propose_threshold, propose_weights
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring import PROFILES, ScoringWeights
@@ -120,6 +120,13 @@ def test_a_wish_that_makes_no_sense_is_named(labelled: Any, wish: Any, words: st
         propose_threshold(labelled(5), [0.5] * 5, **wish)
 
 
+@pytest.mark.parametrize("wish", [{"precision": 0.9995}, {"precision": math.nextafter(1, 0)}])
+def test_every_precision_below_1_is_a_target(labelled: Any, wish: dict[str, float]) -> None:
+    proposal = propose_threshold(labelled(5), [0.5] * 5, **wish)
+    assert proposal.point is None
+    assert proposal.refusal is not None
+
+
 def test_no_runs_no_threshold() -> None:
     with pytest.raises(ConfigError, match="no labelled runs"):
         propose_threshold([], [], pass_rate=0.1)
@@ -154,7 +161,9 @@ def test_the_figures_in_force_are_those_of_the_score(labelled: Any) -> None:
     runs = labelled(100)
     confidences = confident(runs)
     found = propose_weights(runs, confidences, DEFAULT)
-    scores = [total(run, DEFAULT, one) for run, one in zip(runs, confidences, strict=True)]
+    scores = [
+        hypothetical_score(run, DEFAULT, one) for run, one in zip(runs, confidences, strict=True)
+    ]
     best = sorted(range(100), key=lambda at: -scores[at])[:10]
     assert found.in_force.top_success.value == sum(runs[at].success for at in best) / 10
     assert found.in_force.top_tasks == len({runs[at].task for at in best})

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from kp_langchain import ScoringWeights, Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.proposals import point_at, propose_threshold
 from kp_langchain.cli.app import app
 from kp_langchain.errors import MissingExtraError, StoreError
@@ -112,7 +112,9 @@ def test_a_threshold_keeps_what_it_promises_on_the_labelled_runs(store, wish, of
     held_out = fit("finance", runs).held_out
     for one in found["threshold_proposals"]:
         weights, point = ScoringWeights(**one["weights"]), one["proposal"]["point"]
-        scores = [total(run, weights, p) for run, p in zip(runs, held_out, strict=True)]
+        scores = [
+            hypothetical_score(run, weights, p) for run, p in zip(runs, held_out, strict=True)
+        ]
         passing = [run for run, s in zip(runs, scores, strict=True) if s >= point["threshold"]]
         assert len(passing) == point["runs"] == round(point["pass_rate"] * len(runs))
         good = sum(run.success for run in passing) / len(passing)
@@ -317,7 +319,7 @@ def test_a_domain_with_a_hostile_name_is_shown_as_it_is_and_harmless(store):
 def test_what_passes_at_any_threshold_is_read_off_the_curve(two_domains):
     store = two_domains
     runs = store.models.labelled("code")
-    scores = [total(run, PROFILES["code"]) for run in runs]
+    scores = [hypothetical_score(run, PROFILES["code"]) for run in runs]
     curve = propose_threshold(runs, scores, pass_rate=1.0).curve
     for threshold in [at / 200 for at in range(201)]:
         point = point_at(curve, threshold)

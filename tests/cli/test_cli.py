@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,26 @@ def test_show_says_how_long_the_steps_are_kept(runs: list[str]) -> None:
         scored = watching.last()
     assert scored is not None
     done = cli("review", "show", scored.trace.id, "--database", "never.db")
-    assert "are not kept, because the run did not pass" in done.stdout
+    assert "keeps those of a run that did not pass for `keep_days` only" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("decision", "withheld", "reason"),
+    [
+        ("below_threshold", "redaction failed", "was withheld: redaction failed.\n"),
+        ("contributed", None, "The store does not have the steps of this run.\n"),
+    ],
+)
+def test_show_says_why_it_has_no_steps(
+    runs: list[str], decision: str, withheld: str | None, reason: str
+) -> None:
+    with closing(sqlite3.connect("runs.db")) as database, database:
+        database.execute(
+            "UPDATE runs SET body = NULL, decision = ?, withheld = ?", (decision, withheld)
+        )
+    shown = cli("review", "show", runs[0], "--database", "runs.db").stdout
+    assert reason in shown
+    assert "did not pass" not in shown
 
 
 def test_show_tells_what_was_said_of_a_run(runs: list[str]) -> None:

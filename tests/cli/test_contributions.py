@@ -99,7 +99,7 @@ def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
     assert cli("outbox", "send", **here).returncode == 1
     assert set(server.units) == {lost}
     server.misbehave = lambda number, method, path: None
-    assert "nothing may be asked" in cli("withdraw", lost, **here).stderr
+    assert "no request may be sent" in cli("withdraw", lost, **here).stderr
     with TraceStore("runs.db") as store:  # as if the hour were over
         key_id = Registry(server.url, api_key=KEY).key_id
         standing = store.outbox.standing(server.url, key_id)

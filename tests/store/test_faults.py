@@ -81,7 +81,7 @@ class TestSqlite:
 
     def test_a_truncated_file(self, filled):
         os.truncate(filled, 40_000)
-        with pytest.raises(StoreError, match=r"the file is damaged; restore it from a copy"):
+        with pytest.raises(StoreError, match=r"the file is damaged; restore it from a backup"):
             list(TraceStore(filled).traces())
 
     def test_an_overwritten_file(self, filled):

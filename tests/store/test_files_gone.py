@@ -230,7 +230,9 @@ class TestWhileAHandlerWrites:
             record(handler, 3)
             assert store.count() == (7 if behind_a_link else 3)
             handler.close()
-        is_lost = [line for line in said() if "is lost, because another process reads" in line]
+        is_lost = [
+            line for line in said() if "are lost, because another process keeps reading" in line
+        ]
         assert len(is_lost) == (0 if behind_a_link else 1)
         if behind_a_link:
             assert committed(elsewhere) == 7
@@ -458,10 +460,10 @@ class TestTheSenderSLock:
             assert held
             Path(f"{path}-sender").unlink()
             with pytest.raises(StoreError, match=r"traces.db-sender was deleted.*try again"):
-                store.outbox.begin(unit, standing, read=unit)
+                store.outbox.begin(unit, standing, as_read=unit)
         with store.outbox.sending() as held:
             assert held
-            assert store.outbox.begin(unit, standing, read=unit)
+            assert store.outbox.begin(unit, standing, as_read=unit)
 
     def test_whoever_only_records_is_not_held_up_by_that(self, store, path, scored):
         import threading

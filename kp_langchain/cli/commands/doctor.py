@@ -131,7 +131,7 @@ def _sources(database: str | None) -> Iterator[Finding]:
         domains = file.values.get("domains")
         misspelt = _misspelt_domains(domains if isinstance(domains, dict) else (), database)
         keys = [key for key in _keys(file.values) if not _is_of(key, misspelt)]
-        lines.append(f"{file.path} ({file.standing.value}) sets {', '.join(keys) or 'nothing'}")
+        lines.append(f"{file.path} ({file.origin.value}) sets {', '.join(keys) or 'nothing'}")
         lines += _misspelt_domain_lines(misspelt)
         if file.ignored_keys:
             lines.append(f"  ignored: {', '.join(file.ignored_keys)}")
@@ -169,7 +169,7 @@ def _domain_of(variable: str) -> str | None:
 
 
 def _misspelt_domains(domains: Iterable[str], database: str | None) -> dict[str, str]:
-    """Return the domains that have no runs and are nearly built-in ones, with those."""
+    """Map each domain without runs that looks like a misspelt built-in one to that one."""
     from kp_langchain.near_names import near_name
     from kp_langchain.store import TraceStore
     from kp_langchain.weights import PROFILES
@@ -268,7 +268,7 @@ def _key(registry: Registry, settings: Settings, database: str | None) -> Findin
 
 
 def _pause_s(registry: Registry, database: str | None) -> float:
-    """Return the seconds for which the registry, by a 429, asked not to be sent requests."""
+    """Return the seconds left of a pause that the registry asked for with a 429; 0 if none."""
     from datetime import UTC, datetime
 
     from kp_langchain.registry.pace import wait_s

@@ -1,4 +1,4 @@
-"""The command `label`: verdicts on scored runs, and what they change."""
+"""The command `label`: records verdicts on scored runs, and reports what they change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ File = Annotated[
     typer.Option("--from", metavar="FILE", help="Verdicts in a .jsonl or .csv; - for stdin."),
 ]
 LangSmith = Annotated[
-    bool, typer.Option("--langsmith", help="Feedback given in LangSmith for these runs.")
+    bool, typer.Option("--langsmith", help="Feedback from LangSmith on these runs.")
 ]
 Key = Annotated[
     str | None, typer.Option(help="The key of the feedback in LangSmith that means success.")

@@ -49,7 +49,7 @@ def list_contributions(
     database: Database = None,
     as_json: AsJsonLines = False,
 ) -> None:
-    """List contributions, and why nothing is sent if so."""
+    """List contributions; if nothing is being sent, say why."""
     if context.invoked_subcommand is not None:
         context.obj = database
         return
@@ -187,7 +187,7 @@ def retry(
         again = replace(one, state="pending", due_at=now, changed_at=now, registry=url)
         if url != one.registry:
             again = replace(again, first_attempt_at=None, registry_id=None)
-        store.outbox.settle(again, read=one)
+        store.outbox.settle(again, as_read=one)
         say(f"{one.trace_id} is pending for {url}; send it: kp-langchain outbox send")
 
 

@@ -118,7 +118,7 @@ def show(
         decision = decision_word(run.decision, has_registry=has_registry(store))
         _print_score(console, run, verdicts, decision)
         if trace is None:
-            console.print("The steps are not kept, because the run did not pass.")
+            console.print(Text(_why_no_steps(run)), soft_wrap=True)
         else:
             _print_trace(console, run, trace)
 
@@ -140,6 +140,16 @@ def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], deci
     console.print(Text("\n" + ScoreBreakdown.from_dict(run.breakdown).text() + "\n"))
     for verdict in verdicts:
         console.print(Text(printable(verdict_line(verdict))), soft_wrap=True)
+
+
+def _why_no_steps(run: StoredRun) -> str:
+    """Return why the store does not have the steps of a run, as far as that is known."""
+    if run.withheld is not None:
+        return f"The steps are not kept, because the run was withheld: {printable(run.withheld)}."
+    text = "The store does not have the steps of this run"
+    if run.decision == "below_threshold":
+        text += "; by default it keeps those of a run that did not pass for `keep_days` only"
+    return f"{text}."
 
 
 def _print_trace(console: Console, run: StoredRun, trace: ReasoningTrace) -> None:

@@ -28,9 +28,9 @@ def trust(
             raise typer.BadParameter("give either --list or --remove")
         _list()
     elif remove:
-        _remove(_place_of(path))
+        _remove(_config_path(path))
     else:
-        _trust(_place_of(path))
+        _trust(_config_path(path))
 
 
 def _list() -> None:
@@ -65,13 +65,13 @@ def _trust(place: Path) -> None:
         say(f"  {key}")
 
 
-def _place_of(path: str) -> Path:
+def _config_path(path: str) -> Path:
     from kp_langchain import config_trust
     from kp_langchain.config_files import FILE_NAME
 
     try:
         file = Path(path).expanduser()
-        return config_trust.place_of(file / FILE_NAME if file.is_dir() else file)
+        return config_trust.canonical_path(file / FILE_NAME if file.is_dir() else file)
     except (OSError, RuntimeError) as error:
         raise KPError(f"{path} cannot be looked up: {error}") from None
 

@@ -43,8 +43,8 @@ def _delete(store: TraceStore, contribution: Contribution) -> None:
     """Have the registry delete a contribution.
 
     Raises:
-        KPError: There is no key for the registry, it asked not to be sent requests for now, or it
-            did not delete the contribution.
+        KPError: There is no key for the registry, or it is in a quiet period, or it did not delete
+            the contribution.
     """
     from kp_langchain.registry import pace
 
@@ -54,7 +54,7 @@ def _delete(store: TraceStore, contribution: Contribution) -> None:
     seconds = pace.wait_s(standing, now)
     if seconds > 0.0 and not standing.stopped:
         raise KPError(
-            f"nothing may be asked of {registry.url} for {seconds:.0f} s "
+            f"no request may be sent to {registry.url} for {seconds:.0f} s "
             f"({standing.quiet_reason}); withdraw {contribution.trace_id} after that"
         )
     answer = registry.withdraw(contribution.unit_id)

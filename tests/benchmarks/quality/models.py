@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.proposals import propose_weights
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from tests.benchmarks.quality.ranking import Ranking
@@ -72,7 +72,7 @@ def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
     chances = default if fitted.refusal else fitted.held_out
     before = [one.breakdown.total for one in runs]
     after = [
-        total(one.labelled, one.weights, confidence=chance)
+        hypothetical_score(one.labelled, one.weights, confidence=chance)
         for one, chance in zip(runs, chances, strict=True)
     ]
     with_model = _stage(ranking, after)

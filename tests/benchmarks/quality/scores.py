@@ -10,7 +10,7 @@ from typing import Any
 
 from kp_langchain import ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
-from kp_langchain.calibration.hypothetical_score import total
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.config import Settings
 from kp_langchain.gate import decide, default_threshold
@@ -142,4 +142,4 @@ def figures(source: Source) -> dict[str, Any]:
 def _with_the_truth(one: Scored) -> float:
     """The score it would have if the truth had been reported."""
     truth = one.run.success
-    return total(one.labelled, one.weights, confidence=float(truth), success=truth)
+    return hypothetical_score(one.labelled, one.weights, confidence=float(truth), success=truth)

@@ -1,0 +1,41 @@
+"""Read files that only their owner may read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from kp_langchain.errors import ConfigError
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def read_private_file(path: Path, max_bytes: int, kind: str) -> bytes | None:
+    """Return the content of a file that only its owner may read; None if there is no file.
+
+    A symbolic link is not followed. Anything but a regular file counts as empty.
+
+    Args:
+        path: The path of the file.
+        max_bytes: The largest number of bytes to read.
+        kind: What the file is, for the message.
+
+    Raises:
+        ConfigError: Others may read the file.
+        OSError: The file cannot be read, or is a symbolic link (`ELOOP`).
+    """
+    # O_NONBLOCK: opening a named pipe must not wait for its other end.
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | flags)
+    except FileNotFoundError:
+        return None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        content = os.read(descriptor, max_bytes) if stat.S_ISREG(mode) else b""
+    finally:
+        os.close(descriptor)
+    if os.name == "posix" and mode & _OTHERS:
+        raise ConfigError(f"others may read the {kind} {path}; run: chmod 600 {path}")
+    return content

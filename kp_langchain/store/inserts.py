@@ -1,0 +1,45 @@
+"""Insert statements that replace or ignore rows with the same primary key. Loads SQLAlchemy.
+
+Each is built once, because building one takes longer than executing it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+
+@cache
+def insert_or_replace(table: sa.Table, dialect: str) -> Any:
+    """Return the statement that inserts rows; each replaces an earlier row with its primary key.
+
+    Args:
+        table: The table.
+        dialect: The database's dialect, `sqlite` or `postgresql`.
+    """
+    insert = _insert(table, dialect)
+    keys = table.primary_key.columns
+    return insert.on_conflict_do_update(
+        index_elements=list(keys),
+        set_={c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys},
+    )
+
+
+@cache
+def insert_or_ignore(table: sa.Table, dialect: str) -> Any:
+    """Return the statement that inserts rows; one whose primary key exists already is ignored.
+
+    Args:
+        table: The table.
+        dialect: The database's dialect, `sqlite` or `postgresql`.
+    """
+    return _insert(table, dialect).on_conflict_do_nothing(
+        index_elements=list(table.primary_key.columns)
+    )
+
+
+def _insert(table: sa.Table, dialect: str) -> Any:
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
