@@ -246,7 +246,7 @@ class Sender:
                     first_attempt_at=stored_unit.first_attempt_at or now,
                     changed_at=now,
                 )
-                if not self._outbox.begin(unit, standing, as_read=stored_unit):
+                if not self._outbox.begin(unit, standing, read=stored_unit):
                     return 0.0
                 self._remember_standing(standing, now)
             else:
@@ -276,7 +276,7 @@ class Sender:
             after_lookup(unit, answer, now) if is_lookup else after_attempt(unit, answer, now)
         )
         with self._no_fork:
-            self._outbox.settle(new_state, standing, as_read=stored_unit)
+            self._outbox.settle(new_state, standing, read=stored_unit)
             self._remember_standing(standing, now)
         if new_state.first_attempt_at is not None or not is_lookup:
             self._log_answer(new_state, answer)
@@ -284,9 +284,7 @@ class Sender:
     def _reject_private(self, unit: Contribution, now: datetime) -> None:
         """Give up a contribution that must not leave this machine; earlier versions queued some."""
         reason = "not sent: its metadata says visibility or privacy_level 'private'"
-        self._outbox.settle(
-            replace(unit, state="dead", reason=reason, changed_at=now), as_read=unit
-        )
+        self._outbox.settle(replace(unit, state="dead", reason=reason, changed_at=now), read=unit)
         warn_once(
             f"kept here:{self._registry.url}",
             "%s is %s. See this and later ones with: kp-langchain outbox",

@@ -114,33 +114,33 @@ class Outbox:
                 else:
                     sql.outbox_queries.write_standing(connection, _columns(change))
 
-    def begin(self, unit: Contribution, standing: Standing, *, as_read: Contribution) -> bool:
+    def begin(self, unit: Contribution, standing: Standing, *, read: Contribution) -> bool:
         """Record an attempt before it is made. Requires `sending`.
 
         Args:
             unit: The contribution as the attempt leaves it.
             standing: The standing as the attempt leaves it.
-            as_read: The contribution as it was read.
+            read: The contribution as it was read.
 
         Returns:
             False, and nothing is written, if a verdict changed the contribution since it was read.
         """
         with self._database.writing() as connection:
-            is_unchanged = sql.outbox_queries.begin(connection, _columns(unit), _columns(as_read))
+            is_unchanged = sql.outbox_queries.begin(connection, _columns(unit), _columns(read))
             if is_unchanged:
                 sql.outbox_queries.write_standing(connection, _columns(standing))
         return is_unchanged
 
-    def settle(self, unit: Contribution, *standings: Standing, as_read: Contribution) -> None:
+    def settle(self, unit: Contribution, *standings: Standing, read: Contribution) -> None:
         """Write the result of an attempt; a verdict given meanwhile prevails. Requires `sending`.
 
         Args:
             unit: The contribution as the answer leaves it.
             standings: The standing as the answer leaves it.
-            as_read: The contribution as it was read before the attempt.
+            read: The contribution as it was read before the attempt.
         """
         with self._database.writing() as connection:
-            sql.outbox_queries.settle(connection, _columns(unit), _columns(as_read))
+            sql.outbox_queries.settle(connection, _columns(unit), _columns(read))
             for standing in standings:
                 sql.outbox_queries.write_standing(connection, _columns(standing))
 

@@ -460,10 +460,10 @@ class TestTheSenderSLock:
             assert held
             Path(f"{path}-sender").unlink()
             with pytest.raises(StoreError, match=r"traces.db-sender was deleted.*try again"):
-                store.outbox.begin(unit, standing, as_read=unit)
+                store.outbox.begin(unit, standing, read=unit)
         with store.outbox.sending() as held:
             assert held
-            assert store.outbox.begin(unit, standing, as_read=unit)
+            assert store.outbox.begin(unit, standing, read=unit)
 
     def test_whoever_only_records_is_not_held_up_by_that(self, store, path, scored):
         import threading

@@ -411,12 +411,12 @@ def test_what_a_verdict_took_back_is_not_begun(store):
     standing = store.outbox.standing(REGISTRY, "a key")
     tried = replace(read, attempts=1, changed_at=datetime.now(UTC))
     store.report_outcome(one.trace.id, success=False)
-    assert store.outbox.begin(tried, standing, as_read=read) is False
+    assert store.outbox.begin(tried, standing, read=read) is False
     assert states(store) == {"withdrawn": 1}
 
     store.report_outcome(one.trace.id, success=True)
     read = store.outbox.next_pending(REGISTRY)
-    assert store.outbox.begin(replace(read, attempts=1), standing, as_read=read) is True
+    assert store.outbox.begin(replace(read, attempts=1), standing, read=read) is True
     assert store.outbox.get(one.trace.id).attempts == 1
 
 

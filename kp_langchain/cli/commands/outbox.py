@@ -187,7 +187,7 @@ def retry(
         again = replace(one, state="pending", due_at=now, changed_at=now, registry=url)
         if url != one.registry:
             again = replace(again, first_attempt_at=None, registry_id=None)
-        store.outbox.settle(again, as_read=one)
+        store.outbox.settle(again, read=one)
         say(f"{one.trace_id} is pending for {url}; send it: kp-langchain outbox send")
 
 
