@@ -25,6 +25,7 @@ from kp_langchain.scoring.default import default_scorer
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
     from kp_langchain.recording.options import HandlerOptions
+    from kp_langchain.recording.verifiers import Verifiers
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
@@ -72,36 +73,37 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         options, settings, agent_id, paused_runs,
         add=lambda record: queue.add(record), add_paused=lambda record: queue.add_paused(record),
     )  # fmt: skip
-    counters = recorder.counters
     user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
     lane = worker.lane_for((id(store), *map(resolve.identity_of_function, user_code)))
-    functions = UserFunctions(lane, settings.function_timeout_s, counters)
+    functions = UserFunctions(lane, settings.function_timeout_s, recorder.counters)
     pipeline = Pipeline(
         drafter=Drafter(
             domain=options.domain,
-            policy_for=resolve.policies(options.policy, settings),
             domains=domains,
+            policy_for=resolve.policies(options.policy, settings),
             agent_id=agent_id,
-            outcome=options.outcome,
             registry=sender.registry.url if sender else None,
+            outcome=options.outcome,
+            redactor=redactor,
             rules=settings.redaction,
             run_keys=settings.run_keys,
-            redactor=redactor,
             functions=functions,
-            counters=counters,
             paused_runs=paused_runs,
         ),
         scorer=options.scorer or default_scorer(),
         foreign_scorer=options.scorer is not None,
-        verifiers=resolve.verifiers_of(options.verifiers, options.verifier_timeout_s, counters),
+        verifiers=_verifiers(options, functions),
         functions=functions,
-        counters=counters,
         writer=writer,
         sinks=_sinks(options, writer, sender, functions),
     )
-    calls_user_code = any(function is not None for function in user_code)
-    queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=calls_user_code)
+    has_user_code = any(function is not None for function in user_code)
+    queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=has_user_code)
     return Assembly(store, writer, sender, recorder, queue)
+
+
+def _verifiers(options: HandlerOptions, functions: UserFunctions) -> Verifiers | None:
+    return resolve.verifiers_of(options.verifiers, options.verifier_timeout_s, functions.counters)
 
 
 def _store(options: HandlerOptions, settings: Settings) -> TraceStore | None:

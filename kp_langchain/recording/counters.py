@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from typing import Final
 
 from kp_langchain._forksafe import ForkSafeLock
+
+COUNTERS: Final = (
+    "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
+    "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
+    "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
+    "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
+    "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
+    "scorer_errors", "adopted", "continued",
+)  # fmt: skip
+"""The names of the counters that `KPCallbackHandler.stats` explains."""
 
 
 class Counters:

@@ -39,7 +39,6 @@ from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
 if TYPE_CHECKING:
     from kp_langchain.config import DomainPolicy
-    from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.paused_in_store import PausedRunStore
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.user_functions import UserFunctions
@@ -68,8 +67,7 @@ class Drafter:
         rules: What is redacted besides what always is.
         run_keys: What of a run's config it can be found by.
         redactor: The user's function that redacts further, if any.
-        functions: Calls the user's functions.
-        counters: Counters of run outcomes.
+        functions: Calls the user's functions; has the counters of run outcomes.
         paused_runs: What paused runs recorded, in the store; None where it is not kept.
     """
 
@@ -83,7 +81,6 @@ class Drafter:
     run_keys: RunKeySources
     redactor: Callable[[str], str] | None
     functions: UserFunctions
-    counters: Counters
     paused_runs: PausedRunStore | None
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
@@ -94,7 +91,7 @@ class Drafter:
             self._count_dropped(record)
             step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
             if not step_list.steps:
-                self.counters.add("empty")
+                self.functions.counters.add("empty")
                 return None
             return self._with_redactor(record, partial(self._draft, record, step_list))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
@@ -105,7 +102,7 @@ class Drafter:
         dropped = {"dropped_steps": record.timeline.dropped, "dropped_texts": record.dropped_texts}
         for name, count in dropped.items():
             if count:
-                self.counters.add(name, count)
+                self.functions.counters.add(name, count)
 
     def store_paused(self, record: RunRecord) -> None:
         """Redact a paused run's first half and queue it for the store.
@@ -147,7 +144,10 @@ class Drafter:
     def _with_redactor(self, record: RunRecord, make: Callable[[Redactor], Result]) -> Result:
         """Call `make` with a redactor; if the user's redactor fails, every text is dropped."""
         redaction = Redactor(
-            self.counters, record.owner.bounds.text_chars, rules=self.rules, hook=self.redactor
+            self.functions.counters,
+            record.owner.bounds.text_chars,
+            rules=self.rules,
+            hook=self.redactor,
         )
         if self.redactor is None:
             return make(redaction)
@@ -269,7 +269,7 @@ class Drafter:
         if note is None:
             return verdict
         redaction = Redactor(
-            self.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
+            self.functions.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
         )
         if self.redactor is None:
             return replace(verdict, note=redaction.text(note, level))

@@ -17,6 +17,7 @@ from kp_langchain.gate import ScoredTrace
 from kp_langchain.recording import paused_in_memory, process_settings, worker
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.callbacks import LangChainCallbacks
+from kp_langchain.recording.counters import COUNTERS
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction
@@ -292,18 +293,10 @@ class KPCallbackHandler(LangChainCallbacks):
         Returns:
             The counters, by name.
         """
-        names = (
-            "runs", "scored", "contributed", "below_threshold", "cancelled", "abandoned",
-            "handed_over", "empty", "dropped", "failed", "not_stored", "callback_errors",
-            "outcome_errors", "redaction_errors", "on_scored_errors", "dropped_steps",
-            "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
-            "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
-            "scorer_errors", "adopted", "continued",
-        )  # fmt: skip
         self._recorder.sweep()
         counts = self._recorder.counters.counts()
         return {
-            **{name: counts.get(name, 0) for name in names},
+            **{name: counts.get(name, 0) for name in COUNTERS},
             "open": self._recorder.open_count,
             "paused": paused_in_memory.count(self._recorder.owner),
             "paused_expired": 0 if self._writer is None else self._writer.expired_pauses,

@@ -28,7 +28,6 @@ from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:
-    from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.drafter import Drafter, Judge
     from kp_langchain.recording.run_record import RunRecord
@@ -59,8 +58,7 @@ class Pipeline:
         scorer: The scorer.
         foreign_scorer: Whether the scorer, or its embedder, is the user's own.
         verifiers: Judge runs that nobody else called a success or a failure, if any.
-        functions: Calls the user's functions.
-        counters: Counters of run outcomes.
+        functions: Calls the user's functions; has the counters of run outcomes.
         writer: Writes drafts into the store, and knows its confidence models; None without a store.
         sinks: What receives each scored run.
     """
@@ -70,7 +68,6 @@ class Pipeline:
     foreign_scorer: bool
     verifiers: Verifiers | None
     functions: UserFunctions
-    counters: Counters
     writer: StoreWriter | None
     sinks: tuple[Sink, ...]
 
@@ -100,10 +97,10 @@ class Pipeline:
             self.functions.report_failure("failed", "a finished run cannot be scored", error)
             return None
         if not is_adopted:
-            self.counters.add("scored")
-            self.counters.add(scored.decision)
+            self.functions.counters.add("scored")
+            self.functions.counters.add(scored.decision)
         if scored.breakdown.over_budget:
-            self.counters.add("over_budget")
+            self.functions.counters.add("over_budget")
         return scored
 
     def deliver(self, scored: ScoredTrace, *, to_user_code: bool) -> None:

@@ -48,7 +48,7 @@ class RunQueue:
         self._pipeline = pipeline
         self._drafter = pipeline.drafter
         self._lane = pipeline.functions.lane
-        self._counters = pipeline.counters
+        self._counters = pipeline.functions.counters
         self._writer = writer
         self._sender = sender
         self._max_queue = max_queue
