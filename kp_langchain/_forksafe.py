@@ -47,10 +47,10 @@ class NoForkSection:
     """A `with` block that a fork of this process waits for; a re-entrant mutex.
 
     A fork in the middle of a database operation, an import or a model's work copies locked locks,
-    which the child could never acquire. While a fork waits, no thread enters its first section,
-    with one exception: a thread that holds a `ForkSafeLock` may enter while a thread that was
-    inside at the start of the fork still is, because that thread may be waiting for the lock. A
-    thread inside a section may enter others, because the fork waits for it anyway.
+    which the child could never acquire. While a fork waits, a thread outside all sections may not
+    enter one. There is one exception: a thread that holds a `ForkSafeLock` may enter as long as the
+    fork waits for some thread inside, because that thread may need the lock to leave. A thread
+    inside a section may enter others, because the fork waits for it anyway.
 
     Args:
         patience_s: The longest that a fork waits for a thread inside, in seconds; by default 10.

@@ -66,7 +66,7 @@ def propose_threshold(
 ) -> ThresholdProposal:
     """Read a threshold from the scores of labelled runs.
 
-    For a pass rate it is the lowest threshold that no larger share of the runs reaches. For a
+    For a pass rate it is the lowest threshold that at most this share of the runs reaches. For a
     precision it is the lowest one whose interval lies above the target; see `_at_precision`.
 
     Args:
@@ -105,11 +105,11 @@ def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
 def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
     """Propose the lowest threshold at which the lower end of the precision's interval is enough.
 
-    The share of successes itself would promise too much, because the luckiest of many thresholds
-    looks best. With the lower end, few promises are broken if scores separate good runs from bad
-    (simulated, 0.8 from 200 runs: 7 of 140). If they barely do, few promises are made, and most
-    of those are broken (17 of 24). If scores carry no information but 0.75 of the runs succeed
-    anyway, 0.8 is promised for one sample in nine.
+    The share of successes itself would be too optimistic, because the luckiest of many thresholds
+    looks best. Simulated with samples of 200 runs and a target of 0.8: if scores separate good runs
+    from bad, 7 of 140 proposed thresholds missed the target. If they barely do, few thresholds are
+    proposed, and most miss it (17 of 24). If they carry no information, but 0.75 of the runs
+    succeed anyway, a threshold is proposed for one sample in nine.
     """
     best = max(curve, key=lambda point: (point.precision.low, -point.threshold))
     refusal = (

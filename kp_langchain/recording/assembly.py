@@ -20,7 +20,7 @@ from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
 from kp_langchain.recording.user_functions import UserFunctions
-from kp_langchain.scoring.default import default_scorer
+from kp_langchain.scoring.process_scorer import default_scorer
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

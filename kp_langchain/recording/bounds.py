@@ -18,8 +18,8 @@ class Bounds:
         run_chars: Characters of all texts of one run's steps. The texts of further steps are left
             out and counted. The objective and the answer do not count; each is kept within
             `text_chars`.
-        steps: Starts, ends and errors of calls of one run. Of a longer run, the middle is dropped
-            and counted.
+        steps: Starts, ends and errors of calls of one run. `Timeline` drops the middle of a longer
+            run and counts it.
         open_runs: Root runs open at once. A further one makes the run without an event for longest
             count as abandoned.
         run_timeout_s: Seconds without an event after which a run is abandoned.

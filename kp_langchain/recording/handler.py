@@ -264,8 +264,9 @@ class KPCallbackHandler(LangChainCallbacks):
         - `contributed`, `below_threshold`: scored runs, by decision.
         - `cancelled`: also half-read streams.
         - `abandoned`: never ended, or paused and then asked something new.
-        - `handed_over`: resumed by another handler; left to the parent after a fork; or paused,
-          stored, and released here by `close` or `max_paused_runs`.
+        - `handed_over`: no longer of this handler: another handler resumed them, the parent process
+          kept them after a fork, or they wait in the store and are forgotten here (by `close`, or
+          beyond `max_paused_runs`).
         - `empty`: had nothing to record.
         - `dropped`: found the queue full.
         - `failed`: could not be recorded or scored.
@@ -281,7 +282,7 @@ class KPCallbackHandler(LangChainCallbacks):
         - `paused_expired`: paused runs of any process that this one removed from the store, because
           they were older than `paused_days` or more than `max_paused_runs`.
         - `over_budget`: runs whose scoring took longer than `latency_budget_ms`.
-        - `dropped_steps`: steps that were left out.
+        - `dropped_steps`: starts, ends and errors of calls that were left out beyond `max_steps`.
         - `dropped_texts`: texts of steps that were left out because their run had reached
           `max_run_chars`.
         - `by_verifiers`: runs that a verifier started under this handler; not scored.

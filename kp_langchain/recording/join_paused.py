@@ -59,8 +59,8 @@ def _earlier_record(
     if first_half is None:
         if in_memory is None or not in_memory.is_stored:
             return in_memory
-        # It was in the store and no longer is. Another process has resumed it if the run resumed
-        # here continues from another checkpoint, or has recorded nothing since.
+        # The stored copy is gone. Another process has resumed the run if our part continues from
+        # another checkpoint than the one at which it paused, or has recorded no call.
         is_elsewhere = None not in (in_memory.checkpoint_id, resumption.checkpoint_id) and (
             in_memory.checkpoint_id != resumption.checkpoint_id
         )

@@ -86,7 +86,7 @@ class PendingRuns:
                 registry = batch[0].scored.registry
                 self._store.add_many([run.scored for run in batch], registry=registry)
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
-                if len(batch) > 1:  # perhaps for the sake of one of them
+                if len(batch) > 1:  # perhaps because of only one of them: one by one
                     with self._lock:
                         self._runs.extendleft(reversed(batch))
                         self._batch_size = 1

@@ -92,7 +92,7 @@ class PendingVerdicts:
                 return False
             if not self._write_one(pending):
                 with self._lock:
-                    # To the back; of those on one run the newest counts, whichever comes first.
+                    # Last, because any order will do: of verdicts on one run the newest counts.
                     self._verdicts.rotate(-1)
                 return False
             with self._lock:

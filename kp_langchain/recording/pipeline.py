@@ -186,7 +186,7 @@ class Pipeline:
         scorer: object = self.scorer
         if not isinstance(scorer, Scorer):  # the caller's own takes what time it needs
             return
-        # From the first run on: a download that hangs then costs 30 s in all, not 30 s a run.
+        # The 30 s begin with the first run, and once only: a download may hang.
         process = os.getpid(), id(scorer)
         now = time.monotonic()
         if len(_model_awaited_until) >= _SCORERS_KEPT:
@@ -220,7 +220,7 @@ class Pipeline:
             return earlier
         if verdict is None:
             return earlier
-        # A report through the handler comes before the function, as it does when it comes later.
+        # `report_outcome` outranks the function, whether it is called before or after the end.
         if draft.reported is not None and draft.reported.source != OUTCOME_EVENT:
             return [draft.reported, verdict]
         return [verdict, *earlier]

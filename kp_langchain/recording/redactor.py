@@ -135,11 +135,11 @@ class Redactor:
 
 
 def _without_cuts(value: Any, *, texts: bool = True) -> Any:
-    """Return a value without the margins of cuts: in keys, which are cut alone, and in texts.
+    """Return a value without the margins beside cuts.
 
     Args:
         value: A JSON-like value.
-        texts: Whether texts may be cut as well.
+        texts: Whether its texts may have been cut; its keys always may, each by its own length.
     """
     if isinstance(value, str):
         return clip(value, len(value), margin=MARGIN_CHARS) if texts else value

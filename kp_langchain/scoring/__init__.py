@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.sentence_transformers_model import SentenceTransformerEmbedder
     from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
     from kp_langchain.scoring.cache import VectorCache
-    from kp_langchain.scoring.default import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.novelty_memory import Match, MemoryEntry, NoveltyMemory
+    from kp_langchain.scoring.process_scorer import aevaluate_value, default_scorer, evaluate_value
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.scoring.trace_text import embedded_text
@@ -36,10 +36,10 @@ _HOMES = {
     "ScoringWeights": "kp_langchain.weights",
     "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
     "VectorCache": "kp_langchain.scoring.cache",
-    "aevaluate_value": "kp_langchain.scoring.default",
-    "default_scorer": "kp_langchain.scoring.default",
+    "aevaluate_value": "kp_langchain.scoring.process_scorer",
+    "default_scorer": "kp_langchain.scoring.process_scorer",
     "embedded_text": "kp_langchain.scoring.trace_text",
-    "evaluate_value": "kp_langchain.scoring.default",
+    "evaluate_value": "kp_langchain.scoring.process_scorer",
     "resolve_embedder": "kp_langchain.embedding.embedder_protocol",
 }
 

@@ -4,10 +4,10 @@ What changes the state of a contribution, and where that is written:
 
 - The registry's answer, in `registry/contribution_state.py`: it took a `pending` one (`sent`),
   will never take it (`dead`), or deleted one whose withdrawal was asked (`withdrawn`).
-- A verdict, in `store/outbox_queries.py`. If the run no longer passes: `withdrawn` at once where
-  the registry cannot have it, else `withdraw_asked`, and the sender deletes it (`ask_withdrawal`).
-  If it passes again: `pending` (`take_back_withdrawal`). If it still passes: `pending` with its new
-  text (`renew`).
+- A verdict, in `store/outbox_queries.py`. If the run no longer passes, and the registry never
+  received it, it is `withdrawn`; else `withdraw_asked` is set, and the sender has the registry
+  delete it (`ask_withdrawal`). If the run passes again, it is `pending` (`take_back_withdrawal`).
+  If the run still passes, it is `pending` with its new text (`renew`).
 - A person, in `cli/commands/`: `outbox retry` makes a `dead` one `pending`, `withdraw` makes any
   one `withdrawn` for good, `outbox drop` removes one.
 """
@@ -121,10 +121,11 @@ class Standing:
 
 
 def with_new_idempotency_key(body: str, attempts: int) -> str:
-    """Return the same JSON as a text that no attempt so far has sent.
+    """Return the same JSON padded with spaces, as a text that no attempt so far has sent.
 
-    For a day, a registry answers a text that it knows as it did before: with a refusal whose cause
-    was mended, or with a success although the unit was deleted since.
+    Its hash is the idempotency key. For a day, a registry replays its earlier answer to an
+    identical text: a refusal even after its cause was mended, or a success even after the unit was
+    deleted.
 
     Args:
         body: The JSON text.

@@ -17,7 +17,7 @@ from tests.scoring.test_scorer import Words
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, onnx_folder: Path) -> None:
     """The default scorer is still to be made, with a real model."""
-    monkeypatch.setattr("kp_langchain.scoring.default._default_scorer", None)
+    monkeypatch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
     monkeypatch.setenv("KP_EMBEDDING_MODEL", str(onnx_folder))
 
 
