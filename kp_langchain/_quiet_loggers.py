@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_is_quiet: ContextVar[bool] = ContextVar("_is_ours", default=False)
+_is_quiet: ContextVar[bool] = ContextVar("_is_quiet", default=False)
 
 
 def _pass_unless_quiet(record: logging.LogRecord) -> bool:  # noqa: ARG001 - logging's signature

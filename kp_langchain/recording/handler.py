@@ -72,7 +72,8 @@ class KPCallbackHandler(LangChainCallbacks):
         objective: Extracts the task from the root run's inputs; it returns None or "" if it finds
             none.
         redactor: A further redaction step. Called on the worker with each text after the built-in
-            redaction; its result replaces the text. If it fails, the run is not contributed.
+            redaction; its result replaces the text. If it fails, the run is not contributed. Notes
+            given to `TraceStore.report_outcome` go through it on the caller's thread.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.

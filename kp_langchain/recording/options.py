@@ -223,7 +223,11 @@ def policies(
 def store_of(
     store: TraceStore | str | Path | Default | None, settings: Settings
 ) -> TraceStore | None:
-    """Return the store of the argument, or the one of the settings."""
+    """Return the store of the argument, or the one of the settings.
+
+    Raises:
+        ConfigError: The argument is not a store or its address.
+    """
     if store is None or isinstance(store, TraceStore):
         return store
     if store is Default.STORE:
@@ -261,7 +265,11 @@ def agent_id_of(option: str | None, settings: Settings, registry: Registry | Non
 def registry_of(
     registry: Registry | str | None, store: TraceStore | None, settings: Settings
 ) -> Registry | None:
-    """Return the registry of the argument, or the one of the settings; None if nothing is sent."""
+    """Return the registry of the argument, or the one of the settings; None if nothing is sent.
+
+    Raises:
+        ConfigError: The argument is not a registry or its URL, or there is no store.
+    """
     if registry is None and (store is None or settings.registry_url is None):
         return None
     # Imported here because it takes 25 ms, and most handlers send nothing.

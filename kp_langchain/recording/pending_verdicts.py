@@ -67,9 +67,10 @@ class PendingVerdicts:
         self._on_written = on_written
         self._lock = ForkSafeLock()
         self._verdicts: deque[PendingVerdict] = deque()
+        self._in_flight: PendingVerdict | None = None  # the one that is being written
 
     def __len__(self) -> int:
-        return len(self._verdicts)
+        return len(self._verdicts) + (self._in_flight is not None)
 
     def put(self, pending: PendingVerdict) -> None:
         """Add a verdict."""
@@ -81,23 +82,27 @@ class PendingVerdicts:
 
     def leave_to_parent(self) -> None:
         """Stop counting the verdicts, in a forked child: the parent writes them."""
-        for pending in self._verdicts:
-            pending.counters.add("waiting_to_store", -1)
+        for pending in (*self._verdicts, self._in_flight):
+            if pending is not None:
+                pending.counters.add("waiting_to_store", -1)
 
     def write(self) -> bool:
         """Write all verdicts, each after the runs; return False, and warn, if the store fails."""
         while self._verdicts:
-            pending = self._verdicts[0]
             if not self._write_runs():
                 return False
-            if not self._write_one(pending):
-                with self._lock:
-                    # Last, because any order will do: of verdicts on one run the newest counts.
-                    self._verdicts.rotate(-1)
-                return False
             with self._lock:
-                if self._verdicts and self._verdicts[0] is pending:
-                    self._verdicts.popleft()
+                if not self._verdicts:
+                    break  # dropped meanwhile
+                pending = self._in_flight = self._verdicts.popleft()
+            is_written = self._write_one(pending)
+            with self._lock:
+                self._in_flight = None
+                if not is_written:
+                    # Last, because any order will do: of verdicts on one run the newest counts.
+                    self._verdicts.append(pending)
+            if not is_written:
+                return False
             pending.counters.add("waiting_to_store", -1)
             self._on_written()
         return True

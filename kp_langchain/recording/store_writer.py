@@ -129,8 +129,9 @@ class StoreWriter:
             sender: Woken when the run is written.
             counters: Count whether it is stored.
         """
-        self._runs.put(PendingRun(scored, sender, counters))
+        # In this order: a draft that is written behind its run would be scored again.
         self._drafts.discard(scored.trace.id)
+        self._runs.put(PendingRun(scored, sender, counters))
         self._schedule_write()
         if self._runs.are_too_many and not self._failures:
             self.wait_until_written()  # it is only slower than the scoring

@@ -127,7 +127,10 @@ def is_alive(process: str) -> bool | None:
         return False
     except OSError:
         pass  # it is alive, and belongs to another user
-    return _start_time(int(pid)) == start_time
+    present_start_time = _start_time(int(pid))
+    if not (present_start_time and start_time):
+        return None  # it may be a later process with the same number
+    return present_start_time == start_time
 
 
 def _start_time(pid: int) -> str:

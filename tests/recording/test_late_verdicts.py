@@ -12,6 +12,7 @@ import threading
 import weakref
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,6 +30,8 @@ from kp_langchain import (
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.recording import pending_verdicts
+from kp_langchain.store.verdicts import judge_stored
 from tests.agents import ASK, agent, call, handler, run, say, searching
 from tests.loopback_registry import LoopbackRegistry
 
@@ -148,6 +151,33 @@ def test_a_verdict_that_can_never_be_written_holds_up_no_other(store: TraceStore
         other.execute("DELETE FROM runs")
         other.commit()
     assert watching.flush(30)
+
+
+def test_each_verdict_has_one_fate_if_too_many_wait(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_write = threading.Event(), threading.Event()
+
+    def judge_slowly(*args: Any, **kwargs: Any) -> list[ScoredTrace]:
+        begun.set()
+        assert may_write.wait(60)
+        return judge_stored(*args, **kwargs)
+
+    monkeypatch.setenv("KP_MAX_QUEUE", "2")
+    watching = handler(store=store)
+    run_id = uuid4()
+    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
+    assert watching.flush(30)
+    monkeypatch.setattr(pending_verdicts, "judge_stored", judge_slowly)
+    for at in range(5):
+        watching.report_outcome(run_id, success=bool(at % 2))
+        assert begun.wait(60)
+    while watching.stats()["not_stored"] < 2:  # the handler's threads hand them on
+        may_write.wait(0.01)
+    may_write.set()
+    assert watching.flush(30)
+    stats = watching.stats()
+    assert (stats["waiting_to_store"], stats["not_stored"], stats["rescored"]) == (0, 2, 3)
 
 
 def test_no_number_that_is_reported_costs_the_run(store: TraceStore) -> None:

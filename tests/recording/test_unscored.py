@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from langchain_core.tools import tool
 from kp_langchain import DomainPolicy, FinishedRun, TraceStore
 from kp_langchain.recording import pending_drafts
 from kp_langchain.recording.draft import Draft
+from kp_langchain.recording.pending_runs import PendingRun, PendingRuns
 from kp_langchain.store.tables import unscored
 from kp_langchain.store.unscored import is_alive, this_process
 from kp_langchain.verdict import Verdict
@@ -107,6 +109,15 @@ def test_who_lives_is_told_by_number_and_beginning() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert is_alive(f"{host}|{child.pid}|1") is False
+
+
+def test_where_no_beginning_can_be_read_a_number_in_use_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kp_langchain.store.unscored._start_time", lambda _: "")
+    host = this_process().partition("|")[0]
+    assert is_alive(f"{host}|{os.getppid()}|") is None
+    assert is_alive(f"{host}|{os.getppid()}|1") is None
 
 
 @pytest.mark.parametrize(("age", "claimed"), [(timedelta(minutes=1), 0), (timedelta(hours=1), 1)])
@@ -217,6 +228,31 @@ def test_a_run_that_is_scored_at_once_is_written_once(
             assert watching.flush(60)
         assert store.count() == 4
         assert connection.execute("SELECT count(*) FROM drafts").fetchone() == (0,)
+
+
+def test_a_run_that_is_stored_leaves_no_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's thread may write between any two steps of the thread that scores."""
+    failed = threading.Event()
+    monkeypatch.setattr(pending_drafts, "warn_of_failed_write", lambda *_: failed.set())
+    with TraceStore("runs.db") as store, closing(sqlite3.connect("runs.db")) as connection:
+        assert store.count() == 0
+        connection.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON unscored BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        watching = handler(store=store, outcome=lambda _: failed.wait(60))
+        put = PendingRuns.put
+
+        def put_and_lose_the_processor(self: PendingRuns, run: PendingRun) -> None:
+            put(self, run)
+            with closing(sqlite3.connect("runs.db")) as mended:
+                mended.execute("DROP TRIGGER full")
+            assert watching._writer is not None
+            assert watching._writer.wait(60)
+
+        monkeypatch.setattr(PendingRuns, "put", put_and_lose_the_processor)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(60)
+        assert (store.count(), store.unscored.count()) == (1, 0)
 
 
 def test_what_is_too_much_at_once_is_taken_over_in_portions(
