@@ -14,8 +14,7 @@ import pytest
 
 from kp_langchain import aevaluate_value, evaluate_value
 from kp_langchain.errors import EmbedderError
-from kp_langchain.scoring import Scorer
-from kp_langchain.scoring import default as default_module
+from kp_langchain.scoring import Scorer, process_scorer
 from tests.agents import handler, searching
 
 LOADING = "embedding model still loading"
@@ -113,7 +112,7 @@ def test_an_embedder_that_hangs_holds_up_no_other(slow, make_trace):
 )
 def test_evaluate_value_waits_for_its_model(evaluate, slow, make_trace, monkeypatch):
     default = Scorer(embedder=slow, latency_budget_ms=1)
-    monkeypatch.setattr(default_module, "_default_scorer", default)
+    monkeypatch.setattr(process_scorer, "_default_scorer", default)
     threading.Timer(0.5, slow.go.set).start()  # three calls that do not wait take less
     first, second, third = (evaluate(make_trace()) for _ in range(3))
     assert second == third == pytest.approx(first - 0.5 * 0.35)
