@@ -452,7 +452,9 @@ def test_so_many_runs_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.Monke
     assert watching.flush()
 
 
-def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path) -> None:
+def test_a_run_that_can_never_be_written_does_not_hold_others_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Unwritable(TraceStore):
         def add_many(self, scored: Iterable[ScoredTrace], *, registry: str | None = None) -> None:
             runs = list(scored)
@@ -468,6 +470,8 @@ def test_a_run_that_can_never_be_written_does_not_hold_others_up(tmp_path: Path)
             searching().invoke(ASK, config)
         assert watching.flush()
         assert (watching.stats()["not_stored"], store.count()) == (1, 1)
+    assert "it is dropped and counted under 'not_stored'" in caplog.text
+    assert "tried again" not in caplog.text
 
 
 def hold_intake() -> threading.Event:

@@ -174,6 +174,8 @@ def test_each_verdict_has_one_fate_if_too_many_wait(
         assert begun.wait(60)
     while watching.stats()["not_stored"] < 2:  # the handler's threads hand them on
         may_write.wait(0.01)
+    assert watching._writer is not None
+    assert watching._writer.waiting == 3  # the one that is being written, and two behind it
     may_write.set()
     assert watching.flush(30)
     stats = watching.stats()

@@ -79,6 +79,12 @@ def test_the_shared_store_travels_too(tmp_path, scored, method):
     store.close()
 
 
+def test_all_copies_that_reach_a_process_are_one_store(tmp_path):
+    text = pickle.dumps(TraceStore(tmp_path / "x.db"))
+    with pickle.loads(text) as first:  # noqa: S301
+        assert pickle.loads(text) is first is default_store(tmp_path / "x.db")  # noqa: S301
+
+
 def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch, scored):
     monkeypatch.chdir(tmp_path)
     store = TraceStore(Path("here.db"))
