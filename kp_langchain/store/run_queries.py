@@ -21,8 +21,11 @@ _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a datab
 _c, _t = runs.c, run_tags.c
 _INSERT_TAGS = sa.insert(run_tags)
 _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
-# The columns that only verdicts and calibration need are not in `StoredRun`.
-_HIDDEN_COLUMNS = {"body", "body_expires_at", "keep_days", "task", "features"}
+# The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
+_HIDDEN_COLUMNS = {
+    "body", "body_expires_at", "keep_days", "task", "features",
+    "gate", "worth", "twin_of", "replaced_by",
+}  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE_SIZE = 20
