@@ -26,10 +26,11 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
         return
     trace, breakdown = scored.trace, scored.breakdown
     log_event(
-        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
+        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s",
         trace.metadata.task_domain,
         decision_word(scored.decision, has_registry=has_registry),
         scored.threshold,
+        "" if scored.gate == "score" else " of worth",
         breakdown.line(),
         trace.id,
         fields=_fields(scored),
@@ -48,6 +49,8 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         "decision": scored.decision,
         "score": breakdown.total,
         "threshold": scored.threshold,
+        "gate": scored.gate,
+        "worth": scored.worth,
         "weighted_sum": breakdown.weighted_sum,
         "success": trace.metadata.success,
         "confidence": trace.outcome.confidence,

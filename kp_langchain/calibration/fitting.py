@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import folds, import_calibrate_extra, task_numbers, tasks_with
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
+from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -131,13 +131,14 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     default_error = brier(truth, default)
     scores = [hypothetical_score(run, weights) for run in runs]
     new_scores = [
-        hypothetical_score(run, weights, one) for run, one in zip(runs, held_out, strict=True)
+        hypothetical_score(run, weights, one, success=not run.proves_failure)
+        for run, one in zip(runs, held_out, strict=True)
     ]
     return Fit(
         *numbers,
         refusal=_no_better_auc(area, default_area, gain)
         or _no_better_brier(error, base_error, base_rate),
-        model=_model(domain, runs, table, area, error, default_error),
+        model=_model(domain, runs, table, held_out, area, error, default_error),
         held_out=tuple(held_out),
         auc=area,
         default_auc=default_area,
@@ -210,6 +211,7 @@ def _model(
     domain: str,
     runs: Sequence[LabelledRun],
     table: _Table,
+    held_out: Sequence[float],
     area: Estimate,
     error: float,
     default_error: float,
@@ -229,6 +231,7 @@ def _model(
         default_brier=default_error,
         intercept=intercept,
         terms=terms,
+        worths=tuple(hypothetical_worth(run, one) for run, one in zip(runs, held_out, strict=True)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from kp_langchain.calibration.features import FEATURES_VERSION, VERSION
+from kp_langchain.calibration.features import FEATURES_VERSION, PROVES_FAILURE, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class LabelledRun:
     looked_successful: bool
     values: Mapping[str, float]
     created_at: datetime
+
+    @property
+    def proves_failure(self) -> bool:
+        """Whether the run itself proves that it failed; False for one stored without that."""
+        return bool(self.features.get(PROVES_FAILURE, 0.0))
 
     @property
     def is_current(self) -> bool:

@@ -89,6 +89,8 @@ class ConfidenceModel:
         default_brier: Brier score of the confidence that runs get without a model.
         intercept: Log-odds of a run that is average in every feature.
         terms: The features with their weights.
+        worths: The worths of those runs, by their held-out confidences, 0 to 1: what the gate by
+            worth begins with. Empty for a model of an earlier version.
     """
 
     domain: str
@@ -104,6 +106,7 @@ class ConfidenceModel:
     default_brier: _Unit
     intercept: _Number
     terms: tuple[Term, ...]
+    worths: tuple[_Unit, ...] = ()
 
     @property
     def source(self) -> str:
@@ -124,13 +127,21 @@ class ConfidenceModel:
         Raises:
             OutdatedModelError: The model was fitted to features of another version.
         """
+        self.check_current()
+        return probability(self.intercept, self.terms, features)
+
+    def check_current(self) -> None:
+        """Check that this version of the package computes the features it was fitted to.
+
+        Raises:
+            OutdatedModelError: It was fitted to features of another version.
+        """
         if not self.is_current:
             raise OutdatedModelError(
                 f"the confidence model of domain {self.domain!r} was fitted to features of version "
                 f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
                 f"fit it again with: kp-langchain calibrate --domain {self.domain}"
             )
-        return probability(self.intercept, self.terms, features)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as plain dicts, lists, strings and finite numbers, ready for JSON."""

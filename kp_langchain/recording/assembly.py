@@ -14,6 +14,7 @@ from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.drafter import Drafter
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_queue import RunQueue
 from kp_langchain.recording.run_record import RunRecord
@@ -96,6 +97,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         functions=functions,
         writer=writer,
         sinks=_sinks(options, writer, sender, functions),
+        recent_runs=RecentRuns(None) if writer is None else writer.recent_runs,
     )
     has_user_code = any(function is not None for function in user_code)
     queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=has_user_code)

@@ -28,6 +28,8 @@ class Draft:
         policy: The policy of its domain.
         looked_successful: Whether it looks like a success by itself.
         failed: Whether the trace's result is the error that ended it.
+        proves_failure: Whether it proves that it failed, rather than looking so: an error, the step
+            limit, or a model that refused or was cut off ended it.
         reported: The verdict that was reported while it ran; its note is redacted.
         structured: The confidence in its structured output, 0 to 1.
         token_probability: Mean probability of the tokens of its last answer, 0 to 1.
@@ -42,6 +44,7 @@ class Draft:
     policy: DomainPolicy
     looked_successful: bool
     failed: bool = False
+    proves_failure: bool = False
     reported: Verdict | None = None
     structured: float | None = None
     token_probability: float | None = None

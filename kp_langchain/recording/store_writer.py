@@ -27,13 +27,13 @@ from kp_langchain.recording.pending_drafts import PendingDrafts
 from kp_langchain.recording.pending_pauses import PendingPauses
 from kp_langchain.recording.pending_runs import PendingRun, PendingRuns
 from kp_langchain.recording.pending_verdicts import Deliver, PendingVerdict, PendingVerdicts
+from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.run_record import RunRecord
@@ -62,13 +62,18 @@ class StoreWriter:
         store: The store.
         max_waiting: Most runs that wait for the store; of more, the oldest are dropped and counted
             as `not_stored`. The same for verdicts.
+
+    Attributes:
+        confidence: The confidence models in force in the store.
+        recent_runs: What the gate saw of the store's last runs.
     """
 
     def __init__(self, store: TraceStore, max_waiting: int) -> None:
         self._store = store
         self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
-        self._confidence = CalibratedConfidence(self._model_of)
+        self.confidence = CalibratedConfidence(self._model_of)
+        self.recent_runs = RecentRuns(self._recent_values)
         self.expired_pauses = 0
         self._reset()
         _writers.add(self)
@@ -210,10 +215,6 @@ class StoreWriter:
         is_over = half is not None and waiting is not None and half.paused_at <= waiting
         return None if is_over else half
 
-    def model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
-        """Return the confidence by the domain's model; see `CalibratedConfidence.verdict`."""
-        return self._confidence.verdict(domain, features)
-
     def wait_until_written(self) -> None:
         """Wait until everything is written, unless the store fails or does not answer."""
         if not self._failures and not self._is_stuck:
@@ -311,6 +312,11 @@ class StoreWriter:
     def _model_of(self, domain: str) -> ConfidenceModel | None:
         """Return the domain's confidence model that is in force."""
         return self._read_on_thread(lambda: self._store.models.in_force(domain))
+
+    def _recent_values(
+        self, domain: str, gate: Gate, since: datetime | None
+    ) -> list[tuple[float, bool]]:
+        return self._read_on_thread(lambda: self._store.recent_values(domain, gate, since=since))
 
     def _read_on_thread(self, read: Callable[[], Answer]) -> Answer:
         """Return what `read` returns on the store's thread.

@@ -175,6 +175,8 @@ def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
         "score": breakdown.total,
         "threshold": scored.threshold,
         "decision": scored.decision,
+        "gate": scored.gate,
+        "worth": scored.worth,
         "profile": breakdown.profile,
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,

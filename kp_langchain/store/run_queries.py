@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.tables import run_tags, runs
+from kp_langchain.store.tables import run_tags, runs, verdicts
 
 _MATCHES_SHOWN = 10
 _LAST_CHARACTER = "\U0010ffff"
@@ -24,7 +24,7 @@ _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
 # The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
 _HIDDEN_COLUMNS = {
     "body", "body_expires_at", "keep_days", "task", "features",
-    "gate", "worth", "twin_of", "replaced_by",
+    "twin_of", "replaced_by",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
@@ -108,6 +108,34 @@ def select_runs(
     select = run_filter.apply(_select_stored_runs()).order_by(*_order(newest_first))
     rows = connection.execute(select.limit(limit).offset(offset))
     return [dict(row) for row in rows.mappings()]
+
+
+def recent_values(
+    connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
+) -> list[tuple[float, bool]]:
+    """Return score or worth, and whether it passed, of a domain's last runs, the oldest first.
+
+    Runs with a verdict are left out: since it, their figures are not those that the gate saw.
+
+    Args:
+        connection: A connection to read with.
+        domain: The domain's exact name.
+        gate: `score` or `worth`.
+        since: Only runs that began at this time or later.
+        limit: At most so many.
+    """
+    value = _c.worth if gate == "worth" else _c.score
+    is_judged = sa.exists().where(verdicts.c.trace_id == _c.trace_id)
+    select = (
+        sa.select(value, _c.decision)
+        .where(_c.domain == clean_name(domain), value.is_not(None), ~is_judged)
+        .order_by(*_order(newest_first=True))
+        .limit(limit)
+    )
+    if since is not None:
+        select = select.where(_c.created_at >= since)
+    rows = connection.execute(select).all()
+    return [(row[0], row[1] == "contributed") for row in reversed(rows)]
 
 
 def count(connection: sa.Connection, run_filter: Filter) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
+from kp_langchain.gate.recent_values import WINDOW
 from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
@@ -29,6 +30,7 @@ from kp_langchain.store.verdicts import ambiguous_id, judge_stored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
@@ -283,6 +285,24 @@ class TraceStore:
         with self._database.reading() as connection:
             return sql.run_queries.count(connection, run_filter)
 
+    def recent_values(
+        self, domain: str, gate: Gate = "score", *, since: datetime | None = None
+    ) -> list[tuple[float, bool]]:
+        """Return what the gate saw of a domain's last 300 runs, without those with a verdict.
+
+        Args:
+            domain: The domain (exact name).
+            gate: By score or by worth.
+            since: Only runs that began at this time or later.
+
+        Returns:
+            Score or worth (0 to 1) and whether the run passed, the oldest run first.
+        """
+        with self._database.reading() as connection:
+            return sql.run_queries.recent_values(
+                connection, domain, gate=gate, since=since, limit=WINDOW
+            )
+
     def traces(
         self,
         *,
@@ -333,7 +353,8 @@ class TraceStore:
         self.close()
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
-        return StoredRun(**row | {"tags": row["tags"] or []}, read_body=self._read_body)
+        plain = {"tags": row["tags"] or [], "gate": row["gate"] or "score"}
+        return StoredRun(**row | plain, read_body=self._read_body)
 
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:

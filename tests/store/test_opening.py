@@ -248,7 +248,7 @@ def test_a_run_of_a_version_without_worth_has_none(url, scored, tmp_path):
     make_older(url, "0005", row_of(one))
     with TraceStore(url) as store:
         assert store.get(one.trace.id).trace == one.trace
-        store.add(scored(2))
+        assert (store.get(one.trace.id).gate, store.get(one.trace.id).worth) == ("score", None)
         with store.database.reading() as connection:
             columns = [tables.runs.c[name] for name in ("gate", "worth", "twin_of", "replaced_by")]
             assert set(connection.execute(sa.select(*columns))) == {(None, None, None, None)}
