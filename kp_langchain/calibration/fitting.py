@@ -9,14 +9,13 @@ sources; for the fourth it was better by 0.004.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from kp_langchain.calibration.feature_table import FeatureTable
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import folds, import_calibrate_extra, task_numbers, tasks_with
+from kp_langchain.calibration.folds import folds, tasks_with
 from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
@@ -28,31 +27,20 @@ from kp_langchain.calibration.measures import (
     reliability,
 )
 from kp_langchain.calibration.model import (
-    LARGEST_DEVIATION,
     ConfidenceModel,
-    Term,
-    log_value,
+    Fold,
     probability,
+    task_hash,
+    with_weights,
 )
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 FEWEST_RUNS = 30
 """A model is fitted only to at least this many verdicts."""
 FEWEST_TASKS = 8
 """A model is fitted only if successes and failures each come from at least this many tasks."""
 
-# A feature is used only if it differs from its commonest value in at least this many tasks.
-_FEWEST_VARYING_TASKS = 5
-# Standard deviation of the prior on a weight: normal around 0, in log-odds for each standard
-# deviation of the feature. It is fixed rather than searched for: from a third to three times its
-# square the AUC of recorded runs is the same to 0.005, and searching uses up verdicts.
-_PRIOR_SD = 0.14
-_SMALLEST_SCALE = 1e-9
 # The interval assumes fixed predictions, but each fold has its own model, so it is too narrow:
 # a 95 % interval accepted 5 % of models fitted to random verdicts; this one accepts 1 to 2 %.
 _CERTAINTY = 0.99
@@ -121,8 +109,9 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     if refusal := _too_little(runs):
         return Fit(*numbers, refusal)
 
-    table = _Table.of(runs)
-    held_out = _held_out(table, runs)
+    table = FeatureTable.of(runs)
+    without_task = _HeldOut.of(runs, table)
+    held_out = without_task.probabilities
     default = [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
     base_rate = sum(truth) / len(runs)
     area, default_area = auc(truth, held_out, tasks), auc(truth, default, tasks)
@@ -138,7 +127,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
         *numbers,
         refusal=_no_better_auc(area, default_area, gain)
         or _no_better_brier(error, base_error, base_rate),
-        model=_model(domain, runs, table, held_out, area, error, default_error),
+        model=_model(domain, runs, table, without_task, area, error, default_error),
         held_out=tuple(held_out),
         auc=area,
         default_auc=default_area,
@@ -197,26 +186,44 @@ def _no_better_brier(error: float, base_error: float, base_rate: float) -> str |
     )
 
 
-def _held_out(table: _Table, runs: Sequence[LabelledRun]) -> list[float]:
-    """Return each run's probability by a model that was fitted without any run of its task."""
-    probabilities = [0.0] * len(runs)
-    for training, test in folds(runs):
-        intercept, terms = table.fit(training)
-        for index in test:
-            probabilities[index] = probability(intercept, terms, runs[index].features)
-    return probabilities
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """Models that were each fitted without some of the tasks.
+
+    Attributes:
+        folds: The models.
+        task_folds: By task, the index of the one that was fitted without it.
+        probabilities: Each run's probability of success, by the model without its task.
+    """
+
+    folds: tuple[Fold, ...]
+    task_folds: dict[str, int]
+    probabilities: list[float]
+
+    @classmethod
+    def of(cls, runs: Sequence[LabelledRun], table: FeatureTable) -> _HeldOut:
+        models, task_folds = [], {}
+        probabilities = [0.0] * len(runs)
+        for number, (training, test) in enumerate(folds(runs)):
+            model = Fold(*table.fit(training))
+            models.append(model)
+            terms = with_weights(table.terms, model.weights)
+            for index in test:
+                task_folds[runs[index].task] = number
+                probabilities[index] = probability(model.intercept, terms, runs[index].features)
+        return cls(tuple(models), task_folds, probabilities)
 
 
 def _model(
     domain: str,
     runs: Sequence[LabelledRun],
-    table: _Table,
-    held_out: Sequence[float],
+    table: FeatureTable,
+    held_out: _HeldOut,
     area: Estimate,
     error: float,
     default_error: float,
 ) -> ConfidenceModel:
-    intercept, terms = table.fit(range(len(runs)))
+    intercept, weights = table.fit(range(len(runs)))
     return ConfidenceModel(
         domain=domain,
         features_version=FEATURES_VERSION,
@@ -230,68 +237,16 @@ def _model(
         brier=error,
         default_brier=default_error,
         intercept=intercept,
-        terms=terms,
-        worths=tuple(hypothetical_worth(run, one) for run, one in zip(runs, held_out, strict=True)),
+        terms=with_weights(table.terms, weights),
+        held_out={
+            run.trace_id: one
+            for run, one in zip(runs, held_out.probabilities, strict=True)
+            if run.trace_id
+        },
+        folds=held_out.folds,
+        task_folds={task_hash(task): number for task, number in held_out.task_folds.items()},
+        worths=tuple(
+            hypothetical_worth(run, one)
+            for run, one in zip(runs, held_out.probabilities, strict=True)
+        ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Runs as rows and features as columns.
-
-    Attributes:
-        names: The features, one a column.
-        values: The features as `log_value` scales them, (runs, features); NaN where missing.
-        truth: Whether each run succeeded.
-        tasks: A number for the task of each run.
-    """
-
-    names: list[str]
-    values: NDArray[np.float64]
-    truth: NDArray[np.bool_]
-    tasks: NDArray[np.int_]
-
-    @classmethod
-    def of(cls, runs: Sequence[LabelledRun]) -> _Table:
-        import numpy as np
-
-        names = sorted({name for run in runs for name in run.features})
-        rows = [[log_value(run.features, name) for name in names] for run in runs]
-        return cls(
-            names,
-            np.array(rows, dtype=np.float64).reshape(len(runs), len(names)),
-            np.array([run.success for run in runs]),
-            np.array(task_numbers([run.task for run in runs])),
-        )
-
-    def fit(self, indices: Sequence[int]) -> tuple[float, tuple[Term, ...]]:
-        """Fit intercept and terms to the runs at these indices."""
-        import numpy as np
-
-        values, truth, tasks = self.values[indices], self.truth[indices], self.tasks[indices]
-        terms, positions = [], []
-        for name, column in zip(self.names, values.T, strict=True):
-            is_present = ~np.isnan(column)
-            distinct, counts = np.unique(column[is_present], return_counts=True)
-            if not len(distinct):
-                continue
-            varies = is_present & (column != distinct[counts.argmax()])
-            mean, scale = float(column[is_present].mean()), float(column[is_present].std())
-            if len(np.unique(tasks[varies])) < _FEWEST_VARYING_TASKS or scale < _SMALLEST_SCALE:
-                continue
-            terms.append(Term(name, mean, scale, weight=0.0))
-            positions.append(
-                np.where(is_present, (column - mean) / scale, 0.0).clip(
-                    -LARGEST_DEVIATION, LARGEST_DEVIATION
-                )
-            )
-        if not terms:
-            return math.log(truth.mean() / (1 - truth.mean())), ()
-        logistic = import_calibrate_extra("sklearn.linear_model").LogisticRegression(
-            C=_PRIOR_SD**2, solver="newton-cholesky"
-        )
-        logistic.fit(np.column_stack(positions), truth)
-        return float(logistic.intercept_[0]), tuple(
-            replace(term, weight=weight)
-            for term, weight in zip(terms, logistic.coef_[0].tolist(), strict=True)
-        )

@@ -20,6 +20,7 @@ class LabelledRun:
         looked_successful: Whether the run looked successful before any report or verdict.
         values: The values of the score's dimensions when the run was scored, by name, 0 to 1.
         created_at: When the run began.
+        trace_id: The id of its trace; empty if it has none.
     """
 
     task: str
@@ -28,6 +29,7 @@ class LabelledRun:
     looked_successful: bool
     values: Mapping[str, float]
     created_at: datetime
+    trace_id: str = ""
 
     @property
     def proves_failure(self) -> bool:

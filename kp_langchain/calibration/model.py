@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
 from kp_langchain.calibration.features import CALLED, FEATURES_VERSION
+from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.errors import OutdatedModelError
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -21,6 +23,7 @@ LARGEST_DEVIATION = 3.0
 
 # No trace is evidence enough for a probability beyond 1 in about 3,000 of being wrong.
 _LARGEST_LOG_ODDS = 8.0
+_HASH_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,29 @@ def probability(intercept: float, terms: Sequence[Term], features: Mapping[str, 
     return 1.0 / (1.0 + math.exp(-min(_LARGEST_LOG_ODDS, max(-_LARGEST_LOG_ODDS, log_odds))))
 
 
+def task_hash(task: str) -> str:
+    """Return the name under which a model remembers a task; it does not hold the task's text."""
+    return sha256(task.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The same model fitted without some tasks, to predict the runs of these.
+
+    Attributes:
+        intercept: Log-odds of a run that is average in every feature.
+        weights: The weights of the model's terms, in their order.
+    """
+
+    intercept: _Number
+    weights: tuple[_Number, ...]
+
+
+def with_weights(terms: Sequence[Term], weights: Sequence[float]) -> tuple[Term, ...]:
+    """Return the terms with other weights, given in their order."""
+    return tuple(replace(term, weight=weight) for term, weight in zip(terms, weights, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class ConfidenceModel:
     """A logistic model of one domain, with its figures on held-out runs.
@@ -91,6 +117,11 @@ class ConfidenceModel:
         terms: The features with their weights.
         worths: The worths of those runs, by their held-out confidences, 0 to 1: what the gate by
             worth begins with. Empty for a model of an earlier version.
+        held_out: By trace id, the probability of each run that it was fitted to, by the fold that
+            was fitted without the run's task. Empty in models of earlier versions.
+        folds: The models that these probabilities are of.
+        task_folds: By `task_hash` of each task that it was fitted to, the index of the fold that
+            was fitted without it.
     """
 
     domain: str
@@ -107,6 +138,20 @@ class ConfidenceModel:
     intercept: _Number
     terms: tuple[Term, ...]
     worths: tuple[_Unit, ...] = ()
+    held_out: Mapping[str, _Unit] = field(default_factory=dict, hash=False)
+    folds: tuple[Fold, ...] = ()
+    task_folds: Mapping[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Refuse folds that are not of this model.
+
+        Raises:
+            ValueError: A fold has too many or too few weights, or a task's fold does not exist.
+        """
+        if any(len(fold.weights) != len(self.terms) for fold in self.folds):
+            raise ValueError("folds: each needs one weight for each of the terms")
+        if any(number >= len(self.folds) for number in self.task_folds.values()):
+            raise ValueError(f"task_folds: there are only {len(self.folds)} folds")
 
     @property
     def source(self) -> str:
@@ -142,6 +187,34 @@ class ConfidenceModel:
                 f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
                 f"fit it again with: kp-langchain calibrate --domain {self.domain}"
             )
+
+    def held_out_confidence(self, run: LabelledRun) -> float | None:
+        """Return the probability of success without what the run's own task taught the model.
+
+        It is the model's own prediction for a run of a task that it was not fitted to, and else the
+        prediction of the fold that was fitted without that task. So figures of it are never better
+        than they will be on new tasks, whichever runs they are of.
+
+        Args:
+            run: A run with a verdict; the model may have been fitted to it.
+
+        Returns:
+            The probability, 0 to 1; None if the model does not know what it was fitted to, because
+            an earlier version of this package fitted it.
+
+        Raises:
+            OutdatedModelError: The model was fitted to features of another version.
+        """
+        own = self.confidence(run.features)
+        if run.trace_id in self.held_out:
+            return self.held_out[run.trace_id]
+        if not self.folds:
+            return None
+        number = self.task_folds.get(task_hash(run.task))
+        if number is None:
+            return own
+        fold = self.folds[number]
+        return probability(fold.intercept, with_weights(self.terms, fold.weights), run.features)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as plain dicts, lists, strings and finite numbers, ready for JSON."""

@@ -144,5 +144,6 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),
         created_at=row["created_at"],
+        trace_id=row["trace_id"],
         values={name: dimension.value for name, dimension in dimensions.items()},
     )

@@ -335,3 +335,12 @@ def test_a_library_that_is_missing_is_named(store, monkeypatch, library):
     done = run("--domain", "finance", "--write")
     assert isinstance(done.exception, MissingExtraError)
     assert "pip install 'kp-langchain[calibrate]'" in str(done.exception)
+
+
+def test_a_model_in_force_keeps_the_held_out_figures_of_the_runs_it_was_fitted_to(store):
+    assert run("--domain", "finance").exit_code == 0
+    runs = store.models.labelled("finance")
+    model = store.models.in_force("finance")
+    assert {run.trace_id for run in runs} == {found.trace_id for found in store.runs(limit=500)}
+    held_out = fit("finance", runs, weights=PROFILES["finance"]).held_out
+    assert [model.held_out_confidence(run) for run in runs] == list(held_out)
