@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from kp_langchain.domain_policy import Gate
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
-Read = Callable[[str, "Gate", datetime | None], Iterable[tuple[float, bool]]]
-"""Returns value and fate of a domain's last runs since a time, the oldest first."""
+
+class Read(Protocol):
+    """Reads the last runs as `TraceStore.recent_values` does."""
+
+    def __call__(
+        self, domain: str, gate: Gate, *, since: datetime | None
+    ) -> Iterable[tuple[float, bool]]:
+        """Return value and fate of a domain's last runs since a time, the oldest first."""
+        ...
+
 
 _MOST_DOMAINS = 200
 
@@ -81,7 +89,7 @@ class RecentRuns:
         if self._read is None:
             return ()
         try:
-            return self._read(domain, gate, since)
+            return self._read(domain, gate, since=since)
         except Exception as error:  # noqa: BLE001 - an unreachable store
             warn_once(
                 f"recent:{type(error).__name__}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "driver_errors",
     "engine",
+    "entry_queries",
     "outbox_queries",
     "paused_queries",
     "run_queries",
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import (
         driver_errors,
         engine,
+        entry_queries,
         outbox_queries,
         paused_queries,
         run_queries,

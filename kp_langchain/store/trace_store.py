@@ -14,11 +14,13 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
 from kp_langchain.gate.recent_values import WINDOW
 from kp_langchain.gate.scored_trace import may_contribute
+from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
+from kp_langchain.store.kept_traces import KeptTraces, entry_row, replace_kept
 from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
@@ -117,12 +119,25 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
+        entries = [
+            entry_row(KeptTrace.of(one, one.entry))
+            for one, row in zip(runs, rows, strict=True)
+            if one.entry is not None and row["body"] is not None
+        ]
         with self._database.writing() as connection:
+            replaced = {trace_id for one in runs for trace_id in one.replaces}
+            sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
             sql.run_queries.write(connection, rows)
+            sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
+            sql.entry_queries.write(connection, entries)
             sql.unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.verdict_queries.add(connection, verdicts)
             if leaving:
                 sql.outbox_queries.enter(connection, leaving)
+            for one, row in zip(runs, rows, strict=True):
+                replace_kept(
+                    connection, one.replaces, row["trace_id"], is_stated=one.verdict is not None
+                )
 
     @property
     def outbox(self) -> Outbox:
@@ -138,6 +153,11 @@ class TraceStore:
     def paused(self) -> PausedRuns:
         """The runs of this store that wait for a human."""
         return PausedRuns(self._database)
+
+    @property
+    def kept(self) -> KeptTraces:
+        """The kept runs of this store, as others are compared with them."""
+        return KeptTraces(self._database)
 
     @property
     def models(self) -> ConfidenceModels:
