@@ -24,7 +24,7 @@ class DomainPolicy(BaseModel):
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
         pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
             threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
-            before `threshold`, and after `worth_threshold`. By worth, and with neither, 0.1.
+            before both thresholds. Where the domain has a model and no threshold is set, 0.1.
         weights: Scoring weights that replace the domain's built-in profile.
         visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
             not enforce it: the public one shows `org` to everybody.

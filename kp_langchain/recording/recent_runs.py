@@ -43,16 +43,16 @@ class RecentRuns:
         Args:
             domain: The domain.
             gate: Scores or worths.
-            model: The domain's model. Worths of another model are not comparable, so they begin
-                with the held-out ones of the runs that it was fitted to.
+            model: The domain's model. Those of another model are not comparable, so the values
+                begin with the held-out ones of the runs that it was fitted to.
         """
-        since = model.created_at if gate == "worth" and model is not None else None
+        since = None if model is None else model.created_at
         key = domain, gate
         with self._lock:
             known = self._values.get(key)
         if known is not None and known[0] == since:
             return known[1]
-        of_model = model.worths if gate == "worth" and model is not None else ()
+        of_model = () if model is None else _held_out(model, gate)
         values = RecentValues(of_model, self._read_safely(domain, gate, since))
         with self._lock:
             self._values[key] = since, values
@@ -90,6 +90,10 @@ class RecentRuns:
                 describe_error(error),
             )
             return ()
+
+
+def _held_out(model: ConfidenceModel, gate: Gate) -> tuple[float, ...]:
+    return model.worths if gate == "worth" else model.scores
 
 
 _GATES: tuple[Gate, ...] = ("score", "worth")

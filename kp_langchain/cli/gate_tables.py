@@ -1,0 +1,70 @@
+"""Terminal tables of the gate that is proposed for a domain, beside the one in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal
+from kp_langchain.cli.plain_tables import INDENT, indent, plain_table
+
+_PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
+
+
+def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
+    """Yield the parts of a report on a proposed gate.
+
+    Args:
+        proposal: The gate.
+    """
+    table = plain_table(
+        "gate, on held-out tasks", "keeps", "of them right", "tasks solved per run kept", "AUC"
+    )
+    table.add_row("none", "100%", f"{proposal.base_rate:.2f}", "", "0.50")
+    if proposal.in_force is not None:
+        table.add_row(*_cells("in force: ", proposal.in_force))
+    if proposal.proposed is not None:
+        table.add_row(*_cells("", proposal.proposed), style="bold")
+    yield indent(table)
+    yield Text("")
+    yield Text(f"{INDENT}What the worth keeps at other thresholds:")
+    yield indent(_curve(proposal))
+    if proposal.refusal is not None:
+        yield Text(f"{INDENT}No gate is proposed: {proposal.refusal}.")
+
+
+def gate_text(gate: GateFigures) -> str:
+    """Return a gate in a few words."""
+    if gate.pass_rate is not None:
+        return f"the best {gate.pass_rate:.0%} by {gate.gate}"
+    return f"{gate.gate} from " + " or ".join(f"{one:g}" for one in gate.thresholds)
+
+
+def _cells(prefix: str, gate: GateFigures) -> tuple[str, ...]:
+    return (
+        prefix + gate_text(gate),
+        f"{gate.kept:.0%}",
+        "none kept" if gate.right is None else str(gate.right),
+        f"{gate.tasks_per_run:.2f}" if gate.runs else "",
+        str(gate.auc),
+    )
+
+
+def _curve(proposal: GateProposal) -> RenderableType:
+    table = plain_table("worth from", "keeps", "tasks", "of them right")
+    curve = proposal.curve
+    shown = {
+        min(curve, key=lambda point: abs(point.pass_rate - rate)).threshold
+        for rate in _PASS_RATES_SHOWN
+    }
+    for point in curve:
+        if point.threshold in shown:
+            table.add_row(
+                f"{point.threshold:.3f}",
+                f"{point.pass_rate:.0%}",
+                str(point.tasks),
+                str(point.precision),
+            )
+    return table
