@@ -32,13 +32,6 @@ class GateCheck(NamedTuple):
     threshold: float
 
 
-def gated_value(breakdown: ScoreBreakdown, gate: Gate) -> float:
-    """Return the score of a run, or its worth (0 to 1); the score if it has no worth."""
-    if gate == "worth" and breakdown.worth is not None:
-        return breakdown.worth.value
-    return breakdown.total
-
-
 def pass_rate_of(policy: DomainPolicy, gate: Gate, *, has_model: bool) -> float | None:
     """Return the share of a domain's runs that is to pass; None if a fixed threshold applies.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kp_langchain.gate.decision import Decision, may_leave
+from kp_langchain.gate.decision import Decision, gated_value, may_leave
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -65,6 +65,11 @@ class ScoredTrace:
     def worth(self) -> float | None:
         """How much it is worth keeping, 0 to 1; None where its domain has no confidence model."""
         return None if self.breakdown.worth is None else self.breakdown.worth.value
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.breakdown.total, self.worth)
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
@@ -137,6 +142,16 @@ class Rescored:
             worth_before=before.worth,
             worth=run.worth,
         )
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def gated_value_before(self) -> float:
+        """The same before the verdict."""
+        return gated_value(self.gate, self.score_before, self.worth_before)
 
     @property
     def changed(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.check import gated_value
+from kp_langchain.gate.decision import gated_value
 from kp_langchain.gate.recent_values import RecentValues
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ class RecentRuns:
             breakdown: Its score.
             passes: Whether it passed.
         """
+        worth = None if breakdown.worth is None else breakdown.worth.value
         with self._lock:
             in_use = [(gate, self._values.get((domain, gate))) for gate in _GATES]
         for gate, known in in_use:
             if known is not None:
-                known[1].add(gated_value(breakdown, gate), passes=passes)
+                value = gated_value(gate, breakdown.total, worth)
+                known[1].add(value, passes=passes)
 
     def _read_safely(
         self, domain: str, gate: Gate, since: datetime | None

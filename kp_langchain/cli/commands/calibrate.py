@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.calibrate_domain import Calibration
     from kp_langchain.calibration.gate_proposal import ThresholdTarget
     from kp_langchain.cli.policy_file import WrittenPolicy
+    from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
+    from kp_langchain.store.confidence_models import InstalledModel
 
 calibrate = typer.Typer(
     help="Learn each domain's confidence from verdicts, and propose a gate; "
@@ -102,7 +104,9 @@ def show(
 ) -> None:
     """Show the models in force and earlier ones, their figures, and what they are based on."""
     from kp_langchain.cli.model_tables import models_report
+    from kp_langchain.config import Settings
 
+    settings = Settings()
     with open_store(database or context.obj) as store:
         entries = store.models.entries(domain)
         if as_json:
@@ -117,11 +121,22 @@ def show(
                 )
             return
         if not entries:
-            of_domain = "" if domain is None else f" of domain {domain!r}"
-            say(f"No model{of_domain} in {store.location}; fit one: kp-langchain calibrate")
+            which = "" if domain is None else f" of domain {domain!r}"
+            say(f"No model{which} in {store.location}; fit one: kp-langchain calibrate")
         for name in dict.fromkeys(entry.domain for entry in entries):
-            _print(models_report([entry for entry in entries if entry.domain == name]))
+            of_domain = [entry for entry in entries if entry.domain == name]
+            _print(models_report(of_domain))
+            if (in_force := next((one for one in of_domain if one.active), None)) is not None:
+                _print([_kept_line(store, settings, in_force)])
             say("")
+
+
+def _kept_line(store: TraceStore, settings: Settings, in_force: InstalledModel) -> RenderableType:
+    from kp_langchain.cli.gate_tables import kept_line
+
+    policy = settings.policy_for(in_force.domain)
+    since = in_force.model.created_at
+    return kept_line(policy, store.recent_values(in_force.domain, policy.gate, since=since))
 
 
 @calibrate.command()

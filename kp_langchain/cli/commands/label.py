@@ -202,13 +202,13 @@ class Labelling:
         before, decision = map(self._word, (change.decision_before, change.decision))
         if decision != before:
             decision = f"{before} -> {decision}"
-        elif decision == "below_threshold" and change.score >= change.threshold:
+        elif decision == "below_threshold" and change.gated_value >= change.threshold:
             reason = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {reason}"
         say(
             f"{short_id(change.trace_id)}  {printable(change.domain)}  "
             f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
-            f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
+            f"{change.gate} {change.gated_value_before:.3f} -> {change.gated_value:.3f}  {decision}"
         )
 
     def _word(self, decision: str) -> str:
