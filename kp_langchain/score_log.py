@@ -90,12 +90,13 @@ def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:
     if not change.changed:
         return
     log_event(
-        "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
+        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
         change.domain,
         decision_word(change.decision_before, has_registry=has_registry),
         decision_word(change.decision, has_registry=has_registry, twin_of=change.twin_of),
-        change.score_before,
-        change.score,
+        change.gate,
+        change.gated_value_before,
+        change.gated_value,
         change.threshold,
         source,
         change.trace_id,

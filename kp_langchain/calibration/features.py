@@ -90,6 +90,16 @@ def features_of(
     return features
 
 
+def reads_like_failure(observation: str | None) -> bool:
+    """Return whether the output of a tool is empty, or its beginning reads like an error."""
+    return _reads_like_failure(Text(observation, _TEXT_CHARS))
+
+
+def _reads_like_failure(observation: Text) -> bool:
+    # Many tools return errors as plain text, and failures as an empty result.
+    return not observation.raw.strip() or FAILED.count(_beginning(observation)) > 0
+
+
 def _sizes(
     trace: ReasoningTrace,
     steps: Sequence[TraceStep],
@@ -132,8 +142,7 @@ def _calls(calls: Sequence[TraceStep]) -> dict[str, float]:
 
 def _failures(steps: Sequence[TraceStep], observations: Sequence[Text]) -> dict[str, float]:
     recoveries = [index for index, step in enumerate(steps) if step.type == "error_recovery"]
-    # Many tools return errors as plain text, and failures as an empty result.
-    fails = [not text.raw.strip() or FAILED.count(_beginning(text)) > 0 for text in observations]
+    fails = [_reads_like_failure(text) for text in observations]
     return {
         "error_share": _ratio(len(recoveries), len(steps)),
         "after_last_error": _ratio(len(steps) - 1 - recoveries[-1], len(steps))

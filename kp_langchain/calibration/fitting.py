@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from kp_langchain.calibration.feature_table import FeatureTable
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import folds, tasks_with
-from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
+from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import (
     Estimate,
@@ -245,8 +245,4 @@ def _model(
         },
         folds=held_out.folds,
         task_folds={task_hash(task): number for task, number in held_out.task_folds.items()},
-        worths=tuple(
-            hypothetical_worth(run, one)
-            for run, one in zip(runs, held_out.probabilities, strict=True)
-        ),
     )

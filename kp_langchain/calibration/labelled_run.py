@@ -40,3 +40,13 @@ class LabelledRun:
     def is_current(self) -> bool:
         """Whether its features are of the version that this package computes."""
         return self.features.get(VERSION, FEATURES_VERSION) == FEATURES_VERSION
+
+
+def task_key(task: str | None, objective: str) -> str:
+    """Return what is equal for the repeats of a task.
+
+    Args:
+        task: The hash of the run's `kp_task`; None if it has none.
+        objective: The run's objective; differences in case and white space do not count.
+    """
+    return task or " ".join(objective.casefold().split())

@@ -115,8 +115,9 @@ class ConfidenceModel:
         default_brier: Brier score of the confidence that runs get without a model.
         intercept: Log-odds of a run that is average in every feature.
         terms: The features with their weights.
-        worths: The worths of those runs, by their held-out confidences, 0 to 1: what the gate by
-            worth begins with. Empty for a model of an earlier version.
+        scores: The scores of those runs with their held-out confidences, 0 to 1: what a gate with a
+            pass rate begins with. Empty in models of earlier versions.
+        worths: The worths of the same, 0 to 1.
         held_out: By trace id, the probability of each run that it was fitted to, by the fold that
             was fitted without the run's task. Empty in models of earlier versions.
         folds: The models that these probabilities are of.
@@ -137,6 +138,7 @@ class ConfidenceModel:
     default_brier: _Unit
     intercept: _Number
     terms: tuple[Term, ...]
+    scores: tuple[_Unit, ...] = ()
     worths: tuple[_Unit, ...] = ()
     held_out: Mapping[str, _Unit] = field(default_factory=dict, hash=False)
     folds: tuple[Fold, ...] = ()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 DEFAULT_PASS_RATE = 0.1
-"""The share of runs that the gate by worth lets pass where the policy states neither a share nor a
-threshold."""
+"""The share of runs that passes in a domain with a model whose policy states neither a pass rate
+nor a threshold: that of the built-in thresholds, which are made for confidences without a model."""
 
 
 class GateCheck(NamedTuple):
@@ -32,11 +32,18 @@ class GateCheck(NamedTuple):
     threshold: float
 
 
-def gated_value(breakdown: ScoreBreakdown, gate: Gate) -> float:
-    """Return the score of a run, or its worth (0 to 1); the score if it has no worth."""
-    if gate == "worth" and breakdown.worth is not None:
-        return breakdown.worth.value
-    return breakdown.total
+def pass_rate_of(policy: DomainPolicy, gate: Gate, *, has_model: bool) -> float | None:
+    """Return the share of a domain's runs that is to pass; None if a fixed threshold applies.
+
+    Args:
+        policy: The policy of the domain.
+        gate: By what its runs are gated.
+        has_model: Whether it has a confidence model.
+    """
+    fixed = policy.worth_threshold if gate == "worth" else policy.threshold
+    if policy.pass_rate is None and fixed is None and has_model:
+        return DEFAULT_PASS_RATE
+    return policy.pass_rate
 
 
 def check(
@@ -50,7 +57,7 @@ def check(
     """Return what a new run is held against.
 
     A run that has no worth, because its domain has no model, is gated by its score whatever the
-    policy says; so is one whose policy states no threshold of the worth while too few runs are
+    policy says. So is one whose policy states no threshold of the worth, while too few runs are
     known to hold a pass rate.
 
     Args:
@@ -59,26 +66,21 @@ def check(
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
         base_rate: The share of successes among the runs that the domain's model was fitted to. With
-            a pass rate, no run passes whose confidence is lower: keeping it would be worse than
-            keeping any.
+            a pass rate, no run passes by its worth whose confidence is lower: keeping it would be
+            worse than keeping any.
     """
+    has_model = breakdown.worth is not None
     if policy.gate == "worth" and breakdown.worth is not None:
-        threshold = _worth_threshold(policy, recent)
-        if threshold is not None:
-            if policy.worth_threshold is None:
+        threshold = policy.worth_threshold
+        if (pass_rate := pass_rate_of(policy, "worth", has_model=True)) is not None:
+            following = recent("worth").threshold(pass_rate)
+            if following is not None:
                 floor = base_rate * novelty_factor(breakdown.novelty.value)
-                threshold = max(threshold, floor)
+                threshold = max(following, floor)
+        if threshold is not None:
             return GateCheck("worth", breakdown.worth.value, threshold)
-    fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
-    if policy.gate == "score" and policy.pass_rate is not None:
-        following = recent("score").threshold(policy.pass_rate)
-        fixed = fixed if following is None else following
-    return GateCheck("score", breakdown.total, fixed)
-
-
-def _worth_threshold(policy: DomainPolicy, recent: Callable[[Gate], RecentValues]) -> float | None:
-    """Return the threshold of the worth; None if none is stated, and too few runs are known."""
-    if policy.worth_threshold is not None:
-        return policy.worth_threshold
-    pass_rate = DEFAULT_PASS_RATE if policy.pass_rate is None else policy.pass_rate
-    return recent("worth").threshold(pass_rate)
+    threshold = threshold_of(domain, policy.threshold).for_score(breakdown)
+    if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
+        following = recent("score").threshold(pass_rate)
+        threshold = threshold if following is None else following
+    return GateCheck("score", breakdown.total, threshold)

@@ -12,6 +12,11 @@ def decide(value: float, threshold: float) -> Decision:
     return "contributed" if value >= threshold else "below_threshold"
 
 
+def gated_value(gate: str, score: float, worth: float | None) -> float:
+    """Return what is held against the threshold: the worth if that is the gate, else the score."""
+    return worth if gate == "worth" and worth is not None else score
+
+
 def decision_word(
     decision: str,
     *,

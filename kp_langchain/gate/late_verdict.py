@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kp_langchain.gate.check import gated_value
 from kp_langchain.gate.decision import decide
 from kp_langchain.gate.scored_trace import ScoredTrace
 from kp_langchain.scoring.changed_outcome import with_outcome
@@ -41,7 +40,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     passes = (
         run.keep_body
         and run.withheld is None
-        and decide(gated_value(breakdown, run.gate), run.threshold) == "contributed"
+        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "contributed"
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
     keep_body = run.keep_body and (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kp_langchain.gate.decision import Decision, may_leave
+from kp_langchain.gate.decision import Decision, gated_value, may_leave
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -79,6 +79,11 @@ class ScoredTrace:
     def worth(self) -> float | None:
         """How much it is worth keeping, 0 to 1; None where its domain has no confidence model."""
         return None if self.breakdown.worth is None else self.breakdown.worth.value
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.breakdown.total, self.worth)
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
@@ -160,6 +165,16 @@ class Rescored:
             similarity_to_twin=run.similarity_to_twin,
             replaces=run.replaces,
         )
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def gated_value_before(self) -> float:
+        """The same before the verdict."""
+        return gated_value(self.gate, self.score_before, self.worth_before)
 
     @property
     def changed(self) -> bool:

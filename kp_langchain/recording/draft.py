@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -85,3 +86,16 @@ class Draft:
                 "keys": keys and RunKeys.from_dict(keys),
             }
         )
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Self | None:
+        """Return the draft that `to_dict` wrote; None, and warn, if the values are not one."""
+        try:
+            return cls.from_dict(values)
+        except (ValueError, TypeError, LookupError) as error:
+            warn_once(
+                "draft",
+                "an unscored run of an earlier process cannot be read (%s) and is dropped",
+                describe_error(error),
+            )
+            return None

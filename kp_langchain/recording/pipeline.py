@@ -103,6 +103,8 @@ class Pipeline:
             judge: The outcome function, with the run that it is to judge.
             is_adopted: Whether it is a run of an earlier process, which counted it as its own.
         """
+        if is_adopted:  # it may have been remembered before its process ended
+            _add_sibling(draft.run_id, draft.trace.id)
         try:
             scored = self._score(draft, judge)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on

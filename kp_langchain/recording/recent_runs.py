@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.gate.check import gated_value
+from kp_langchain.gate.decision import gated_value
 from kp_langchain.gate.recent_values import RecentValues
 
 if TYPE_CHECKING:
@@ -51,16 +51,16 @@ class RecentRuns:
         Args:
             domain: The domain.
             gate: Scores or worths.
-            model: The domain's model. Worths of another model are not comparable, so they begin
-                with the held-out ones of the runs that it was fitted to.
+            model: The domain's model. Those of another model are not comparable, so the values
+                begin with the held-out ones of the runs that it was fitted to.
         """
-        since = model.created_at if gate == "worth" and model is not None else None
+        since = None if model is None else model.created_at
         key = domain, gate
         with self._lock:
             known = self._values.get(key)
         if known is not None and known[0] == since:
             return known[1]
-        of_model = model.worths if gate == "worth" and model is not None else ()
+        of_model = () if model is None else _held_out(model, gate)
         values = RecentValues(of_model, self._read_safely(domain, gate, since))
         with self._lock:
             self._values[key] = since, values
@@ -77,11 +77,13 @@ class RecentRuns:
             breakdown: Its score.
             passes: Whether it passed.
         """
+        worth = None if breakdown.worth is None else breakdown.worth.value
         with self._lock:
             in_use = [(gate, self._values.get((domain, gate))) for gate in _GATES]
         for gate, known in in_use:
             if known is not None:
-                known[1].add(gated_value(breakdown, gate), passes=passes)
+                value = gated_value(gate, breakdown.total, worth)
+                known[1].add(value, passes=passes)
 
     def _read_safely(
         self, domain: str, gate: Gate, since: datetime | None
@@ -98,6 +100,10 @@ class RecentRuns:
                 describe_error(error),
             )
             return ()
+
+
+def _held_out(model: ConfidenceModel, gate: Gate) -> tuple[float, ...]:
+    return model.worths if gate == "worth" else model.scores
 
 
 _GATES: tuple[Gate, ...] = ("score", "worth")

@@ -33,13 +33,13 @@ from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
     from kp_langchain.store.paused_runs import FirstHalf
+    from kp_langchain.store.pending_entries import PendingEntries
     from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
@@ -74,7 +74,7 @@ class StoreWriter:
         self._store = store
         self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
-        self.confidence = CalibratedConfidence(self._model_of)
+        self.confidence = CalibratedConfidence(self._on_thread(store.models.in_force))
         self.recent_runs = RecentRuns(self._on_thread(store.recent_values))
         self.kept = KeptMemory(self._on_thread(store.kept.read))
         self.expired_pauses = 0
@@ -91,6 +91,7 @@ class StoreWriter:
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
         self._is_stuck = False
+        self._entries: set[PendingEntries] = set()
         self._adopt: Adopt | None = None
         self._claim_at = 0.0
 
@@ -163,6 +164,11 @@ class StoreWriter:
             deliver: Given each run that was scored again, on the store's thread.
         """
         self._verdicts.put(PendingVerdict(run, verdict, sender, counters, deliver))
+        self._schedule_write()
+
+    def remember(self, pending: PendingEntries) -> None:
+        """Write what is remembered for novelty; later if that failed a moment ago."""
+        self._entries.add(pending)
         self._schedule_write()
 
     def store_first_half(
@@ -251,12 +257,17 @@ class StoreWriter:
             if not write_part():
                 self._back_off()
                 return
+        for pending in list(self._entries):  # nothing else waits for one that fails
+            self._entries.discard(pending)  # before writing: see below
+            pending.write()
+            if pending:
+                self._entries.add(pending)
         self._is_stuck = False
         # Removed before looking: what another thread adds meanwhile puts it back.
         _writers_with_pending.discard(self)
-        if self._drafts or self.waiting:
+        if self._drafts or self.waiting or self._entries:
             _writers_with_pending.add(self)
-        else:
+        if not (self._drafts or self.waiting):
             self._failures = 0
 
     def _write_drafts(self) -> bool:
@@ -299,22 +310,11 @@ class StoreWriter:
         if len(drafts) >= MOST_CLAIMED:
             self._claim_at = 0.0  # there may be more, for when the next run ends
         for trace_id, body in drafts:
-            try:
-                draft = Draft.from_dict(body)
-            except (ValueError, TypeError, LookupError) as error:
-                warn_once(
-                    "draft",
-                    "an unscored run of an earlier process cannot be read (%s) and is dropped",
-                    describe_error(error),
-                )
+            draft = Draft.read(body)
+            if draft is None:
                 self._store.unscored.remove(trace_id)
-                continue
-            if self._adopt is not None:
+            elif self._adopt is not None:
                 self._adopt(draft)
-
-    def _model_of(self, domain: str) -> ConfidenceModel | None:
-        """Return the domain's confidence model that is in force."""
-        return self.read_on_thread(lambda: self._store.models.in_force(domain))
 
     def _on_thread(self, read: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
         return lambda *args, **kwargs: self.read_on_thread(lambda: read(*args, **kwargs))

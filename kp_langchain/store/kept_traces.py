@@ -16,7 +16,8 @@ from kp_langchain.scoring.repeats import fingerprint
 from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
-from kp_langchain.store.rows import clean_text, expiry_after, trace_key
+from kp_langchain.store.remembered import embedder_of
+from kp_langchain.store.rows import expiry_after, trace_key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,12 +159,12 @@ def replace_kept(
 def entry_row(candidate: KeptTrace) -> dict[str, Any]:
     """Return the row of the table `run_entries` for a run."""
     entry, vector = candidate.entry, None
-    identity = _storable(entry.identity)
-    if entry.vector is not None and identity is not None:
+    embedder = embedder_of(entry.identity)
+    identity = NO_IDENTITY if embedder is None else EmbedderIdentity(*embedder)
+    if entry.vector is not None and embedder is not None:
         import numpy as np
 
         vector = np.asarray(entry.vector, dtype="<f4").tobytes()
-    identity = identity or NO_IDENTITY
     return {
         "trace_id": trace_key(entry.trace_id),
         "fingerprint": entry.fingerprint,
@@ -174,17 +175,6 @@ def entry_row(candidate: KeptTrace) -> dict[str, Any]:
         "confidence": candidate.confidence,
         "is_stated": candidate.is_stated,
     }
-
-
-def _storable(identity: EmbedderIdentity) -> EmbedderIdentity | None:
-    """Return an identity that a database takes; None if an embedder made it of other values."""
-    values: tuple[object, object, object] = (identity.model, identity.revision, identity.baseline)
-    model, revision, baseline = values
-    if not (isinstance(model, str) and isinstance(revision, str)):
-        return None
-    if not (isinstance(baseline, int | float) and 0 <= baseline < 1):
-        return None
-    return EmbedderIdentity(clean_text(model), clean_text(revision), float(baseline))
 
 
 def _kept_trace(row: dict[str, Any]) -> KeptTrace | None:

@@ -143,12 +143,12 @@ def count(connection: sa.Connection, run_filter: Filter) -> int:
 
 
 def _select_stored_runs() -> sa.Select[Any]:
-    is_kept = _is_kept()
-    kept_until = sa.case((is_kept, _c.body_expires_at)).label("kept_until")
-    return sa.select(*_stored_run_columns, is_kept.label("kept"), kept_until)
+    is_kept_now = is_kept()
+    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
+    return sa.select(*_stored_run_columns, is_kept_now.label("kept"), kept_until)
 
 
-def _is_kept() -> sa.ColumnElement[bool]:
+def is_kept() -> sa.ColumnElement[bool]:
     """Return whether a run has a body; an expired one does not count, even if still there."""
     is_permanent = _c.body_expires_at.is_(None)
     is_current = sa.or_(is_permanent, _c.body_expires_at > datetime.now(UTC))
@@ -158,7 +158,7 @@ def _is_kept() -> sa.ColumnElement[bool]:
 def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     """Return the body of one run; None if it is not kept."""
     value: dict[str, Any] | None = connection.scalar(
-        sa.select(_c.body).where(_c.trace_id == trace_id, _is_kept())
+        sa.select(_c.body).where(_c.trace_id == trace_id, is_kept())
     )
     return value
 

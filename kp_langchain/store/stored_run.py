@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
+from kp_langchain.gate.decision import gated_value
 from kp_langchain.schema import ReasoningTrace
 
 ReadBody = Callable[[str], dict[str, Any] | None]
@@ -115,6 +116,11 @@ class StoredRun(_BodyReader):
 
     def __post_init__(self, read_body: ReadBody) -> None:
         object.__setattr__(self, "_read_body", read_body)  # because the dataclass is frozen
+
+    @property
+    def gated_value(self) -> float:
+        """What was held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
 
     @property
     def trace(self) -> ReasoningTrace | None:

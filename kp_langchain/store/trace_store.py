@@ -17,6 +17,8 @@ from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
+from kp_langchain.scoring.scorer_options import check_bounds
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
@@ -25,7 +27,9 @@ from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
+from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
+from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import ambiguous_id, judge_stored
@@ -163,6 +167,37 @@ class TraceStore:
     def models(self) -> ConfidenceModels:
         """The confidence models of this store."""
         return ConfidenceModels(self._database)
+
+    @property
+    def remembered(self) -> Remembered:
+        """The traces of this store that novelty is measured against."""
+        return Remembered(self._database)
+
+    def novelty_memory(
+        self,
+        *,
+        max_remembered: int | None = None,
+        ttl_ms: float | None = None,
+        domain: str | None = None,
+    ) -> StoredMemory:
+        """Return a novelty memory in this store, for `Scorer(cache=...)`.
+
+        It keeps the embedding of a trace, a hash of its text, ids, domain and time. A handler
+        without a `scorer` has one already. All memories of a store share what they remember, so
+        give them the same bounds: what is beyond them is deleted.
+
+        Args:
+            max_remembered: How many traces it remembers; 1,000 by default.
+            ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones need the
+                room.
+            domain: Remember apart from all others, for this domain; None for the memory of all.
+
+        Raises:
+            ConfigError: A bound is unusable.
+        """
+        check_bounds(max_remembered, ttl_ms)
+        size = max_remembered or DEFAULT_MAX_ELEMENTS
+        return StoredMemory(Remembered(self._database, domain or "", size, ttl_ms))
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain import Scorer, ScoredTrace, Verdict, trace_from_messages
+from kp_langchain import ScoredTrace, Scorer, Verdict, trace_from_messages
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import rejudge
 from kp_langchain.gate.twins import (

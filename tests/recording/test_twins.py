@@ -442,9 +442,7 @@ def test_a_verdict_on_a_run_of_two_handlers_lifts_both_traces(store: TraceStore)
     both = [handler(store=store, policy=SUCCESSES, outcome=sure(0.3)) for _ in range(2)]
     run_id = uuid4()
     searching = agent(say("I search.", call("search", q="a")), say("42"))
-    searching.invoke(
-        {"messages": [("user", "what is a?")]}, {"callbacks": both, "run_id": run_id}
-    )
+    searching.invoke({"messages": [("user", "what is a?")]}, {"callbacks": both, "run_id": run_id})
     assert all(one.flush(60) for one in both)
     assert kept(store) == set()
     changes = store.report_outcome(str(run_id), success=True)

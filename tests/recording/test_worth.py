@@ -115,6 +115,17 @@ def test_without_its_model_a_domain_gated_by_worth_is_gated_by_its_score(folder:
     assert scored.decision == "below_threshold"
 
 
+def test_with_a_model_the_best_tenth_passes_unless_a_threshold_is_set(folder: Path) -> None:
+    # The model is less sure than the default was: the built-in thresholds were not made for it.
+    store = TraceStore(folder / "scores.db")
+    store.models.install(model(scores=tuple(number / 200 for number in range(100))))
+    scored = last(handler(store=store), searching())
+    assert (scored.gate, scored.threshold) == ("score", 0.45)
+    assert scored.decision == "contributed"
+    fixed = last(handler(store=store, policy=DomainPolicy(threshold=0.59)), searching())
+    assert (fixed.gate, fixed.threshold) == ("score", 0.59)
+
+
 def test_a_verdict_moves_the_worth_and_the_gate_stays(store: TraceStore) -> None:
     policy = DomainPolicy(gate="worth", worth_threshold=0.6)
     scored = last(handler(store=store, policy=policy), searching())
