@@ -177,3 +177,4 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again() -> None:
         None,
     )
     assert judged.previous is twin
+    assert rejudge(replace(passed(), replaces=("old",)), Verdict(success=True)).replaces == ()

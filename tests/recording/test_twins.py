@@ -29,6 +29,7 @@ from kp_langchain.store import StoredRun
 from kp_langchain.store.kept_traces import KeptTraces
 from tests.agents import agent, call, handler, say
 from tests.loopback_registry import LoopbackRegistry
+from tests.recording.test_worth import model
 
 EVERY = DomainPolicy(threshold=0.0)
 CONFIDENCE_COUNTS = {
@@ -372,6 +373,16 @@ def test_a_verdict_is_not_replaced_by_an_estimate(store: TraceStore) -> None:
     assert ask(handler(store=store, policy=EVERY, outcome=sure(1.0))).twin_of == first.trace.id
     surer = ask(handler(store=store, policy=EVERY, outcome=lambda _: True))
     assert surer.replaces == (first.trace.id,)
+
+
+def test_by_worth_the_confidence_of_the_model_is_what_counts(store: TraceStore) -> None:
+    store.models.install(model())  # by which every run is right with the same probability
+    policy = DomainPolicy(gate="worth", worth_threshold=0.0)
+    first = ask(handler(store=store, policy=policy, outcome=sure(0.3)))
+    twin = ask(handler(store=store, policy=policy, outcome=sure(0.9)))
+    assert (first.gate, first.decision, twin.twin_of) == ("worth", "contributed", first.trace.id)
+    (change,) = store.report_outcome(twin.trace.id, success=True)
+    assert (change.decision, change.replaces) == ("contributed", (first.trace.id,))
 
 
 # ------------------------------------------------------------------ verdicts that come later

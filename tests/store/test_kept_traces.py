@@ -229,6 +229,18 @@ def test_what_a_verdict_states_meanwhile_is_not_replaced_by_an_estimate(
     assert store.outbox.counts()["pending"] == 2
 
 
+def test_a_confidence_alone_takes_back_no_statement(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one = passed(1)
+    store.add(one)
+    store.report_outcome(one.trace.id, success=True)
+    store.report_outcome(one.trace.id, confidence=0.8)
+    (kept,) = traces(store)
+    assert kept.is_stated
+    assert kept.confidence == pytest.approx(0.8)
+
+
 def test_a_chain_of_surer_runs_in_one_transaction_leaves_the_last(
     store: TraceStore, passed: Callable[..., ScoredTrace]
 ) -> None:
