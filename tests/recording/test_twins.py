@@ -378,8 +378,7 @@ def test_a_verdict_is_not_replaced_by_an_estimate(store: TraceStore) -> None:
 def test_by_worth_the_confidence_of_the_model_is_what_counts(store: TraceStore) -> None:
     store.models.install(model())  # by which every run is right with the same probability
     policy = DomainPolicy(gate="worth", worth_threshold=0.0)
-    first = ask(handler(store=store, policy=policy, outcome=sure(0.3)))
-    twin = ask(handler(store=store, policy=policy, outcome=sure(0.9)))
+    first, twin = (ask(handler(store=store, policy=policy)) for _ in range(2))
     assert (first.gate, first.decision, twin.twin_of) == ("worth", "contributed", first.trace.id)
     (change,) = store.report_outcome(twin.trace.id, success=True)
     assert (change.decision, change.replaces) == ("contributed", (first.trace.id,))
