@@ -2,7 +2,7 @@
 
 The order gains little over a random one. It mainly avoids waste: a second verdict on a task while
 other tasks have none, and verdicts on runs of which the model is sure. Every fourth run is drawn at
-random instead, because a model that had seen doubtful runs only would be wrong about the others.
+random instead, so that a model does not learn from doubtful runs alone.
 
 The order is a function of the runs and verdicts alone. After the first verdicts of it were given,
 what is left of it is the order for the rest.
