@@ -360,7 +360,7 @@ def test_the_json_names_what_other_programs_need(fill) -> None:
         (finance,) = offered("--domain", "finance", "--limit", "5")
     assert finance.pop("model_confidence") == pytest.approx(0.6, abs=0.1)
     reason = finance.pop("reason")
-    assert reason.startswith("its task has no verdict yet; of such runs the model is least sure")
+    assert reason.startswith("a new task; of such runs the model is least sure")
     assert finance == {
         "id": "kp:trace:00000001-0000-4000-8000-000000000000",
         "domain": "finance",
