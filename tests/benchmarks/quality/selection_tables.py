@@ -22,10 +22,11 @@ def _forms(selection: dict[str, Any]) -> Iterator[str]:
     sources = selection["sources"]
     yield titled(
         "The success rate of the top tenth of later runs, of all = 1, by the form of worth",
-        ["ranked by", *sources, "mean", f"behind the best ({selection['best']})"],
+        ["ranked by", *sources, "mean", "behind the best"],
         [
             *(
-                [form, *map(interval, _column(one, "lift")), _behind(one["behind_best"])]
+                [form, *map(interval, _column(one, "lift")),
+                 "best" if form == selection["best"] else interval(one["behind_best"])]
                 for form, one in selection["forms"].items()
             ),
             ["draws, of these with a refused model",
@@ -64,12 +65,6 @@ def _rates(pass_rates: dict[str, Any]) -> str:
 
 def _column(one: dict[str, Any], figure: str) -> list[Any]:
     return [found[figure] for found in [*one["sources"].values(), one["mean"]]]
-
-
-def _behind(estimate: dict[str, float] | None) -> str:
-    if estimate is None or estimate["low"] == estimate["high"] == 0:
-        return ""
-    return interval(estimate)
 
 
 def _solved(one: dict[str, Any]) -> str:
