@@ -38,9 +38,12 @@ def of_trace(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 
 
 def kept(connection: sa.Connection, domain: str, limit: int) -> list[dict[str, Any]]:
-    """Return the entries of a domain's newest kept runs, with their run ids, the newest first."""
+    """Return the entries of a domain's newest kept runs, the newest first.
+
+    Each row also has the run's id, visibility and privacy level.
+    """
     select = (
-        sa.select(*_columns, runs.c.run_id)
+        sa.select(*_columns, runs.c.run_id, runs.c.visibility, runs.c.privacy_level)
         .join(runs, runs.c.trace_id == _c.trace_id)
         .where(runs.c.domain == clean_name(domain), runs.c.decision == "contributed")
         .order_by(runs.c.created_at.desc(), runs.c.trace_id.desc())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import warn_once
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
-from kp_langchain.gate.twins import OFF, KeptTrace, hold_against_twins, trusted_confidence
+from kp_langchain.gate.decision import may_leave
+from kp_langchain.gate.twins import OFF, KeptTrace, hold_against_twins
 from kp_langchain.scoring.novelty_memory import MemoryEntry
 from kp_langchain.scoring.repeats import fingerprint
 from kp_langchain.scoring.trace_text import embedded_text
@@ -103,13 +104,12 @@ def candidate_of(connection: sa.Connection, row: dict[str, Any], run: ScoredTrac
         run: The run, with its body and the verdict.
     """
     stored = sql.entry_queries.of_trace(connection, row["trace_id"])
-    known = None if stored is None else _kept_trace(stored | {"run_id": row["run_id"]})
-    is_stated = run.verdict is not None and run.verdict.success is not None
+    known = None if stored is None else _kept_trace(row | stored)
     if known is None:  # of an earlier version, or added by hand
-        entry = MemoryEntry(row["trace_id"], fingerprint(embedded_text(run.trace)))
-    else:
-        entry, is_stated = known.entry, is_stated or known.is_stated
-    return KeptTrace(entry, row["run_id"], trusted_confidence(run.breakdown), is_stated)
+        text_hash = fingerprint(embedded_text(run.trace))
+        return KeptTrace.of(run, MemoryEntry(row["trace_id"], text_hash))
+    candidate = KeptTrace.of(run, known.entry)
+    return replace(candidate, is_stated=candidate.is_stated or known.is_stated)
 
 
 def hold_stored_against_twins(
@@ -190,7 +190,13 @@ def _kept_trace(row: dict[str, Any]) -> KeptTrace | None:
     identity = EmbedderIdentity(model, revision, float(baseline))
     vector = _vector(row["vector"])
     entry = MemoryEntry(row["trace_id"], text_hash, vector, identity)
-    return KeptTrace(entry, row["run_id"], float(confidence), bool(row["is_stated"]))
+    return KeptTrace(
+        entry,
+        row["run_id"],
+        float(confidence),
+        bool(row["is_stated"]),
+        may_leave(row["visibility"], row["privacy_level"]),
+    )
 
 
 def _vector(content: object) -> NDArray[np.float32] | None:

@@ -45,9 +45,10 @@ def kept(
     is_stated: bool = False,
     identity: EmbedderIdentity = MODEL,
     run_id: str = "",
+    may_leave: bool = False,
 ) -> KeptTrace:
     entry = MemoryEntry(name, text or name.encode(), vector, identity)
-    return KeptTrace(entry, run_id or name, confidence, is_stated)
+    return KeptTrace(entry, run_id or name, confidence, is_stated, may_leave)
 
 
 @cache
@@ -110,10 +111,10 @@ def test_an_estimate_never_takes_the_place_of_what_a_verdict_states() -> None:
 def test_the_same_text_is_a_twin_whatever_the_vectors() -> None:
     same = kept("same", text=b"text")
     assert similarities(kept("new", at(0), text=b"text"), same, least=0.99) == [1.0]
-    nothing = MemoryEntry("nothing", None)
-    assert find_twins(KeptTrace(nothing, "a", 0.5, False), [same], 0.9) == []
-    other = KeptTrace(nothing._replace(trace_id="other"), "b", 0.5, False)
-    assert find_twins(KeptTrace(nothing, "a", 0.5, False), [other], 0.9) == []
+    one, other = (
+        replace(kept(name), entry=MemoryEntry(name, None)) for name in ("nothing", "other")
+    )
+    assert find_twins(one, [same, other], 0.9) == []
 
 
 def test_vectors_of_another_embedder_or_length_are_not_compared() -> None:
@@ -143,6 +144,12 @@ def test_traces_of_one_run_are_no_twins() -> None:
     one = kept("one", text=b"text", run_id="run")
     assert find_twins(kept("two", text=b"text", run_id="run"), [one], 0.9) == []
     assert find_twins(replace(one, run_id="again"), [one], 0.9) == []  # its own id
+
+
+def test_what_is_private_holds_back_nothing_that_others_may_see() -> None:
+    private, public = kept("private", text=b"x"), kept("public", text=b"x", may_leave=True)
+    assert find_twins(public, [private], 0.9) == []
+    assert [twin.kept for twin in find_twins(private, [public], 0.9)] == [public]
 
 
 def test_with_1_the_rule_is_off() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kp_langchain import (
     TraceStore,
 )
 from kp_langchain.errors import StoreError
+from kp_langchain.gate.recent_values import RecentValues
 from kp_langchain.recording import kept_memory
 from kp_langchain.store import StoredRun
 from kp_langchain.store.kept_traces import KeptTraces
@@ -481,6 +483,25 @@ def test_the_log_names_the_kept_one(caplog: pytest.LogCaptureFixture) -> None:
     assert (kept_one.twin_of, kept_one.replaces) == (None, [])
     assert (twin.twin_of, twin.similarity_to_twin) == (first.trace.id, 1.0)
     assert f"kp.trace_scored default twin (threshold 0.00) {second.breakdown.line()}" in caplog.text
+
+
+def test_the_pass_rate_makes_up_for_twins_and_replaced_runs_also_over_a_restart(
+    store: TraceStore,
+) -> None:
+    confidences = itertools.cycle([0.3, 0.5, 0.45, 0.7, 0.35, 0.95, 0.6, 0.9, 0.55, 0.8])
+    watching = handler(
+        store=store,
+        policy=DomainPolicy(pass_rate=0.4, weights=CONFIDENCE_COUNTS),
+        outcome=lambda _: {"confidence": next(confidences)},
+    )
+    runs = [ask(watching, f"what is {number % 37}?") for number in range(120)]
+    assert any(run.twin_of for run in runs)
+    assert any(run.replaces for run in runs)
+    judged = store.recent_values("default")
+    assert len(judged) == 120
+    # The threshold of this process, which counts as it goes, is that of the next one.
+    after_restart = RecentValues(judged=judged).threshold(0.4)
+    assert ask(watching, "what is last?").threshold == pytest.approx(after_restart)
 
 
 def test_twins_do_not_count_as_passed_for_the_pass_rate(store: TraceStore) -> None:
