@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -72,8 +72,8 @@ class Settings(BaseSettings):
             waits for a model that is loading, up to 30 s from its first run on; if that takes
             longer, novelty is 0.5.
         novelty_memory: How many traces the default scorer remembers to measure novelty.
-        novelty_ttl_s: Seconds after which it forgets a trace; None to forget a trace only when
-            newer ones take its place.
+        novelty_ttl_s: Seconds after which it forgets a trace; None for when newer ones need room.
+        novelty_scope: What a trace is compared with: those of `all` domains, or of its `domain`.
         step_cap: Complexity counts at most this many steps; None counts all.
         disabled: Record nothing at all.
         registry_url: Registry that receives contributions; None sends nothing anywhere.
@@ -123,6 +123,7 @@ class Settings(BaseSettings):
     latency_budget_ms: Milliseconds = 100.0
     novelty_memory: Remembered = 1000
     novelty_ttl_s: Seconds | None = Field(default=None, description=SECONDS)
+    novelty_scope: Literal["all", "domain"] = Field(default="all", description="'all' or 'domain'")
     step_cap: Count | None = Field(default=None, description=COUNT)
     disabled: bool = Field(default=False, description="true or false")
     registry_url: str | None = Field(default=None, description="text such as https://host")

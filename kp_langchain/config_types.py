@@ -28,6 +28,11 @@ UnitInterval = Annotated[
     BeforeValidator(_refuse_bool),
     Field(ge=0, le=1, allow_inf_nan=False, description=UNIT_INTERVAL),
 ]
+PassRate = Annotated[
+    float,
+    BeforeValidator(_refuse_bool),
+    Field(gt=0, le=1, allow_inf_nan=False, description="a share above 0, at most 1"),
+]
 Baseline = Annotated[
     float,
     BeforeValidator(_refuse_bool),

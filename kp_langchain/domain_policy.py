@@ -6,9 +6,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kp_langchain.config_types import UNIT_INTERVAL, Days, UnitInterval
+from kp_langchain.config_types import UNIT_INTERVAL, Days, PassRate, UnitInterval
 from kp_langchain.schema import PrivacyLevel, Visibility
 from kp_langchain.weights import WEIGHT_NAMES, ScoringWeights
+
+Gate = Literal["score", "worth"]
+"""What a run is held against a threshold by."""
 
 
 class DomainPolicy(BaseModel):
@@ -16,6 +19,12 @@ class DomainPolicy(BaseModel):
 
     Attributes:
         threshold: Score (0 to 1) that a run must reach to be contributed.
+        gate: By what runs are gated: by `score`, or by `worth`, the calibrated confidence times
+            (0.5 + novelty / 2). Where the domain has no confidence model, by the score in any case.
+        worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
+        pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
+            threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
+            before both thresholds. Where the domain has a model and no threshold is set, 0.1.
         weights: Scoring weights that replace the domain's built-in profile.
         visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
             not enforce it: the public one shows `org` to everybody.
@@ -32,6 +41,9 @@ class DomainPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     threshold: UnitInterval | None = Field(default=None, description=UNIT_INTERVAL)
+    gate: Gate = Field(default="score", description="'score' or 'worth'")
+    worth_threshold: UnitInterval | None = Field(default=None, description=UNIT_INTERVAL)
+    pass_rate: PassRate | None = Field(default=None, description="a share above 0, at most 1")
     weights: ScoringWeights | None = Field(
         default=None,
         description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "

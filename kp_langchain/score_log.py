@@ -26,10 +26,11 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
         return
     trace, breakdown = scored.trace, scored.breakdown
     log_event(
-        "kp.trace_scored %s %s (threshold %.2f) %s | %s",
+        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s",
         trace.metadata.task_domain,
         decision_word(scored.decision, has_registry=has_registry),
         scored.threshold,
+        "" if scored.gate == "score" else " of worth",
         breakdown.line(),
         trace.id,
         fields=_fields(scored),
@@ -48,6 +49,8 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
         "decision": scored.decision,
         "score": breakdown.total,
         "threshold": scored.threshold,
+        "gate": scored.gate,
+        "worth": scored.worth,
         "weighted_sum": breakdown.weighted_sum,
         "success": trace.metadata.success,
         "confidence": trace.outcome.confidence,
@@ -84,12 +87,13 @@ def log_rescored(change: Rescored, source: str, *, has_registry: bool) -> None:
     if not change.changed:
         return
     log_event(
-        "kp.trace_rescored %s %s -> %s, score %.3f -> %.3f (threshold %.2f; %s) | %s",
+        "kp.trace_rescored %s %s -> %s, %s %.3f -> %.3f (threshold %.2f; %s) | %s",
         change.domain,
         decision_word(change.decision_before, has_registry=has_registry),
         decision_word(change.decision, has_registry=has_registry),
-        change.score_before,
-        change.score,
+        change.gate,
+        change.gated_value_before,
+        change.gated_value,
         change.threshold,
         source,
         change.trace_id,

@@ -36,6 +36,7 @@ class TestFaults:
             ("novelty_ttl_s = 0", "novelty_ttl_s = 0: expected seconds above 0"),
             ("novelty_ttl_s = 'day'", "novelty_ttl_s = 'day': expected seconds above 0"),
             ("novelty_ttl_s = true", "novelty_ttl_s = True: expected seconds above 0"),
+            ("novelty_scope = 'run'", "novelty_scope = 'run': expected 'all' or 'domain'"),
             ("step_cap = -1", "step_cap = -1: expected a whole number above 0"),
             ("step_cap = nan", "step_cap = nan: expected a whole number above 0"),
             ("max_queue = 1.5", "max_queue = 1.5: expected a whole number above 0"),

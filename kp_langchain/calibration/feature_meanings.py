@@ -10,6 +10,7 @@ from kp_langchain.calibration.features import CALLED
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "looked_successful": "1 if the run looked successful by itself",
+        "proves_failure": "1 if an error or a limit ended the run",
         # Sizes.
         "steps": "steps",
         "step_types": "different kinds of steps",

@@ -37,6 +37,8 @@ VERSION = "features_version"
 """The name of the feature that is the version."""
 LOOKED_SUCCESSFUL = "looked_successful"
 """The name of the feature that is 1 if the run looked successful by itself."""
+PROVES_FAILURE = "proves_failure"
+"""The name of the feature that is 1 if the run proves that it failed; see `features_of`."""
 CALLED = "called:"
 """The prefix of features that count the calls of one tool."""
 
@@ -49,7 +51,10 @@ _NAME_CHARS = 60
 
 
 def features_of(
-    trace: ReasoningTrace, *, looked_successful: bool | None = None
+    trace: ReasoningTrace,
+    *,
+    looked_successful: bool | None = None,
+    proves_failure: bool | None = None,
 ) -> dict[str, float]:
     """Return the features of a redacted trace: finite numbers, none below 0.
 
@@ -60,6 +65,8 @@ def features_of(
         trace: The trace.
         looked_successful: Whether the run looked successful by itself, before any report or
             verdict; None leaves that feature out.
+        proves_failure: Whether it proves that it failed: an error or a limit ended it; None leaves
+            that feature out.
     """
     half = _STEPS // 2
     steps = trace.steps if len(trace.steps) <= _STEPS else trace.steps[:half] + trace.steps[-half:]
@@ -78,7 +85,19 @@ def features_of(
     features |= _overlaps(objective, steps, observations, answer)
     if looked_successful is not None:
         features[LOOKED_SUCCESSFUL] = float(looked_successful)
+    if proves_failure is not None:
+        features[PROVES_FAILURE] = float(proves_failure)
     return features
+
+
+def reads_like_failure(observation: str | None) -> bool:
+    """Return whether the output of a tool is empty, or its beginning reads like an error."""
+    return _reads_like_failure(Text(observation, _TEXT_CHARS))
+
+
+def _reads_like_failure(observation: Text) -> bool:
+    # Many tools return errors as plain text, and failures as an empty result.
+    return not observation.raw.strip() or FAILED.count(_beginning(observation)) > 0
 
 
 def _sizes(
@@ -123,8 +142,7 @@ def _calls(calls: Sequence[TraceStep]) -> dict[str, float]:
 
 def _failures(steps: Sequence[TraceStep], observations: Sequence[Text]) -> dict[str, float]:
     recoveries = [index for index, step in enumerate(steps) if step.type == "error_recovery"]
-    # Many tools return errors as plain text, and failures as an empty result.
-    fails = [not text.raw.strip() or FAILED.count(_beginning(text)) > 0 for text in observations]
+    fails = [_reads_like_failure(text) for text in observations]
     return {
         "error_share": _ratio(len(recoveries), len(steps)),
         "after_last_error": _ratio(len(steps) - 1 - recoveries[-1], len(steps))

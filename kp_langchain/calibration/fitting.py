@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from kp_langchain.calibration.best_surface import best_surface_feature
 from kp_langchain.calibration.chance import chance
 from kp_langchain.calibration.feature_table import FeatureTable
 from kp_langchain.calibration.features import FEATURES_VERSION
@@ -22,7 +23,6 @@ from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, ReliabilityBin, auc, brier, reliability
 from kp_langchain.calibration.model import ConfidenceModel, task_hash, with_weights
-from kp_langchain.calibration.surface import best_surface_feature
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
 
@@ -121,7 +121,8 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     provisional = refusal is None and by_chance > _MOST_CHANCE_UNLESS_PROVISIONAL
     scores = [hypothetical_score(run, weights) for run in runs]
     new_scores = [
-        hypothetical_score(run, weights, one) for run, one in zip(runs, confidences, strict=True)
+        hypothetical_score(run, weights, one, success=not run.proves_failure)
+        for run, one in zip(runs, confidences, strict=True)
     ]
     return Fit(
         *numbers,

@@ -1,4 +1,4 @@
-"""The score that a labelled run would have with other weights, confidence or success."""
+"""The score and the worth that a labelled run would have in other circumstances."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.scoring.dimensions import (
     DEFAULT_CONFIDENCE,
     DIMENSION_NAMES,
+    NEUTRAL_NOVELTY,
     TraceShape,
     outcome_confidence,
 )
 from kp_langchain.scoring.weighted_sum import combine
+from kp_langchain.scoring.worth import Worth
 from kp_langchain.weights import ScoringWeights
 
 
@@ -44,3 +46,14 @@ def hypothetical_score(
     values = {**run.values, "outcome_confidence": outcome}
     contributions = [values.get(name, 0.0) * getattr(weights, name) for name in DIMENSION_NAMES]
     return combine(contributions, TraceShape.from_counts(run.features), success=success).total
+
+
+def hypothetical_worth(run: LabelledRun, confidence: float) -> float:
+    """Return the worth (0 to 1) that the run would have if nobody had judged it.
+
+    Args:
+        run: The run; its novelty is that of the time when it was scored.
+        confidence: The confidence of a model, 0 to 1.
+    """
+    calibrated = outcome_confidence(confidence, success=not run.proves_failure)
+    return Worth.of(calibrated, run.values.get("novelty", NEUTRAL_NOVELTY)).value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from kp_langchain.calibration.features import FEATURES_VERSION, VERSION
+from kp_langchain.calibration.features import FEATURES_VERSION, PROVES_FAILURE, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,21 @@ class LabelledRun:
     trace_id: str = ""
 
     @property
+    def proves_failure(self) -> bool:
+        """Whether the run itself proves that it failed; False for one stored without that."""
+        return bool(self.features.get(PROVES_FAILURE, 0.0))
+
+    @property
     def is_current(self) -> bool:
         """Whether its features are of the version that this package computes."""
         return self.features.get(VERSION, FEATURES_VERSION) == FEATURES_VERSION
+
+
+def task_key(task: str | None, objective: str) -> str:
+    """Return what is equal for the repeats of a task.
+
+    Args:
+        task: The hash of the run's `kp_task`; None if it has none.
+        objective: The run's objective; differences in case and white space do not count.
+    """
+    return task or " ".join(objective.casefold().split())

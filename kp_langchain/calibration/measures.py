@@ -53,8 +53,14 @@ class ReliabilityBin:
     success_rate: Estimate
 
 
-def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]) -> Estimate:
-    """Return the area under the ROC curve with its 95 % confidence interval.
+def auc(
+    successes: Sequence[bool],
+    scores: Sequence[float],
+    tasks: Sequence[str],
+    *,
+    certainty: float = 0.95,
+) -> Estimate:
+    """Return the area under the ROC curve with its confidence interval.
 
     The variance is that of Obuchowski (1997, Biometrics 53:567) for clustered data: each run's
     placement value among the runs of the other outcome, summed by task. The interval is symmetric
@@ -64,13 +70,14 @@ def auc(successes: Sequence[bool], scores: Sequence[float], tasks: Sequence[str]
         successes: Which runs succeeded; both outcomes must occur.
         scores: Their scores or confidences.
         tasks: Their tasks.
+        certainty: The probability that the interval covers the true area, 0 to 1.
     """
     value, influence = _placements(successes, scores)
     error = _clustered_error(influence, tasks)
     if not 0.0 < value < 1.0:
         return Estimate(value, value, value)
     middle = math.log(value / (1 - value))
-    reach = _reach(successes, tasks, 0.95) * error / (value * (1 - value))
+    reach = _reach(successes, tasks, certainty) * error / (value * (1 - value))
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
 

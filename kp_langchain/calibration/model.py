@@ -122,6 +122,9 @@ class ConfidenceModel:
             model is used like any other.
         surface: The size or count that alone separates successes from failures best; None if none
             varies, or in models of earlier versions.
+        scores: The scores of those runs with their held-out confidences, 0 to 1: what a gate with a
+            pass rate begins with. Empty in models of earlier versions.
+        worths: The worths of the same, 0 to 1.
         held_out: By trace id, the probability of each run that it was fitted to, by the fold that
             was fitted without the run's task. Empty in models of earlier versions.
         folds: The models that these probabilities are of.
@@ -144,6 +147,8 @@ class ConfidenceModel:
     terms: tuple[Term, ...]
     provisional: bool = False
     surface: SurfaceFeature | None = None
+    scores: tuple[_Unit, ...] = ()
+    worths: tuple[_Unit, ...] = ()
     held_out: Mapping[str, _Unit] = field(default_factory=dict, hash=False)
     folds: tuple[Fold, ...] = ()
     task_folds: Mapping[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict, hash=False)
@@ -192,13 +197,21 @@ class ConfidenceModel:
         Raises:
             OutdatedModelError: The model was fitted to features of another version.
         """
+        self.check_current()
+        return probability(self.intercept, self.terms, features)
+
+    def check_current(self) -> None:
+        """Check that this version of the package computes the features it was fitted to.
+
+        Raises:
+            OutdatedModelError: It was fitted to features of another version.
+        """
         if not self.is_current:
             raise OutdatedModelError(
                 f"the confidence model of domain {self.domain!r} was fitted to features of version "
                 f"{self.features_version}, and this package computes version {FEATURES_VERSION}; "
                 f"fit it again with: kp-langchain calibrate --domain {self.domain}"
             )
-        return probability(self.intercept, self.terms, features)
 
     def held_out_confidence(self, run: LabelledRun) -> float | None:
         """Return the probability of success without what the run's own task taught the model.

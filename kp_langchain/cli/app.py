@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kp_langchain import __version__
 from kp_langchain.cli import commands
-from kp_langchain.cli.output import discard, is_closed_pipe, say
+from kp_langchain.cli.output import discard, is_closed_pipe, replace_unencodable, say
 from kp_langchain.errors import KPError
 
 _CLOSED_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
@@ -46,6 +46,7 @@ def main() -> None:
     When the reader of the output closes its pipe, as `head` does, exit silently with status 141, as
     other programs on Unix do.
     """
+    replace_unencodable(sys.stdout, sys.stderr)
     try:
         status = _run()
     except (BrokenPipeError, SystemExit) as error:

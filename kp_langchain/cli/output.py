@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -25,7 +26,8 @@ def say(text: str, *, file: TextIO | None = None) -> None:
 
 def say_json(value: object) -> None:
     """Print a value as one line of JSON."""
-    print(printable_json(json.dumps(value, ensure_ascii=False)))  # noqa: T201
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    print(printable_json(json.dumps(value, ensure_ascii=not is_unicode)))  # noqa: T201
 
 
 def json_fields(record: Any, *, without: str = "") -> dict[str, Any]:
@@ -52,6 +54,13 @@ def is_closed_pipe(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, BrokenPipeError):
         error = error.__context__  # typer and rich turn it into a SystemExit
     return error is not None
+
+
+def replace_unencodable(*streams: TextIO | None) -> None:
+    """Write `?` for characters that a terminal's encoding lacks, instead of failing on them."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def discard(*streams: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Write a domain's threshold and weights into the configuration file, and change nothing else."""
+"""Write fields of a domain's policy into the configuration file, and change nothing else."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ class WrittenPolicy:
     is_ignored: bool = False
 
 
-def write_policy(
-    domain: str, *, threshold: float | None = None, weights: ScoringWeights | None = None
-) -> WrittenPolicy:
-    """Write a domain's threshold, weights or both into the configuration file.
+def write_policy(domain: str, **values: Any) -> WrittenPolicy:
+    """Write fields of a domain's policy into the configuration file.
 
     That is the file that `KP_CONFIG` names, else `kp.toml` in the working directory. It is replaced
     as a whole or not at all; a link stays a link, and a missing file is created. A trusted file
@@ -52,8 +50,8 @@ def write_policy(
 
     Args:
         domain: The domain's exact name.
-        threshold: 0 to 1; None leaves that of the file.
-        weights: None leaves those of the file.
+        values: The fields by name: text, numbers, `ScoringWeights`; None removes one from the
+            domain's table.
 
     Raises:
         ConfigError: The file cannot be used, changed or written; it is unchanged.
@@ -61,12 +59,11 @@ def write_policy(
     """
     path = config_file()
     target, old = _read(path)
-    values: dict[str, Any] = {}
-    if threshold is not None:
-        values["threshold"] = threshold
-    if weights is not None:
-        values["weights"] = dataclasses.asdict(weights)
-    new = with_policy(old or "", domain, values)
+    plain = {
+        name: dataclasses.asdict(value) if isinstance(value, ScoringWeights) else value
+        for name, value in values.items()
+    }
+    new = with_policy(old or "", domain, plain)
     try:
         settings = Settings.supposing(new.removeprefix(_BYTE_ORDER_MARK))
     except ConfigError as error:
@@ -76,7 +73,7 @@ def write_policy(
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{path} is unchanged, because it cannot be written: {reason}") from None
-    without_effect = _differences(settings, domain, {"threshold": threshold, "weights": weights})
+    without_effect = _differences(settings, domain, values)
     overridden_by = {
         field: variables for field in without_effect if (variables := _variables(domain, field))
     }
@@ -124,7 +121,7 @@ def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
     Args:
         text: Valid TOML; a byte order mark and Windows line endings are kept.
         domain: The domain's name.
-        values: Numbers by key; for `weights`, a mapping of numbers.
+        values: Text or numbers by key; for `weights`, a mapping of numbers; None removes a key.
 
     Raises:
         ConfigError: tomlkit cannot make the change; the message shows what to write by hand.
@@ -146,7 +143,10 @@ def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:
     target = tomllib.loads(plain)
     policy = target.setdefault("domains", {}).setdefault(domain, {})
     for key, value in values.items():
-        policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
+        if value is None:
+            policy.pop(key, None)
+        else:
+            policy[key] = policy.get(key, {}) | value if isinstance(value, Mapping) else value
     addition = f"[domains.{_key(domain)}]\n{tomlkit.dumps(_inline(values))}"
     try:
         new = _edit(plain, domain, values, addition)
@@ -170,6 +170,8 @@ def _edit(text: str, domain: str, values: Mapping[str, Any], addition: str) -> s
     if domain in domains:
         for key, value in _inline(values).items():
             _set(domains[domain], key, value)
+        for key in [key for key, value in values.items() if value is None]:
+            domains[domain].pop(key, None)
     elif isinstance(domains, InlineTable):
         table = tomlkit.inline_table()
         table.update(_inline(values))
@@ -200,11 +202,13 @@ def _set(table: Any, key: str, value: Any) -> None:
 
 
 def _inline(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values for tomlkit that make it write a mapping as an inline table."""
+    """Return the values to write, for tomlkit to write a mapping as an inline table."""
     import tomlkit
 
     items: dict[str, Any] = {}
     for key, value in values.items():
+        if value is None:
+            continue
         if isinstance(value, Mapping):
             items[key] = tomlkit.inline_table()
             items[key].update(value)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _DIMENSIONS = tuple((*dimension.headings, dimension.name) for dimension in DIMENSIONS)
 _BAR_CELLS = 12
 _WIDTH_FOR_DIMENSIONS = 56 + 5 * len(_DIMENSIONS)
+_WIDTH_OF_WORTH = 7
 _WIDTH_FOR_WHOLE_NAMES = 64 + 8 * len(_DIMENSIONS)
 _WIDTH_FOR_BAR = _WIDTH_FOR_WHOLE_NAMES + 16
 _WIDTH_FOR_YEAR = _WIDTH_FOR_BAR + 16
@@ -40,7 +41,7 @@ def runs_table(
     passed_word: str = "contributed",
     with_time: bool = True,
 ) -> Table:
-    """Return scored runs as a table, one a row.
+    """Return scored runs as a table, one a row, with the worth if any of them has one.
 
     If the console is too narrow, parts are left out in this order: the year; the bar; the date of
     today's runs and the time of older ones; the dimensions.
@@ -52,30 +53,37 @@ def runs_table(
         passed_word: The word for the decision on a run that passed.
         with_time: Whether to show the local time at which each run began.
     """
-    table = _empty_table(console, first_column, with_time=with_time)
+    rows = list(rows)
+    with_worth = any(run.worth is not None for _, run in rows)
+    width = console.width - _WIDTH_OF_WORTH * with_worth
+    table = _empty_table(width, first_column, with_time=with_time, with_worth=with_worth)
     now = datetime.now().astimezone()
     for name, run in rows:
         passed = run.decision == "contributed"
         style = "green" if passed else "bright_black"
         cells: list[RenderableType] = [Text(visible(_short(name)))]
         if with_time:
-            cells.append(_time(run.created_at, now, console.width))
+            cells.append(_time(run.created_at, now, width))
         cells.append(Text(visible(run.domain)))
-        if console.width >= _WIDTH_FOR_DIMENSIONS:
+        if width >= _WIDTH_FOR_DIMENSIONS:
             values = ScoreBreakdown.from_dict(run.breakdown).dimensions
             cells += (f"{values[key].value:.2f}" for *_, key in _DIMENSIONS)
-        cells += (Text(f"{run.score:.3f}", style="bold " + style), f"{run.threshold:.2f}")
-        if console.width >= _WIDTH_FOR_BAR:
-            cells.append(
-                _bar(run.score, run.threshold, style, ascii_only=console.options.ascii_only)
-            )
+        gated = "bold " + style
+        cells.append(Text(f"{run.score:.3f}", style=gated if run.gate == "score" else ""))
+        if with_worth:
+            worth = "" if run.worth is None else f"{run.worth:.3f}"
+            cells.append(Text(worth, style=gated if run.gate == "worth" else ""))
+        cells.append(f"{run.threshold:.2f}")
+        if width >= _WIDTH_FOR_BAR:
+            ascii_only = console.options.ascii_only
+            cells.append(_bar(run.gated_value, run.threshold, style, ascii_only=ascii_only))
         table.add_row(*cells, Text(passed_word if passed else "below", style=style))
     return table
 
 
-def _empty_table(console: Console, first_column: str, *, with_time: bool) -> Table:
-    """Return the table with the columns that the console has room for."""
-    has_whole_names = console.width >= _WIDTH_FOR_WHOLE_NAMES
+def _empty_table(width: int, first_column: str, *, with_time: bool, with_worth: bool) -> Table:
+    """Return the table with the columns that a width, without that of the worth, has room for."""
+    has_whole_names = width >= _WIDTH_FOR_WHOLE_NAMES
     gap = 1 if has_whole_names else 0  # in addition to the box's own blank between columns
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, gap, 0, 0))
     table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
@@ -83,19 +91,21 @@ def _empty_table(console: Console, first_column: str, *, with_time: bool) -> Tab
         table.add_column("time", no_wrap=True)
     domain_width = 16 if has_whole_names else 9
     table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=domain_width)
-    for long, short, _ in _DIMENSIONS if console.width >= _WIDTH_FOR_DIMENSIONS else ():
+    for long, short, _ in _DIMENSIONS if width >= _WIDTH_FOR_DIMENSIONS else ():
         heading = long if has_whole_names else short
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     table.add_column("score", justify="right", no_wrap=True, min_width=5)
+    if with_worth:
+        table.add_column("worth", justify="right", no_wrap=True, min_width=5)
     table.add_column("of", justify="right", no_wrap=True, min_width=4)
-    if console.width >= _WIDTH_FOR_BAR:
+    if width >= _WIDTH_FOR_BAR:
         table.add_column("0 to 1", no_wrap=True, min_width=_BAR_CELLS)
     table.add_column("decision", no_wrap=True)
     return table
 
 
 def _bar(score: float, threshold: float, style: str, *, ascii_only: bool) -> Text:
-    """Return the score as a bar, with a mark at the threshold."""
+    """Return a score or worth as a bar, with a mark at the threshold."""
     length = round(score * _BAR_CELLS)
     cells = ["█" if index < length else "·" for index in range(_BAR_CELLS)]
     mark = min(_BAR_CELLS - 1, int(threshold * _BAR_CELLS))

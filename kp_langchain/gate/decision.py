@@ -7,9 +7,14 @@ from typing import Literal
 Decision = Literal["contributed", "below_threshold"]
 
 
-def decide(score: float, threshold: float) -> Decision:
-    """Return `contributed` when `score` reaches `threshold` (both 0 to 1)."""
-    return "contributed" if score >= threshold else "below_threshold"
+def decide(value: float, threshold: float) -> Decision:
+    """Return `contributed` when a score or worth reaches the threshold (both 0 to 1)."""
+    return "contributed" if value >= threshold else "below_threshold"
+
+
+def gated_value(gate: str, score: float, worth: float | None) -> float:
+    """Return what is held against the threshold: the worth if that is the gate, else the score."""
+    return worth if gate == "worth" and worth is not None else score
 
 
 def decision_word(decision: str, *, has_registry: bool) -> str:

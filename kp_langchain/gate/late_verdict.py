@@ -15,7 +15,8 @@ from kp_langchain.verdict import CERTAINTY, Verdict
 def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     """Score a run again after a verdict, and decide again.
 
-    Everything but the outcome stays as it was when the run happened: novelty, weights, threshold.
+    Everything but the outcome stays as it was when the run happened: novelty, weights, gate,
+    threshold.
 
     Args:
         run: The run as the store has it; `keep_body` says whether it still has the trace itself.
@@ -38,7 +39,7 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
     passes = (
         run.keep_body
         and run.withheld is None
-        and decide(breakdown.total, run.threshold) == "contributed"
+        and decide(replace(run, breakdown=breakdown).gated_value, run.threshold) == "contributed"
     )
     # With keep_days 0, a run that no longer passes is not kept for another verdict.
     keep_body = run.keep_body and (

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kp_langchain.gate.decision import Decision, may_leave
+from kp_langchain.gate.decision import Decision, gated_value, may_leave
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from kp_langchain.domain_policy import Gate
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -25,7 +26,7 @@ class ScoredTrace:
         trace: The redacted trace, its `metadata.quality_score` set. Without steps where the run was
             scored again after a verdict and the store no longer has its trace.
         breakdown: How the score came about.
-        decision: `contributed` if the score reached the threshold, else `below_threshold`.
+        decision: `contributed` if its score or worth reached the threshold, else `below_threshold`.
         threshold: The threshold it was held against, 0 to 1.
         run_id: LangChain's id of the root run.
         keep_body: Whether the store keeps the trace itself, or only its figures.
@@ -40,6 +41,7 @@ class ScoredTrace:
         registry: URL of the registry to contribute to, if any.
         stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
+        gate: Whether its score or its worth was held against the threshold.
     """
 
     trace: ReasoningTrace
@@ -57,6 +59,17 @@ class ScoredTrace:
     registry: str | None = None
     stored_id: str | None = None
     previous: ScoredTrace | None = None
+    gate: Gate = "score"
+
+    @property
+    def worth(self) -> float | None:
+        """How much it is worth keeping, 0 to 1; None where its domain has no confidence model."""
+        return None if self.breakdown.worth is None else self.breakdown.worth.value
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.breakdown.total, self.worth)
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
@@ -75,7 +88,8 @@ class Rescored:
         trace_id: The trace's id, as `StoredRun` has it.
         run_id: LangChain's id of the root run.
         domain: The run's domain.
-        threshold: What its score is held against, 0 to 1.
+        threshold: What its score or worth is held against, 0 to 1.
+        gate: Which of the two, `score` or `worth`.
         kept: Whether the trace itself is in the store; one that is not cannot be contributed.
         success_before: Whether it counted as a success before the verdict.
         success: Whether it counts as a success now.
@@ -83,6 +97,8 @@ class Rescored:
         confidence: The outcome's confidence now, 0 to 1.
         score_before: The score before the verdict, 0 to 1.
         score: The score now, 0 to 1.
+        worth_before: Its worth before the verdict, 0 to 1; None if it has none.
+        worth: Its worth now.
         decision_before: The decision before the verdict, `contributed` or `below_threshold`.
         decision: The decision now, one of the same two.
     """
@@ -100,6 +116,9 @@ class Rescored:
     score: float
     decision_before: Decision
     decision: Decision
+    gate: Gate = "score"
+    worth_before: float | None = None
+    worth: float | None = None
 
     @classmethod
     def of(cls, run: ScoredTrace) -> Rescored:
@@ -119,12 +138,25 @@ class Rescored:
             score=run.breakdown.total,
             decision_before=before.decision,
             decision=run.decision,
+            gate=run.gate,
+            worth_before=before.worth,
+            worth=run.worth,
         )
+
+    @property
+    def gated_value(self) -> float:
+        """What is held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def gated_value_before(self) -> float:
+        """The same before the verdict."""
+        return gated_value(self.gate, self.score_before, self.worth_before)
 
     @property
     def changed(self) -> bool:
         """Whether anything is other than before."""
         return any(
             getattr(self, name) != getattr(self, f"{name}_before")
-            for name in ("success", "confidence", "score", "decision")
+            for name in ("success", "confidence", "score", "worth", "decision")
         )

@@ -14,10 +14,12 @@ from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.drafter import Drafter
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
+from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_queue import RunQueue
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
+from kp_langchain.recording.store_scorer import scorer_of
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
 from kp_langchain.recording.user_functions import UserFunctions
 from kp_langchain.scoring.process_scorer import default_scorer
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from kp_langchain.recording.verifiers import Verifiers
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
+    from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.store import TraceStore
 
 
@@ -90,16 +93,21 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
             functions=functions,
             paused_runs=paused_runs,
         ),
-        scorer=options.scorer or default_scorer(),
+        scorer=options.scorer or _scorer(store, settings),
         foreign_scorer=options.scorer is not None,
         verifiers=_verifiers(options, functions),
         functions=functions,
         writer=writer,
         sinks=_sinks(options, writer, sender, functions),
+        recent_runs=RecentRuns(None) if writer is None else writer.recent_runs,
     )
     has_user_code = any(function is not None for function in user_code)
     queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=has_user_code)
     return Assembly(store, writer, sender, recorder, queue)
+
+
+def _scorer(store: TraceStore | None, settings: Settings) -> Scorer:
+    return default_scorer() if store is None else scorer_of(store, settings.max_queue)
 
 
 def _verifiers(options: HandlerOptions, functions: UserFunctions) -> Verifiers | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,18 +27,16 @@ class CalibratedConfidence:
         self._model_in_force = model_in_force
         self._models: dict[str, tuple[float, ConfidenceModel | None]] = {}
 
-    def verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
-        """Return the confidence that the domain's model gives a run; None without a model.
+    def model(self, domain: str) -> ConfidenceModel | None:
+        """Return the model in force for a domain; None without one, or if it cannot be used.
 
         Args:
             domain: The run's domain.
-            features: What `features_of` returned for the run.
         """
         try:
-            model = self._model(domain)
-            if model is None:
-                return None
-            return Verdict(confidence=model.confidence(features), source=model.source)
+            model = self._current_model(domain)
+            if model is not None:
+                model.check_current()
         except Exception as error:  # noqa: BLE001 - a broken model, or an unreachable store
             warn_once(
                 f"model:{type(error).__name__}",
@@ -48,8 +44,9 @@ class CalibratedConfidence:
                 describe_error(error),
             )
             return None
+        return model
 
-    def _model(self, domain: str) -> ConfidenceModel | None:
+    def _current_model(self, domain: str) -> ConfidenceModel | None:
         read_at, model = self._models.get(domain, (float("-inf"), None))
         now = time.monotonic()
         if now < read_at + _READ_AGAIN_S:

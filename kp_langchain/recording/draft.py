@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -28,6 +29,8 @@ class Draft:
         policy: The policy of its domain.
         looked_successful: Whether it looks like a success by itself.
         failed: Whether the trace's result is the error that ended it.
+        proves_failure: Whether it proves that it failed, rather than looking so: an error, the step
+            limit, or a model that refused or was cut off ended it.
         reported: The verdict that was reported while it ran; its note is redacted.
         structured: The confidence in its structured output, 0 to 1.
         token_probability: Mean probability of the tokens of its last answer, 0 to 1.
@@ -42,6 +45,7 @@ class Draft:
     policy: DomainPolicy
     looked_successful: bool
     failed: bool = False
+    proves_failure: bool = False
     reported: Verdict | None = None
     structured: float | None = None
     token_probability: float | None = None
@@ -82,3 +86,16 @@ class Draft:
                 "keys": keys and RunKeys.from_dict(keys),
             }
         )
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Self | None:
+        """Return the draft that `to_dict` wrote; None, and warn, if the values are not one."""
+        try:
+            return cls.from_dict(values)
+        except (ValueError, TypeError, LookupError) as error:
+            warn_once(
+                "draft",
+                "an unscored run of an earlier process cannot be read (%s) and is dropped",
+                describe_error(error),
+            )
+            return None

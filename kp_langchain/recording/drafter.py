@@ -173,11 +173,14 @@ class Drafter:
         level = policy.privacy_level
         earlier = record.earlier_part or EarlierPart()
         answer = step_list.last_thought if record.answer is None else record.answer
+        ended_well = (
+            record.ending == "finished"
+            and not record.has_reached_limit
+            and not step_list.is_incomplete
+        )
         success = looks_successful(
             answer,
-            ended_well=record.ending == "finished"
-            and not record.has_reached_limit
-            and not step_list.is_incomplete,
+            ended_well=ended_well,
             unresolved_error=step_list.unresolved_error,
             ends_on_action=step_list.ends_on_action,
         )
@@ -197,6 +200,7 @@ class Drafter:
             policy=policy,
             looked_successful=success,
             failed=bool(record.error),
+            proves_failure=not ended_well,
             reported=self._reported(record, lambda note: redaction.text(note, level)),
             structured=record.claimed_confidence,
             token_probability=mean_probability(record.logprobs),

@@ -49,7 +49,8 @@ class KPCallbackHandler(LangChainCallbacks):
             repeats of one task, for calibration; by default they have the same objective.
         policy: The policy for every run of this handler, which takes precedence over environment
             and `kp.toml`; or a mapping from domain to such a policy.
-        scorer: The scorer; by default one for the whole process.
+        scorer: The scorer; by default one for all handlers of a store, whose novelty memory is in
+            the store.
         store: A `TraceStore`, a database URL or file, or None to keep nothing. By default the
             database of the settings (`KP_DATABASE_URL`, else a SQLite file in the user's data
             folder).

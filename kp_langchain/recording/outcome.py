@@ -92,6 +92,7 @@ def choose_outcome(
     structured: float | None = None,
     token_probability: float | None = None,
     model_verdict: Verdict | None = None,
+    proves_failure: bool = False,
 ) -> Verdict:
     """Choose success and confidence, each from the first source that states it.
 
@@ -101,7 +102,9 @@ def choose_outcome(
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
         model_verdict: The confidence by the domain's model. Not used if success or failure is
-            stated.
+            stated. A run that only looks like a failure does not count as one then, because the
+            model knows its looks: they must not lower its estimate twice.
+        proves_failure: Whether the run itself proves that it failed; see `Draft.proves_failure`.
 
     Returns:
         A verdict that states both; its source is that of the confidence.
@@ -117,6 +120,8 @@ def choose_outcome(
         sources.append(model_verdict)
     sources.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
     best = next(verdict for verdict in sources if verdict.confidence is not None)
+    if best is model_verdict:
+        success = not proves_failure
     return Verdict(success, best.confidence, source=best.source)
 
 

@@ -17,17 +17,22 @@ from uuid import UUID
 from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
-from kp_langchain.gate import ScoredTrace, decide, threshold_of
+from kp_langchain.gate import ScoredTrace, decide
+from kp_langchain.gate.check import GateCheck, check
 from kp_langchain.recording.drafter import OUTCOME_EVENT
 from kp_langchain.recording.outcome import choose_outcome
+from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.time_limit import name_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
+from kp_langchain.scoring.dimensions import outcome_confidence
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.verdict import Verdict, first_decisive
 
 if TYPE_CHECKING:
+    from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.domain_policy import DomainPolicy
     from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.drafter import Drafter, Judge
     from kp_langchain.recording.run_record import RunRecord
@@ -61,6 +66,7 @@ class Pipeline:
         functions: Calls the user's functions; has the counters of run outcomes.
         writer: Writes drafts into the store, and knows its confidence models; None without a store.
         sinks: What receives each scored run.
+        recent_runs: What the gate saw of the last runs.
     """
 
     drafter: Drafter
@@ -70,6 +76,7 @@ class Pipeline:
     functions: UserFunctions
     writer: StoreWriter | None
     sinks: tuple[Sink, ...]
+    recent_runs: RecentRuns
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
@@ -91,6 +98,8 @@ class Pipeline:
             judge: The outcome function, with the run that it is to judge.
             is_adopted: Whether it is a run of an earlier process, which counted it as its own.
         """
+        if is_adopted:  # it may have been remembered before its process ended
+            _add_sibling(draft.run_id, draft.trace.id)
         try:
             scored = self._score(draft, judge)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
@@ -122,28 +131,21 @@ class Pipeline:
     def _score(self, draft: Draft, judge: Judge | None) -> ScoredTrace:
         policy = draft.policy
         trace = _unscored_copy(draft.trace)  # the draft may be written meanwhile
-        domain = trace.metadata.task_domain
         verdicts = self._verdicts(draft, judge)
-        # A run that could not be redacted has no text left to judge.
-        if self.verifiers is not None and not draft.withheld and first_decisive(verdicts) is None:
-            verdicts += self.verifiers.ask(draft, self.functions.lane)
-        features = features_of(trace, looked_successful=draft.looked_successful)
-        outcome = choose_outcome(
-            draft.looked_successful,
-            verdicts=verdicts,
-            structured=draft.structured,
-            token_probability=draft.token_probability,
-            model_verdict=self._model_verdict(domain, features),
+        features = features_of(
+            trace,
+            looked_successful=draft.looked_successful,
+            proves_failure=draft.proves_failure,
         )
-        success, confidence = bool(outcome.success), outcome.confidence or 0.0
-        trace.metadata.success, trace.outcome.confidence = success, confidence
-        breakdown, has_failed = self._breakdown(draft, trace)
-        breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
-        trace.metadata.quality_score = breakdown.total
-        threshold = threshold_of(domain, policy.threshold).for_score(breakdown)
-        decision = decide(breakdown.total, threshold)
+        model = self._model(trace.metadata.task_domain)
+        breakdown, has_failed = self._rate(draft, trace, verdicts, model, features)
+        gate, value, threshold = self._check(policy, trace.metadata.task_domain, breakdown, model)
+        decision = decide(value, threshold)
         if draft.withheld or has_failed:
             decision = "below_threshold"
+        else:
+            passes = decision == "contributed"
+            self.recent_runs.add(trace.metadata.task_domain, breakdown, passes=passes)
         return ScoredTrace(
             trace=trace,
             breakdown=breakdown,
@@ -161,7 +163,62 @@ class Pipeline:
             withheld=draft.withheld,
             keys=draft.keys,
             registry=draft.registry,
+            gate=gate,
         )
+
+    def _rate(
+        self,
+        draft: Draft,
+        trace: ReasoningTrace,
+        verdicts: list[Verdict],
+        model: ConfidenceModel | None,
+        features: Mapping[str, float],
+    ) -> tuple[ScoreBreakdown, bool]:
+        """Set success, confidence and score of a trace.
+
+        Returns:
+            The breakdown, with the worth if there is a model; and whether the user's scorer failed.
+        """
+        estimate = None
+        if model is not None:
+            estimate = Verdict(confidence=model.confidence(features), source=model.source)
+        outcome = choose_outcome(
+            draft.looked_successful,
+            verdicts=verdicts,
+            structured=draft.structured,
+            token_probability=draft.token_probability,
+            model_verdict=estimate,
+            proves_failure=draft.proves_failure,
+        )
+        success, confidence = bool(outcome.success), outcome.confidence or 0.0
+        trace.metadata.success, trace.outcome.confidence = success, confidence
+        breakdown, has_failed = self._breakdown(draft, trace)
+        breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
+        if estimate is not None and estimate.confidence is not None:
+            calibrated = breakdown.outcome_confidence.value
+            if not verdicts:  # the run may state a confidence of its own, which nothing has tested
+                calibrated = outcome_confidence(
+                    estimate.confidence, success=not draft.proves_failure
+                )
+            breakdown = breakdown.with_worth(calibrated)
+        trace.metadata.quality_score = breakdown.total
+        return breakdown, has_failed
+
+    def _check(
+        self,
+        policy: DomainPolicy,
+        domain: str,
+        breakdown: ScoreBreakdown,
+        model: ConfidenceModel | None,
+    ) -> GateCheck:
+        with allow_forks():  # the recent runs may have to be read
+            return check(
+                breakdown,
+                domain,
+                policy,
+                recent=lambda gate: self.recent_runs.of(domain, gate, model),
+                base_rate=0.0 if model is None else model.base_rate,
+            )
 
     def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
         """Return the score of a trace, and whether the user's scorer failed on it."""
@@ -195,14 +252,25 @@ class Pipeline:
         if until > now:
             Scorer.wait_until_ready(scorer, until - now)
 
-    def _model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
-        """Return the confidence that the domain's model gives the run, if there is one."""
+    def _model(self, domain: str) -> ConfidenceModel | None:
+        """Return the domain's confidence model, if there is one that can be used."""
         if self.writer is None:
             return None
         with allow_forks():
-            return self.writer.model_verdict(domain, features)
+            return self.writer.confidence.model(domain)
 
     def _verdicts(self, draft: Draft, judge: Judge | None) -> list[Verdict]:
+        """Return the verdicts reported earlier, the outcome function's, and verifiers', best first.
+
+        Verifiers are only asked if nobody else has called the run a success or a failure.
+        """
+        verdicts = self._stated(draft, judge)
+        # A run that could not be redacted has no text left to judge.
+        if self.verifiers is not None and not draft.withheld and first_decisive(verdicts) is None:
+            verdicts += self.verifiers.ask(draft, self.functions.lane)
+        return verdicts
+
+    def _stated(self, draft: Draft, judge: Judge | None) -> list[Verdict]:
         """Return the verdicts reported earlier and the outcome function's, best first."""
         earlier = [] if draft.reported is None else [draft.reported]
         if judge is None:

@@ -27,19 +27,20 @@ from kp_langchain.recording.pending_drafts import PendingDrafts
 from kp_langchain.recording.pending_pauses import PendingPauses
 from kp_langchain.recording.pending_runs import PendingRun, PendingRuns
 from kp_langchain.recording.pending_verdicts import Deliver, PendingVerdict, PendingVerdicts
+from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kp_langchain.calibration.model import ConfidenceModel
+    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.registry.sender import Sender
     from kp_langchain.store import TraceStore
     from kp_langchain.store.paused_runs import FirstHalf
+    from kp_langchain.store.pending_entries import PendingEntries
     from kp_langchain.verdict import Verdict
 
 log = logging.getLogger("kp_langchain")
@@ -62,13 +63,18 @@ class StoreWriter:
         store: The store.
         max_waiting: Most runs that wait for the store; of more, the oldest are dropped and counted
             as `not_stored`. The same for verdicts.
+
+    Attributes:
+        confidence: The confidence models in force in the store.
+        recent_runs: What the gate saw of the store's last runs.
     """
 
     def __init__(self, store: TraceStore, max_waiting: int) -> None:
         self._store = store
         self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
-        self._confidence = CalibratedConfidence(self._model_of)
+        self.confidence = CalibratedConfidence(self._model_of)
+        self.recent_runs = RecentRuns(self._recent_values)
         self.expired_pauses = 0
         self._reset()
         _writers.add(self)
@@ -83,6 +89,7 @@ class StoreWriter:
         self._failures = 0
         self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
         self._is_stuck = False
+        self._entries: set[PendingEntries] = set()
         self._adopt: Adopt | None = None
         self._claim_at = 0.0
 
@@ -157,6 +164,11 @@ class StoreWriter:
         self._verdicts.put(PendingVerdict(run, verdict, sender, counters, deliver))
         self._schedule_write()
 
+    def remember(self, pending: PendingEntries) -> None:
+        """Write what is remembered for novelty; later if that failed a moment ago."""
+        self._entries.add(pending)
+        self._schedule_write()
+
     def store_first_half(
         self, half: FirstHalf, record: RunRecord, *, days: float, max_paused: int
     ) -> None:
@@ -195,7 +207,7 @@ class StoreWriter:
             self._schedule_write()
             return waiting
         try:
-            half = self._read_on_thread(lambda: self._store.paused.claim(place))
+            half = self.read_on_thread(lambda: self._store.paused.claim(place))
         except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"claim:{self.location}:{type(error).__name__}",
@@ -209,10 +221,6 @@ class StoreWriter:
             return None
         is_over = half is not None and waiting is not None and half.paused_at <= waiting
         return None if is_over else half
-
-    def model_verdict(self, domain: str, features: Mapping[str, float]) -> Verdict | None:
-        """Return the confidence by the domain's model; see `CalibratedConfidence.verdict`."""
-        return self._confidence.verdict(domain, features)
 
     def wait_until_written(self) -> None:
         """Wait until everything is written, unless the store fails or does not answer."""
@@ -247,12 +255,17 @@ class StoreWriter:
             if not write_part():
                 self._back_off()
                 return
+        for pending in list(self._entries):  # nothing else waits for one that fails
+            self._entries.discard(pending)  # before writing: see below
+            pending.write()
+            if pending:
+                self._entries.add(pending)
         self._is_stuck = False
         # Removed before looking: what another thread adds meanwhile puts it back.
         _writers_with_pending.discard(self)
-        if self._drafts or self.waiting:
+        if self._drafts or self.waiting or self._entries:
             _writers_with_pending.add(self)
-        else:
+        if not (self._drafts or self.waiting):
             self._failures = 0
 
     def _write_drafts(self) -> bool:
@@ -295,24 +308,22 @@ class StoreWriter:
         if len(drafts) >= MOST_CLAIMED:
             self._claim_at = 0.0  # there may be more, for when the next run ends
         for trace_id, body in drafts:
-            try:
-                draft = Draft.from_dict(body)
-            except (ValueError, TypeError, LookupError) as error:
-                warn_once(
-                    "draft",
-                    "an unscored run of an earlier process cannot be read (%s) and is dropped",
-                    describe_error(error),
-                )
+            draft = Draft.read(body)
+            if draft is None:
                 self._store.unscored.remove(trace_id)
-                continue
-            if self._adopt is not None:
+            elif self._adopt is not None:
                 self._adopt(draft)
 
     def _model_of(self, domain: str) -> ConfidenceModel | None:
         """Return the domain's confidence model that is in force."""
-        return self._read_on_thread(lambda: self._store.models.in_force(domain))
+        return self.read_on_thread(lambda: self._store.models.in_force(domain))
 
-    def _read_on_thread(self, read: Callable[[], Answer]) -> Answer:
+    def _recent_values(
+        self, domain: str, gate: Gate, since: datetime | None
+    ) -> list[tuple[float, bool]]:
+        return self.read_on_thread(lambda: self._store.recent_values(domain, gate, since=since))
+
+    def read_on_thread(self, read: Callable[[], Answer]) -> Answer:
         """Return what `read` returns on the store's thread.
 
         A store that failed a moment ago, or did not answer the last time, is not waited for.

@@ -12,6 +12,7 @@ from kp_langchain.embedding.no_embedding_reasons import UNREADABLE
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, why_outcome
 from kp_langchain.scoring.rules import REASONS, RuleFired
 from kp_langchain.scoring.source_names import TRACE_SOURCE
+from kp_langchain.scoring.worth import Worth, novelty_factor
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -78,6 +79,8 @@ class ScoreBreakdown:
         latency_budget_ms: Milliseconds that scoring was allowed to take; None for no limit.
         unreadable_share: Share of the text's tokens that the embedding model cannot read, 0 to 1;
             None if unknown.
+        worth: How much the run is worth keeping, beside the score; None where its domain has no
+            confidence model.
     """
 
     total: _Number
@@ -94,6 +97,7 @@ class ScoreBreakdown:
     elapsed_ms: _Number = 0.0
     latency_budget_ms: _Number | None = None
     unreadable_share: _Number | None = None
+    worth: Worth | None = None
 
     @property
     def dimensions(self) -> dict[str, Dimension]:
@@ -123,8 +127,16 @@ class ScoreBreakdown:
         )
         return replace(self, outcome_confidence=outcome, confidence_source=source)
 
+    def with_worth(self, confidence: float) -> ScoreBreakdown:
+        """Return the same breakdown with the run's worth.
+
+        Args:
+            confidence: The calibrated confidence in the run, 0 to 1.
+        """
+        return replace(self, worth=Worth.of(confidence, self.novelty.value))
+
     def line(self) -> str:
-        """Return the score, its dimensions and rules in one line."""
+        """Return the score, its dimensions and rules, and the worth in one line."""
         products = [f"{row.short_label} {_product(getattr(self, row.name))}" for row in DIMENSIONS]
         line = f"score {self.total:.3f} = {' + '.join(products)}"
         for rule in self.rules:
@@ -132,12 +144,13 @@ class ScoreBreakdown:
         line += f" ({self.profile} profile"
         if self.nearest is None:
             line += f"; novelty: {self.novelty_source}"
-        return line + ")"
+        return line + (")" if self.worth is None else f"); worth {self.worth.value:.3f}")
 
     def text(self) -> str:
         """Return the explanation as lines.
 
-        They have the dimensions, the rules, the score, and the sources of novelty and confidence.
+        They have the dimensions, the rules, the score, the worth if the domain has a model, and the
+        sources of novelty and confidence.
         """
         lines = [f"score {self.total:.3f} with the weights of profile {self.profile}"]
         for row in DIMENSIONS:
@@ -152,6 +165,12 @@ class ScoreBreakdown:
         if self.over_budget:
             duration += f", over the budget of {self.latency_budget_ms:g} ms"
         lines.append(f"  {'score':<35}{self.total:.3f}   {duration}")
+        if self.worth is not None:
+            factor = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
+            lines.append(
+                f"  {'worth':<20}{factor} = {self.worth.value:.3f}   "
+                "calibrated confidence x (0.5 + novelty / 2)"
+            )
         lines.append(f"  novelty from        {self.novelty_source}{self._novelty_detail()}")
         lines.append(f"  confidence from     {self.confidence_source}")
         return "\n".join(lines)

@@ -153,8 +153,49 @@ class VectorCache:
         row, length = self._read_one(vector)
         with self._lock:
             self._expire()
-            self._place(row[None], length, [key])
+            self._place(row[None], length, [key], self._clock())
             self._commit(1)
+
+    def insert(
+        self, vectors: NDArray[Any], keys: Sequence[str | None], ages_s: Sequence[float]
+    ) -> None:
+        """Remember vectors that are not new, each in its place by age.
+
+        A key that is in the cache already is left out.
+
+        Args:
+            vectors: Finite numbers of any magnitude, shape (n, dimensions).
+            keys: What they stand for, n of them.
+            ages_s: Their ages in seconds. Of equally old entries, those inserted last are newer.
+
+        Raises:
+            VectorError: As for `add`; nothing has been inserted then.
+        """
+        rows, lengths = self._read_all(vectors)
+        with self._lock:
+            self._expire()
+            known = set(self._keys[self._start : self._end]) - {None}
+            new = np.array([at for at, key in enumerate(keys) if key not in known], dtype=np.intp)
+            if not new.size:
+                return
+            added_at = self._clock() - np.asarray(ages_s, dtype=np.float64)[new]
+            # Entries that are newer than an inserted one are placed again, after it.
+            after = np.searchsorted(
+                self._added_at[self._start : self._end], added_at.min(), "right"
+            )
+            later = slice(self._start + int(after), self._end)
+            added_at = np.concatenate([self._added_at[later], added_at])
+            rows = np.concatenate([self._rows[later], rows[new]])
+            lengths = np.concatenate([self._lengths[later], lengths[new]])
+            all_keys = [*self._keys[later], *(keys[at] for at in new.tolist())]
+            order = added_at.argsort(kind="stable")[-self._max_elements :]
+            self._end = later.start
+            for start in range(0, len(order), _BLOCK):
+                block = order[start : start + _BLOCK]
+                block_keys = [all_keys[at] for at in block.tolist()]
+                self._place(rows[block], lengths[block], block_keys, added_at[block])
+                self._commit(len(block))
+            self._expire()
 
     def nearest(self, query: ArrayLike, *, ignore: Set[str] = frozenset()) -> _Match | None:
         """Return the key of the most similar entry and the highest cosine similarity, -1 to 1.
@@ -206,7 +247,7 @@ class VectorCache:
             block = slice(start, start + size)
             with self._lock:
                 self._expire()
-                self._place(rows[block], lengths[block], keys[block])
+                self._place(rows[block], lengths[block], keys[block], self._clock())
                 if len(rows[block]) == 1:
                     matches.append(self._nearest_of_one(rows[start], lengths.item(start), ignore))
                 else:
@@ -231,7 +272,13 @@ class VectorCache:
             self._start = self._end = 0
             self._owner = None
 
-    def _place(self, rows: _Vectors, lengths: _Lengths | float, keys: Sequence[str | None]) -> None:
+    def _place(
+        self,
+        rows: _Vectors,
+        lengths: _Lengths | float,
+        keys: Sequence[str | None],
+        added_at: _Lengths | float,
+    ) -> None:
         """Write vectors after the newest entry, where they do not count yet."""
         if self._end + len(rows) > len(self._rows):
             self._move_to_front()
@@ -239,7 +286,7 @@ class VectorCache:
         self._rows[new] = rows
         self._lengths[new] = lengths
         self._hashes[new] = [hash(row.tobytes()) for row in rows]
-        self._added_at[new] = 0.0 if self._ttl_ms is None else self._clock()
+        self._added_at[new] = added_at
         self._keys[new] = keys
 
     def _commit(self, count: int) -> None:

@@ -19,7 +19,7 @@ def with_outcome(
 ) -> ScoreBreakdown:
     """Return the breakdown that the same run would have had with another outcome.
 
-    All but outcome confidence and the rules stays as it was when the run was scored.
+    All but outcome confidence, the rules and the worth stays as it was when the run was scored.
 
     Args:
         breakdown: The breakdown so far.
@@ -37,10 +37,11 @@ def with_outcome(
     dimensions = breakdown.dimensions | {"outcome_confidence": outcome}
     contributions = [dimension.contribution for dimension in dimensions.values()]
     weighted_sum, total, rules = combine(contributions, shape, success=success)
-    return replace(
+    changed = replace(
         breakdown,
         outcome_confidence=outcome,
         weighted_sum=weighted_sum,
         total=total,
         rules=rules,
     ).with_confidence_from(source, confidence, success=success)
+    return changed if breakdown.worth is None else changed.with_worth(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import NoForkSection
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.scoring.cache import VectorCache
 
 
@@ -44,6 +46,11 @@ class InProcessMemory:
         self._repeats = RepeatMemory(self._max_elements, ttl_ms) if cache is None else cache.repeats
         self._section = NoForkSection()  # vectors and repeats change together
 
+    def __reduce__(self) -> tuple[partial[InProcessMemory], tuple[()]]:
+        # Only the bounds travel to another process; the entries stay in this one.
+        bounds = (self._max_elements, self._ttl_ms)
+        return (partial(type(self), *bounds, cache=self._callers_cache), ())
+
     @property
     def max_elements(self) -> int:
         """How many traces it remembers at most."""
@@ -60,7 +67,8 @@ class InProcessMemory:
         with self._section:
             nearest = None
             if entry.vector is not None:
-                nearest = self._cache_for(entry, entry.vector).nearest(entry.vector, ignore=ignore)
+                cache = self._cache_for(entry.identity, len(entry.vector))
+                nearest = cache.nearest(entry.vector, ignore=ignore)
             repeat = None
             if entry.fingerprint is not None:
                 repeat = self._repeats.find(entry.fingerprint, ignore=ignore)
@@ -97,9 +105,43 @@ class InProcessMemory:
         """
         with self._section:
             if entry.vector is not None:
-                self._cache_for(entry, entry.vector).add(entry.vector, key=entry.trace_id)
+                cache = self._cache_for(entry.identity, len(entry.vector))
+                cache.add(entry.vector, key=entry.trace_id)
             if entry.fingerprint is not None:
                 self._repeats.add(entry.fingerprint, entry.trace_id)
+
+    def insert_vectors(
+        self,
+        identity: EmbedderIdentity,
+        vectors: NDArray[np.float32],
+        trace_ids: Sequence[str],
+        ages_s: Sequence[float],
+    ) -> None:
+        """Remember vectors that are not new, each in its place by age; known traces are left out.
+
+        Args:
+            identity: The embedder that they come from.
+            vectors: Finite vectors, shape (n, dimensions).
+            trace_ids: Ids of their traces, n of them.
+            ages_s: Their ages in seconds. Of equally old ones, the last is the newest.
+
+        Raises:
+            VectorError: As for `compare`.
+            BadEmbeddingError: As for `compare`.
+        """
+        with self._section:
+            cache = self._cache_for(identity, vectors.shape[1])
+            cache.insert(vectors, trace_ids, ages_s)
+
+    def insert_repeats(self, entries: Iterable[tuple[bytes, str, float]]) -> None:
+        """Remember fingerprints that are not new, each in its place by age.
+
+        Args:
+            entries: For each its fingerprint, its trace's id and its age in seconds. Of equally old
+                ones, the last is the newest. One that the trace has already is left out.
+        """
+        with self._section:
+            self._repeats.insert(entries)
 
     def _nearest_then_add(
         self, entries: Sequence[MemoryEntry], ignore: Set[str]
@@ -111,29 +153,29 @@ class InProcessMemory:
         import numpy as np
 
         embedded = [entry for entry in entries if entry.vector is not None]
-        cache = self._cache_for(embedded[0], vectors[0])
+        cache = self._cache_for(embedded[0].identity, len(vectors[0]))
         ids = [entry.trace_id for entry in embedded]
         return iter(cache.nearest_then_add(np.stack(vectors), ids, ignore=ignore))
 
-    def _cache_for(self, entry: MemoryEntry, vector: NDArray[np.float32]) -> VectorCache:
-        """Return the cache for an entry's vector."""
+    def _cache_for(self, identity: EmbedderIdentity, dimensions: int) -> VectorCache:
+        """Return the cache for vectors of an embedder."""
         cache = self._callers_cache
         if cache is not None:
-            if not cache.claim(entry.identity):
+            if not cache.claim(identity):
                 raise VectorError(
                     "the cache holds embeddings of another model, revision or baseline than "
-                    f"{entry.identity}; give each embedder a cache of its own, or clear() it"
+                    f"{identity}; give each embedder a cache of its own, or clear() it"
                 )
             return cache
         cache = self._own_cache
-        if cache is None or not cache.claim(entry.identity):
+        if cache is None or not cache.claim(identity):
             from kp_langchain.scoring.cache import VectorCache
 
-            cache = self._own_cache = VectorCache(self._max_elements, len(vector), self._ttl_ms)
-            cache.claim(entry.identity)
-        elif len(vector) != cache.dimensions:
+            cache = self._own_cache = VectorCache(self._max_elements, dimensions, self._ttl_ms)
+            cache.claim(identity)
+        elif dimensions != cache.dimensions:
             raise BadEmbeddingError(
-                f"the embedder returned {len(vector)} values after {cache.dimensions} before"
+                f"the embedder returned {dimensions} values after {cache.dimensions} before"
             )
         return cache
 

@@ -27,12 +27,14 @@ class MemoryEntry(NamedTuple):
         vector: Embedding of the text, float32, shape (dimensions,); None if it has none.
         identity: The embedder that the vector comes from. Only vectors of one identity can be
             compared.
+        domain: Domain of the trace; empty if not known.
     """
 
     trace_id: str
     fingerprint: bytes | None
     vector: NDArray[np.float32] | None = None
     identity: EmbedderIdentity = NO_IDENTITY
+    domain: str = ""
 
 
 class Match(NamedTuple):

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.domain_memories import DomainMemories
+from kp_langchain.scoring.in_process_memory import InProcessMemory
+from kp_langchain.scoring.novelty_memory import NoveltyMemory
 from kp_langchain.scoring.scorer import Scorer, TraceLike
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+
+
+class MemoryOf(Protocol):
+    """Makes the memory of a scope: of a domain, or of all if the scope is empty."""
+
+    def __call__(self, scope: str, /, max_remembered: int, ttl_ms: float | None) -> NoveltyMemory:
+        """Return the memory; `ttl_ms` is None if it forgets a trace only for newer ones."""
+        ...
+
 
 _default_scorer: Scorer | None = None
 _default_lock = ForkSafeLock()
@@ -36,12 +53,14 @@ async def aevaluate_value(trace: TraceLike) -> float:
 
 
 def default_scorer() -> Scorer:
-    """Return the one scorer behind `evaluate_value`, `aevaluate_value` and handlers without one.
+    """Return the one scorer behind `evaluate_value`, `aevaluate_value`, and handlers without store.
 
     Its latency budget, memory and step cap are the settings `latency_budget_ms`, `novelty_memory`,
-    `novelty_ttl_s` and `step_cap` at the time of the first call. The budget limits how long
-    `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits for the model
-    before it calls `evaluate`.
+    `novelty_ttl_s`, `novelty_scope` and `step_cap` at the time of the first call. The budget limits
+    how long `evaluate` waits for a model, and so the scoring of runs; `evaluate_value` waits for
+    the model before it calls `evaluate`.
+
+    Handlers with a store have this scorer with another memory, which is in the store.
 
     Raises:
         ConfigError: A setting cannot be read or used.
@@ -49,14 +68,37 @@ def default_scorer() -> Scorer:
     global _default_scorer
     with _default_lock:
         if _default_scorer is None:
-            from kp_langchain.config import Settings
-
-            settings = Settings()
-            ttl_s = settings.novelty_ttl_s
+            settings = _settings()
             _default_scorer = Scorer(
-                step_cap=settings.step_cap,
-                latency_budget_ms=settings.latency_budget_ms,
-                max_remembered=settings.novelty_memory,
-                ttl_ms=None if ttl_s is None else ttl_s * 1000,
-            )
+                step_cap=settings.step_cap, latency_budget_ms=settings.latency_budget_ms
+            ).with_memory(_memory(settings, _in_process))
         return _default_scorer
+
+
+def default_scorer_with(memory_of: MemoryOf) -> Scorer:
+    """Return a scorer that differs from the default one only in where it remembers.
+
+    Args:
+        memory_of: Makes the memory of a scope.
+
+    Raises:
+        ConfigError: A setting cannot be read or used.
+    """
+    return default_scorer().with_memory(_memory(_settings(), memory_of))
+
+
+def _settings() -> Settings:
+    from kp_langchain.config import Settings
+
+    return Settings()
+
+
+def _memory(settings: Settings, memory_of: MemoryOf) -> NoveltyMemory:
+    """Return the memory that the settings ask for."""
+    ttl_s, size = settings.novelty_ttl_s, settings.novelty_memory
+    make = partial(memory_of, max_remembered=size, ttl_ms=None if ttl_s is None else ttl_s * 1000)
+    return DomainMemories(make, size) if settings.novelty_scope == "domain" else make("")
+
+
+def _in_process(_scope: str, max_remembered: int, ttl_ms: float | None) -> NoveltyMemory:
+    return InProcessMemory(max_remembered, ttl_ms)

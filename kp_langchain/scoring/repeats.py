@@ -5,11 +5,13 @@ Exact repeats are found in every language, with an embedding model or without.
 
 from __future__ import annotations
 
+import math
 import time
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from hashlib import sha256
+from operator import itemgetter
 
 from kp_langchain._forksafe import NoForkSection
 from kp_langchain.scoring.breakdown import Nearest
@@ -86,11 +88,33 @@ class RepeatMemory:
     def add(self, digest: bytes, key: str | None) -> None:
         """Remember a fingerprint under a key."""
         with self._lock:
-            self._count += 1
-            self._order.append((self._count, digest, self._clock()))
-            self._keys.setdefault(digest, {})[self._count] = key
-            if len(self._order) > self._max_elements:
-                self._drop_oldest()
+            self._append(digest, key, self._clock())
+
+    def insert(self, entries: Iterable[tuple[bytes, str, float]]) -> None:
+        """Remember fingerprints that are not new, each in its place by age.
+
+        One that is remembered under the same key already is left out.
+
+        Args:
+            entries: For each its fingerprint, its key, and its age in seconds. Of equally old ones,
+                the last is the newest.
+        """
+        with self._lock:
+            now = self._clock()
+            new = {
+                (digest, key): now - age_s
+                for digest, key, age_s in entries
+                if key not in self._keys.get(digest, {}).values()
+            }
+            placed = [(added_at, digest, key) for (digest, key), added_at in new.items()]
+            oldest = min(new.values(), default=math.inf)
+            later: list[tuple[float, bytes, str | None]] = []
+            while self._order and self._order[-1][2] > oldest:
+                number, digest, added_at = self._order.pop()
+                later.append((added_at, digest, self._forget(number, digest)))
+            for added_at, digest, key in sorted([*reversed(later), *placed], key=itemgetter(0)):
+                self._append(digest, key, added_at)
+            self._expire()
 
     def find_then_add(
         self, digest: bytes, key: str | None, *, ignore: Set[str] = frozenset()
@@ -108,9 +132,21 @@ class RepeatMemory:
         while self._order and (now - self._order[0][2]) * 1000 >= self._ttl_ms:
             self._drop_oldest()
 
+    def _append(self, digest: bytes, key: str | None, added_at: float) -> None:
+        self._count += 1
+        self._order.append((self._count, digest, added_at))
+        self._keys.setdefault(digest, {})[self._count] = key
+        if len(self._order) > self._max_elements:
+            self._drop_oldest()
+
     def _drop_oldest(self) -> None:
         number, digest, _ = self._order.popleft()
+        self._forget(number, digest)
+
+    def _forget(self, number: int, digest: bytes) -> str | None:
+        """Remove what `_order` no longer lists; return its key."""
         keys = self._keys[digest]
-        del keys[number]
+        key = keys.pop(number)
         if not keys:
             del self._keys[digest]
+        return key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kp_langchain.embedding import no_embedding_reasons
 from kp_langchain.embedding.background import background
@@ -127,6 +127,15 @@ class Scorer:
         # Only the arguments travel to another process; the memory stays in this one.
         return (partial(type(self), **self._arguments), ())
 
+    def with_memory(self, memory: NoveltyMemory) -> Self:
+        """Return a scorer that has another memory, and is this one in everything else.
+
+        Args:
+            memory: The memory; its bounds take the place of `max_remembered` and `ttl_ms`.
+        """
+        changes = {"cache": memory, "max_remembered": None, "ttl_ms": None}
+        return type(self)(**self._arguments | changes)
+
     @property
     def profiles(self) -> Mapping[str, ScoringWeights]:
         """The weights by domain, including the built-in ones; read-only."""
@@ -212,8 +221,8 @@ class Scorer:
         """
         trace = ReasoningTrace.model_validate(trace)
         text, deadline = embedded_text(trace), self._deadline(time.perf_counter())
-        embedding = self._embed(text, trace.id, deadline, remember=True)
-        self._with_memory(self._memory.add, text, trace.id, embedding, None)
+        embedding = self._embed(text, trace, deadline, remember=True)
+        self._call_memory(self._memory.add, text, trace, embedding, None)
 
     def evaluate(
         self,
@@ -307,9 +316,9 @@ class Scorer:
             return self._memory.compare(entry, ignore=ignore)
 
         text = embedded_text(trace)
-        embedding = self._embed(text, trace.id, deadline, remember=remember)
+        embedding = self._embed(text, trace, deadline, remember=remember)
         nothing = Match(None, None)
-        embedding, match = self._with_memory(compare, text, trace.id, embedding, nothing)
+        embedding, match = self._call_memory(compare, text, trace, embedding, nothing)
         return Comparison.of(embedding, match, self._identity(embedding).baseline)
 
     def _compare_batch(
@@ -322,7 +331,7 @@ class Scorer:
         else:
             embeddings = embed_texts(self._embedder, texts)
         entries = [
-            self._entry(text, trace.id, embedding)
+            self._entry(text, trace, embedding)
             for text, trace, embedding in zip(texts, traces, embeddings, strict=True)
         ]
         matches = self._memory.compare_then_add(entries, ignore=ignore)
@@ -331,11 +340,11 @@ class Scorer:
             for embedding, match in zip(embeddings, matches, strict=True)
         ]
 
-    def _with_memory(
+    def _call_memory(
         self,
         call: Callable[[MemoryEntry], _Result],
         text: str,
-        trace_id: str,
+        trace: ReasoningTrace,
         embedding: Embedding,
         otherwise: _Result,
     ) -> tuple[Embedding, _Result]:
@@ -344,7 +353,7 @@ class Scorer:
         Args:
             call: Calls the memory.
             text: The trace's text.
-            trace_id: The trace's id.
+            trace: The trace.
             embedding: The embedding of the text.
             otherwise: What to return for the call if the memory fails, as one on a server may.
 
@@ -352,7 +361,7 @@ class Scorer:
             The embedding that the memory accepted, or why there is none; and what the call
             returned.
         """
-        entry = self._entry(text, trace_id, embedding)
+        entry = self._entry(text, trace, embedding)
         try:
             return embedding, call(entry)
         except VectorError:  # the caller's cache does not fit the embedder
@@ -368,9 +377,9 @@ class Scorer:
                 return report_failure(failure), result
         return report_memory_failure(failure), otherwise
 
-    def _entry(self, text: str, trace_id: str, embedding: Embedding) -> MemoryEntry:
-        identity = self._identity(embedding)
-        return MemoryEntry(trace_id, fingerprint(text), embedding.vector, identity)
+    def _entry(self, text: str, trace: ReasoningTrace, embedding: Embedding) -> MemoryEntry:
+        identity, domain = self._identity(embedding), trace.metadata.task_domain
+        return MemoryEntry(trace.id, fingerprint(text), embedding.vector, identity, domain)
 
     def _identity(self, embedding: Embedding) -> EmbedderIdentity:
         if self._baseline is None:
@@ -378,7 +387,7 @@ class Scorer:
         return replace(embedding.identity, baseline=self._baseline)
 
     def _embed(
-        self, text: str, trace_id: str, deadline: float | None, *, remember: bool
+        self, text: str, trace: ReasoningTrace, deadline: float | None, *, remember: bool
     ) -> Embedding:
         """Embed a text.
 
@@ -398,7 +407,8 @@ class Scorer:
             if background.wait_for(self._embedder, future, deadline):
                 return future.result()
             if remember:
-                future.add_done_callback(partial(self._add_late, trace_id))
+                late = partial(self._add_late, trace.id, trace.metadata.task_domain)
+                future.add_done_callback(late)
             else:
                 future.cancel()
             return Embedding(None, no_embedding_reasons.STILL_LOADING)
@@ -410,11 +420,11 @@ class Scorer:
             return Embedding(None, no_embedding_reasons.NO_EMBEDDER)
         return report_not_installed()
 
-    def _add_late(self, trace_id: str, future: EmbeddingFuture) -> None:
+    def _add_late(self, trace_id: str, domain: str, future: EmbeddingFuture) -> None:
         try:
             embedding = future.result()
             if embedding.vector is not None:
                 identity = self._identity(embedding)
-                self._memory.add(MemoryEntry(trace_id, None, embedding.vector, identity))
+                self._memory.add(MemoryEntry(trace_id, None, embedding.vector, identity, domain))
         except BaseException as error:  # noqa: BLE001 - no caller waits on the background's thread
             report_failure(error)

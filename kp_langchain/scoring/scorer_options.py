@@ -32,10 +32,7 @@ def resolve_memory(
     Raises:
         ConfigError: An option is unusable, or a cache comes with bounds.
     """
-    if max_remembered is not None:
-        _check_above_0("max_remembered", max_remembered, alternative=", or None")
-    if ttl_ms is not None and not (_is_number(ttl_ms) and 0 <= ttl_ms < math.inf):
-        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
+    check_bounds(max_remembered, ttl_ms)
     if cache is None:
         return InProcessMemory(max_remembered, ttl_ms)
     if (max_remembered, ttl_ms) != (None, None):
@@ -52,6 +49,22 @@ def resolve_memory(
             f"cache is a {type(cache).__name__}; expected a VectorCache, a NoveltyMemory or None"
         )
     return InProcessMemory(cache=cache)
+
+
+def check_bounds(max_remembered: int | None, ttl_ms: float | None) -> None:
+    """Check the bounds of a memory.
+
+    Args:
+        max_remembered: How many traces it remembers; None for the default.
+        ttl_ms: Milliseconds after which it forgets a trace; None for never.
+
+    Raises:
+        ConfigError: One of them is unusable.
+    """
+    if max_remembered is not None:
+        _check_above_0("max_remembered", max_remembered, alternative=", or None")
+    if ttl_ms is not None and not (_is_number(ttl_ms) and 0 <= ttl_ms < math.inf):
+        raise ConfigError(f"ttl_ms is {ttl_ms!r}; it must be milliseconds from 0, or None")
 
 
 def check_profiles(profiles: Mapping[str, WeightsLike]) -> dict[str, ScoringWeights]:

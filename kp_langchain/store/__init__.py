@@ -5,6 +5,7 @@ from kp_langchain.store.confidence_models import ConfidenceModels, InstalledMode
 from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.shared_stores import default_store
+from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun
 from kp_langchain.store.trace_store import TraceStore
 from kp_langchain.verdict import Verdict
@@ -18,6 +19,7 @@ __all__ = [
     "Outbox",
     "Rescored",
     "Standing",
+    "StoredMemory",
     "StoredRun",
     "TraceStore",
     "Verdict",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,12 @@ from kp_langchain.store.database import Database
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.labelled_run import LabelledRun
+    from kp_langchain.calibration.next_to_label import TaskVerdict, UnlabelledRun
+
+_UNLABELLED_SEARCHED, _UNLABELLED_RUNS = 10_000, 2_000
+_TASK_VERDICTS = 5_000
+# What features raise that another program changed.
+_UNREADABLE = (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,43 @@ class ConfidenceModels:
             rows = sql.verdict_queries.labelled_runs(connection, domain)
         runs = [_labelled_run(row) for row in rows]
         return [run for run in runs if run.is_current]
+
+    def unlabelled(self, domain: str | None = None) -> list[UnlabelledRun]:
+        """Return runs whose success no verdict states, and whose trace a person can still look at.
+
+        At most the newest 2,000, found among the newest 10,000 without a verdict. Runs without
+        features are left out, because no model learns from them, and so are withheld ones.
+
+        Args:
+            domain: Only runs of this domain; None for all.
+        """
+        with self._database.reading() as connection:
+            models = sql.verdict_queries.select_models(connection, domain, only_active=True)
+            by_domain = _usable_models(models)
+            rows = sql.verdict_queries.unlabelled_runs(
+                connection,
+                domain,
+                searched=_UNLABELLED_SEARCHED,
+                limit=_UNLABELLED_RUNS,
+                with_features=bool(by_domain),
+            )
+        return [_unlabelled_run(row, by_domain.get(row["domain"])) for row in rows]
+
+    def task_verdicts(self, domain: str | None = None) -> list[TaskVerdict]:
+        """Return task and verdict of the newest 5,000 runs whose success a verdict states.
+
+        Args:
+            domain: Only runs of this domain; None for all.
+        """
+        from kp_langchain.calibration.labelled_run import task_key
+        from kp_langchain.calibration.next_to_label import TaskVerdict
+
+        with self._database.reading() as connection:
+            rows = sql.verdict_queries.newest_labels(connection, domain, limit=_TASK_VERDICTS)
+        return [
+            TaskVerdict(row["domain"], task_key(row["task"], row["objective"]), row["success"])
+            for row in rows
+        ]
 
     def verdict_counts(self) -> dict[str, tuple[int, int]]:
         """Return, by domain, the numbers of runs that succeeded and failed by their verdicts."""
@@ -125,9 +170,32 @@ def _installed_model(row: dict[str, Any]) -> InstalledModel:
         ) from error
 
 
+def _usable_models(rows: list[dict[str, Any]]) -> dict[str, ConfidenceModel]:
+    """Return the models that can be read and are of this version, by domain."""
+    models = {}
+    for row in rows:
+        with suppress(StoreError):  # which calibration and `doctor` report
+            model = _installed_model(row).model
+            if model.is_current:
+                models[row["domain"]] = model
+    return models
+
+
+def _unlabelled_run(row: dict[str, Any], model: ConfidenceModel | None) -> UnlabelledRun:
+    from kp_langchain.calibration.labelled_run import task_key
+    from kp_langchain.calibration.next_to_label import UnlabelledRun
+
+    confidence = None
+    if model is not None:
+        with suppress(*_UNREADABLE):
+            confidence = model.confidence(json.loads(row["features"]))
+    task = task_key(row["task"], row["objective"])
+    return UnlabelledRun(row["trace_id"], row["domain"], task, confidence)
+
+
 def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     from kp_langchain.calibration.features import LOOKED_SUCCESSFUL
-    from kp_langchain.calibration.labelled_run import LabelledRun
+    from kp_langchain.calibration.labelled_run import LabelledRun, task_key
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     try:
@@ -139,7 +207,7 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
             "kp-langchain; restore the store from a backup, or delete that run"
         ) from error
     return LabelledRun(
-        task=row["task"] or " ".join(row["objective"].casefold().split()),
+        task=task_key(row["task"], row["objective"]),
         success=row["success"],
         features=features,
         looked_successful=bool(features.get(LOOKED_SUCCESSFUL, True)),

@@ -20,7 +20,7 @@ def insert_or_replace(table: sa.Table, dialect: str) -> Any:
         table: The table.
         dialect: The database's dialect, `sqlite` or `postgresql`.
     """
-    insert = _insert(table, dialect)
+    insert = insert_into(table, dialect)
     keys = table.primary_key.columns
     return insert.on_conflict_do_update(
         index_elements=list(keys),
@@ -36,10 +36,11 @@ def insert_or_ignore(table: sa.Table, dialect: str) -> Any:
         table: The table.
         dialect: The database's dialect, `sqlite` or `postgresql`.
     """
-    return _insert(table, dialect).on_conflict_do_nothing(
+    return insert_into(table, dialect).on_conflict_do_nothing(
         index_elements=list(table.primary_key.columns)
     )
 
 
-def _insert(table: sa.Table, dialect: str) -> Any:
+def insert_into(table: sa.Table, dialect: str) -> Any:
+    """Return the dialect's insert statement for a table, with no rule for conflicts yet."""
     return (postgresql if dialect == "postgresql" else sqlite).insert(table)

@@ -45,17 +45,22 @@ def clean_name(text: str) -> str:
     return clean_text(text[:_LONGEST_NAME_CHARS])
 
 
-def trace_key(trace_id: str) -> str:
-    """Return the value of the columns `trace_id` for a trace.
+def short_key(text: str) -> str:
+    """Return the value for `text` of a column that an index holds beside others.
 
-    That is the trace's id. One that is longer than 150 characters, or that no database takes, is
-    cut and cleaned and ends in its hash, so that different ids stay different.
+    That is the text itself. One that is longer than 150 characters, or that no database takes, is
+    cut and cleaned and ends in its hash, so that different texts stay different.
     """
-    key = clean_text(trace_id[:_LONGEST_ID_CHARS])
-    if key == trace_id:
+    key = clean_text(text[:_LONGEST_ID_CHARS])
+    if key == text:
         return key
-    digest = sha256(trace_id.encode(errors="surrogatepass")).hexdigest()
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
     return f"{key[:_BEGINNING_OF_LONGER_ID_CHARS]}~{digest}"
+
+
+def trace_key(trace_id: str) -> str:
+    """Return the value of the columns `trace_id` for a trace; see `short_key`."""
+    return short_key(trace_id)
 
 
 def clean_json(value: Any, *, longest_text: int | None = None) -> Any:
@@ -175,6 +180,8 @@ def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
         "score": breakdown.total,
         "threshold": scored.threshold,
         "decision": scored.decision,
+        "gate": scored.gate,
+        "worth": scored.worth,
         "profile": breakdown.profile,
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,

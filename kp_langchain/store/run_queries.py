@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.tables import run_tags, runs
+from kp_langchain.store.tables import run_tags, runs, verdicts
 
 _MATCHES_SHOWN = 10
 _LAST_CHARACTER = "\U0010ffff"
@@ -21,8 +21,11 @@ _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a datab
 _c, _t = runs.c, run_tags.c
 _INSERT_TAGS = sa.insert(run_tags)
 _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
-# The columns that only verdicts and calibration need are not in `StoredRun`.
-_HIDDEN_COLUMNS = {"body", "body_expires_at", "keep_days", "task", "features"}
+# The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
+_HIDDEN_COLUMNS = {
+    "body", "body_expires_at", "keep_days", "task", "features",
+    "twin_of", "replaced_by",
+}  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE_SIZE = 20
@@ -107,18 +110,46 @@ def select_runs(
     return [dict(row) for row in rows.mappings()]
 
 
+def recent_values(
+    connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
+) -> list[tuple[float, bool]]:
+    """Return score or worth, and whether it passed, of a domain's last runs, the oldest first.
+
+    Runs with a verdict are left out: since it, their figures are not those that the gate saw.
+
+    Args:
+        connection: A connection to read with.
+        domain: The domain's exact name.
+        gate: `score` or `worth`.
+        since: Only runs that began at this time or later.
+        limit: At most so many.
+    """
+    value = _c.worth if gate == "worth" else _c.score
+    is_judged = sa.exists().where(verdicts.c.trace_id == _c.trace_id)
+    select = (
+        sa.select(value, _c.decision)
+        .where(_c.domain == clean_name(domain), value.is_not(None), ~is_judged)
+        .order_by(*_order(newest_first=True))
+        .limit(limit)
+    )
+    if since is not None:
+        select = select.where(_c.created_at >= since)
+    rows = connection.execute(select).all()
+    return [(row[0], row[1] == "contributed") for row in reversed(rows)]
+
+
 def count(connection: sa.Connection, run_filter: Filter) -> int:
     """Return the number of matching runs."""
     return connection.scalar(run_filter.apply(sa.select(sa.func.count()).select_from(runs))) or 0
 
 
 def _select_stored_runs() -> sa.Select[Any]:
-    is_kept = _is_kept()
-    kept_until = sa.case((is_kept, _c.body_expires_at)).label("kept_until")
-    return sa.select(*_stored_run_columns, is_kept.label("kept"), kept_until)
+    is_kept_now = is_kept()
+    kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
+    return sa.select(*_stored_run_columns, is_kept_now.label("kept"), kept_until)
 
 
-def _is_kept() -> sa.ColumnElement[bool]:
+def is_kept() -> sa.ColumnElement[bool]:
     """Return whether a run has a body; an expired one does not count, even if still there."""
     is_permanent = _c.body_expires_at.is_(None)
     is_current = sa.or_(is_permanent, _c.body_expires_at > datetime.now(UTC))
@@ -128,7 +159,7 @@ def _is_kept() -> sa.ColumnElement[bool]:
 def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     """Return the body of one run; None if it is not kept."""
     value: dict[str, Any] | None = connection.scalar(
-        sa.select(_c.body).where(_c.trace_id == trace_id, _is_kept())
+        sa.select(_c.body).where(_c.trace_id == trace_id, is_kept())
     )
     return value
 

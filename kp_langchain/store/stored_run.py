@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kp_langchain.errors import StoreError
+from kp_langchain.gate.decision import gated_value
 from kp_langchain.schema import ReasoningTrace
 
 ReadBody = Callable[[str], dict[str, Any] | None]
@@ -59,7 +60,7 @@ class StoredRun(_BodyReader):
         confidence_source: Where success and confidence came from, if known.
         n_steps: The number of steps.
         score: The score, 0 to 1.
-        threshold: The threshold of the score, 0 to 1.
+        threshold: What its score or worth was held against, 0 to 1.
         decision: `contributed` or `below_threshold`.
         profile: The name of the weight profile.
         visibility: `private`, `org` or `network`.
@@ -73,6 +74,8 @@ class StoredRun(_BodyReader):
         user_hash: The user it ran for, hashed.
         run_name: Its name, in plain text or hashed.
         tags: Its tags, each in plain text or hashed.
+        gate: Whether its score or its worth was held against the threshold.
+        worth: How much it is worth keeping, 0 to 1; None where its domain had no confidence model.
     """
 
     trace_id: str
@@ -101,10 +104,17 @@ class StoredRun(_BodyReader):
     user_hash: str | None
     run_name: str | None
     tags: list[str]
+    gate: str
+    worth: float | None
     read_body: InitVar[ReadBody]
 
     def __post_init__(self, read_body: ReadBody) -> None:
         object.__setattr__(self, "_read_body", read_body)  # because the dataclass is frozen
+
+    @property
+    def gated_value(self) -> float:
+        """What was held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
 
     @property
     def trace(self) -> ReasoningTrace | None:

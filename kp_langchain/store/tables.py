@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0006"
 """Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -74,6 +74,12 @@ runs = sa.Table(
     sa.Column("user_hash", key_text()),
     sa.Column("run_name", key_text()),
     sa.Column("tags", sa.JSON(none_as_null=True)),
+    # What the threshold was compared with, `score` or `worth`; null for `score`.
+    sa.Column("gate", sa.String()),
+    sa.Column("worth", sa.Double()),
+    # Traces: the kept one that this one repeats, and the kept one that took this one's place.
+    sa.Column("twin_of", key_text()),
+    sa.Column("replaced_by", key_text()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
@@ -141,6 +147,32 @@ paused_runs = sa.Table(
     sa.Index("ix_paused_runs_expires_at", "expires_at"),
     sa.Index("ix_paused_runs_paused_at", "paused_at"),
 )
+
+# The traces that novelty is measured against, the newest with the highest number.
+remembered = sa.Table(
+    "remembered",
+    metadata,
+    sa.Column("number", sa.Integer(), primary_key=True),
+    sa.Column("trace_id", key_text(), nullable=False),
+    sa.Column("scope", key_text(), nullable=False),  # a domain, or empty for all domains
+    # The embedder that the vector comes from; empty if there was none.
+    sa.Column("model", key_text(), nullable=False),
+    sa.Column("revision", key_text(), nullable=False),
+    sa.Column("baseline", sa.Double(), nullable=False),
+    sa.Column("fingerprint", sa.LargeBinary()),
+    sa.Column("vector", sa.LargeBinary()),  # float32, little-endian
+    sa.Column("at", UtcTime(), nullable=False),
+    sa.Column("domain", sa.String(), nullable=False),
+    sa.Index(
+        "ix_remembered_trace_id",
+        "trace_id", "scope", "model", "revision", "baseline",
+        unique=True,
+    ),
+    sa.Index("ix_remembered_scope", "scope", "number"),
+    sa.Index("ix_remembered_model", "scope", "model", "revision", "baseline", "number"),
+    # Otherwise SQLite would give the number of the newest row again once that row is deleted.
+    sqlite_autoincrement=True,
+)  # fmt: skip
 
 outbox = sa.Table(
     "outbox",

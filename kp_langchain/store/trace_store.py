@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
+from kp_langchain.gate.recent_values import WINDOW
 from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
+from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
+from kp_langchain.scoring.scorer_options import check_bounds
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
@@ -22,13 +25,16 @@ from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
+from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
+from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import ambiguous_id, judge_stored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
@@ -141,6 +147,37 @@ class TraceStore:
     def models(self) -> ConfidenceModels:
         """The confidence models of this store."""
         return ConfidenceModels(self._database)
+
+    @property
+    def remembered(self) -> Remembered:
+        """The traces of this store that novelty is measured against."""
+        return Remembered(self._database)
+
+    def novelty_memory(
+        self,
+        *,
+        max_remembered: int | None = None,
+        ttl_ms: float | None = None,
+        domain: str | None = None,
+    ) -> StoredMemory:
+        """Return a novelty memory in this store, for `Scorer(cache=...)`.
+
+        It keeps the embedding of a trace, a hash of its text, ids, domain and time. A handler
+        without a `scorer` has one already. All memories of a store share what they remember, so
+        give them the same bounds: what is beyond them is deleted.
+
+        Args:
+            max_remembered: How many traces it remembers; 1,000 by default.
+            ttl_ms: Milliseconds after which a trace is forgotten; None for when newer ones need the
+                room.
+            domain: Remember apart from all others, for this domain; None for the memory of all.
+
+        Raises:
+            ConfigError: A bound is unusable.
+        """
+        check_bounds(max_remembered, ttl_ms)
+        size = max_remembered or DEFAULT_MAX_ELEMENTS
+        return StoredMemory(Remembered(self._database, domain or "", size, ttl_ms))
 
     def get(self, id: str) -> StoredRun | None:  # noqa: A002  (the word of the command line too)
         """Return the run that `id` identifies, or None.
@@ -283,6 +320,24 @@ class TraceStore:
         with self._database.reading() as connection:
             return sql.run_queries.count(connection, run_filter)
 
+    def recent_values(
+        self, domain: str, gate: Gate = "score", *, since: datetime | None = None
+    ) -> list[tuple[float, bool]]:
+        """Return what the gate saw of a domain's last 300 runs, without those with a verdict.
+
+        Args:
+            domain: The domain (exact name).
+            gate: By score or by worth.
+            since: Only runs that began at this time or later.
+
+        Returns:
+            Score or worth (0 to 1) and whether the run passed, the oldest run first.
+        """
+        with self._database.reading() as connection:
+            return sql.run_queries.recent_values(
+                connection, domain, gate=gate, since=since, limit=WINDOW
+            )
+
     def traces(
         self,
         *,
@@ -333,7 +388,8 @@ class TraceStore:
         self.close()
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
-        return StoredRun(**row | {"tags": row["tags"] or []}, read_body=self._read_body)
+        plain = {"tags": row["tags"] or [], "gate": row["gate"] or "score"}
+        return StoredRun(**row | plain, read_body=self._read_body)
 
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:

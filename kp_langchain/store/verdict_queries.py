@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from kp_langchain.store.rows import clean_name, clean_text, json_text
+from kp_langchain.store.run_queries import is_kept
 from kp_langchain.store.tables import models, runs, verdicts
 
 if TYPE_CHECKING:
     from kp_langchain.verdict import Verdict
 
 _oldest_first = (verdicts.c.at, verdicts.c.number)
+_newest_first = tuple(column.desc() for column in _oldest_first)
+_newest_runs_first = (runs.c.created_at.desc(), runs.c.trace_id.desc())
+# Of a longer objective, both ends tell it from others; foreign traces may have megabytes of it.
+_OBJECTIVE_CHARS = 10_000
 
 
 def add(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdict]]) -> None:
@@ -99,11 +104,94 @@ def label_counts(connection: sa.Connection) -> dict[str, tuple[int, int]]:
 
 def _labels() -> sa.Subquery:
     """Return the verdicts that state success, each with its rank on its trace; 1 is the newest."""
-    rank = sa.func.row_number().over(
-        partition_by=verdicts.c.trace_id, order_by=[column.desc() for column in _oldest_first]
-    )
+    rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=_newest_first)
     select = sa.select(verdicts.c.trace_id, verdicts.c.success, rank.label("rank"))
     return select.where(verdicts.c.success.is_not(None)).subquery()
+
+
+def unlabelled_runs(
+    connection: sa.Connection,
+    domain: str | None,
+    *,
+    searched: int,
+    limit: int,
+    with_features: bool,
+) -> list[dict[str, Any]]:
+    """Return the newest runs that a person can be asked about, the newest first.
+
+    Those have a body, features, and no verdict that states success, and are not withheld.
+
+    Args:
+        connection: A connection to read with.
+        domain: Only runs of this domain; None for all.
+        searched: How many of the newest runs without a verdict to look at. Bodies lie in between,
+            so that looking at all would read most of the file.
+        limit: Return at most this many.
+        with_features: Whether to read the features too, as the text of their JSON.
+    """
+    newest = sa.select(runs.c.trace_id).where(~_has_label())
+    if domain is not None:
+        newest = newest.where(runs.c.domain == clean_name(domain))
+    found = newest.order_by(*_newest_runs_first).limit(searched).subquery()
+    features = sa.cast(runs.c.features, sa.Text) if with_features else sa.null()
+    select = (
+        sa.select(
+            runs.c.trace_id,
+            runs.c.domain,
+            runs.c.task,
+            _ends_of_objective().label("objective"),
+            features.label("features"),
+        )
+        .join(found, found.c.trace_id == runs.c.trace_id)
+        .where(is_kept(), runs.c.withheld.is_(None), runs.c.features.is_not(None))
+        .order_by(*_newest_runs_first)
+        .limit(limit)
+    )
+    return [dict(row) for row in connection.execute(select).mappings()]
+
+
+def newest_labels(
+    connection: sa.Connection, domain: str | None, *, limit: int
+) -> list[dict[str, Any]]:
+    """Return domain, task, objective and label of the newest runs that have one, newest first.
+
+    Args:
+        connection: A connection to read with.
+        domain: Only runs of this domain; None for all.
+        limit: Return at most this many.
+    """
+    label = (
+        sa.select(verdicts.c.success)
+        .where(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
+        .order_by(*_newest_first)
+        .limit(1)
+        .scalar_subquery()
+    )
+    # Not a condition on the features: it would read every row before its verdicts are looked up.
+    has_features = runs.c.features.is_not(None).label("has_features")
+    objective = _ends_of_objective().label("objective")
+    select = sa.select(runs.c.domain, runs.c.task, objective, label.label("success"), has_features)
+    select = select.where(_has_label())
+    if domain is not None:
+        select = select.where(runs.c.domain == clean_name(domain))
+    rows = connection.execute(select.order_by(*_newest_runs_first).limit(limit)).mappings()
+    return [dict(row) for row in rows if row["has_features"]]
+
+
+def _has_label() -> sa.ColumnElement[bool]:
+    """Return the condition that a verdict states the success of a run."""
+    states_success = sa.and_(
+        verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None)
+    )
+    return sa.exists(sa.select(verdicts.c.number).where(states_success).correlate(runs))
+
+
+def _ends_of_objective() -> sa.ColumnElement[str]:
+    objective, half = runs.c.objective, _OBJECTIVE_CHARS // 2
+    length = sa.func.length(objective)
+    first = sa.func.substr(objective, 1, half, type_=sa.String())
+    last = sa.func.substr(objective, length - half + 1, type_=sa.String())
+    return sa.case((length <= _OBJECTIVE_CHARS, objective), else_=first.concat(last))
 
 
 def install_model(

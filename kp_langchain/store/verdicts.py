@@ -119,6 +119,7 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
             tags=tuple(row["tags"] or ()),
         ),
         stored_id=row["trace_id"],
+        gate=row["gate"] or "score",
     )
 
 
@@ -156,6 +157,7 @@ def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
         "confidence": run.trace.outcome.confidence,
         "confidence_source": clean_text(run.breakdown.confidence_source),
         "score": run.breakdown.total,
+        "worth": run.worth,
         "breakdown": json_text(run.breakdown.to_dict()),
         "decision": run.decision,
         "body": json_text(run.trace.model_dump(warnings=False)) if run.keep_body else None,

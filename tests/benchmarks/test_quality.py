@@ -186,7 +186,7 @@ def test_a_gain_turns_around_with_its_columns(
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """What comes of two sources: in one the answer tells the truth, in the other nothing does."""
     out = tmp_path_factory.mktemp("quality")
-    draw = random.Random(7)
+    draw = random.Random(8)
     lines: list[object] = ["no run", row(source="unknown", success=None)]
     for source, says in ("telling", bool), ("silent", lambda _: draw.random() < 0.5):
         lines += [made(source, at, draw.random() < 0.5, says) for at in range(120)]
@@ -235,13 +235,16 @@ def test_a_feature_that_tells_the_truth_is_found(
     assert learned["refused"] == 0
     assert learned["model_auc"]["value"] > 0.95
     assert learned["brier"] < learned["default_brier"]
-    before, model, weights = (learned["score"][at] for at in ("before", "model", "weights"))
+    before, model, worth = (learned["score"][at] for at in ("before", "model", "worth"))
     assert before["auc"]["value"] == pytest.approx(0.5)
     assert model["auc"]["value"] > 0.95
     assert model["gain"]["low"] > 0.3
-    assert model["top_lift"] > 1.5
-    assert weights["auc"]["value"] > 0.95
-    assert sum(learned["weights"].values()) == pytest.approx(1)
+    assert model["top_lift"]["low"] > 1.3
+    assert worth["auc"]["value"] > 0.95
+    assert worth["top_lift"]["low"] > 1.3
+    assert learned["worth_of_refused_too"] == {
+        key: value for key, value in worth.items() if key != "gain"
+    }
     assert "| telling | 120 |" in printed
 
 
@@ -252,10 +255,47 @@ def test_a_model_of_chance_is_refused_and_changes_nothing(
     learned = report["sources"]["silent"]["learned"]["200"]
     assert learned["refused"] == 1
     assert learned["model_auc"]["low"] < 0.5 < learned["model_auc"]["high"]
-    before, model = learned["score"]["before"], learned["score"]["model"]
-    assert model["auc"] == before["auc"]
-    assert model["gain"]["value"] == 0
+    before = learned["score"]["before"]
+    for stage in ("model", "worth"):
+        assert learned["score"][stage]["auc"] == before["auc"]
+        assert learned["score"][stage]["gain"]["value"] == 0
+    assert learned["worth_of_refused_too"]["auc"] != before["auc"]
     assert "1 of 1" in printed
+
+
+def test_later_runs_of_other_tasks_are_selected_by_every_form(
+    evaluated: tuple[dict[str, Any], str, Path],
+) -> None:
+    report, printed, _ = evaluated
+    selection = report["selection"]
+    assert selection["sources"]["telling"] == {
+        "draws": 2, "refused": 0, "labelled": 60, "further": 60,
+    }  # fmt: skip
+    assert selection["sources"]["silent"]["refused"] == 2
+    for form, one in selection["forms"].items():
+        lift = one["sources"]["telling"]["lift"]
+        assert (lift["low"] > 1.3) is (form != "score as it is"), form
+        assert 0 <= one["sources"]["telling"]["solved_per_run"]["value"] <= 1
+        assert f"| {form} |" in printed
+    best = selection["forms"][selection["best"]]
+    assert best["behind_best"] == {"value": 0, "low": 0, "high": 0}
+    assert best["mean"]["lift"]["value"] == max(
+        one["mean"]["lift"]["value"] for one in selection["forms"].values()
+    )
+
+
+def test_a_pass_rate_is_held_where_a_fixed_threshold_lets_half_of_the_runs_pass(
+    evaluated: tuple[dict[str, Any], str, Path],
+) -> None:
+    report, printed, _ = evaluated
+    kept = report["pass_rates"]["telling"]["kept"]
+    for way, shares in kept.items():
+        assert len(shares) == 2
+        if way.startswith("pass rate"):
+            assert all(share == pytest.approx(0.1, abs=0.05) for share in shares)
+        else:  # half of the runs look alike, and are as sure as the surest
+            assert min(shares) > 0.4
+    assert "where 10% is promised" in printed
 
 
 def test_what_is_too_little_is_counted_and_no_more(

@@ -9,7 +9,9 @@ from kp_langchain.calibration.features import features_of
 
 def test_every_feature_has_a_meaning_of_its_own_and_no_other_has():
     trace = trace_from_messages([("user", "What is 6 x 7?"), ("ai", "42")], domain="code")
-    names = set(features_of(trace, looked_successful=True)) - {"features_version"}
+    names = set(features_of(trace, looked_successful=True, proves_failure=False)) - {
+        "features_version"
+    }
     assert set(MEANINGS) == names
     assert len(set(MEANINGS.values())) == len(MEANINGS)
 

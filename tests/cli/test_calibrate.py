@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 from contextlib import closing
@@ -12,10 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kp_langchain import ScoringWeights, Settings, TraceStore
+from kp_langchain import Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
-from kp_langchain.calibration.proposals import point_at, propose_threshold
+from kp_langchain.calibration.hypothetical_score import hypothetical_worth
 from kp_langchain.cli.app import app
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
@@ -75,10 +75,6 @@ def test_what_is_shown_is_what_was_fitted(store):
     assert found["brier"] == fitted.brier < found["base_brier"] < found["default_brier"]
     assert found["score_auc_before"]["value"] < found["score_auc_after"]["value"]
     assert found["successes"] == sum(run.success for run in runs)
-    assert found["thresholds_in_force"] == {
-        "in_force": DEFAULT_THRESHOLDS["finance"].measured,
-        "in_force_novelty_not_measured": DEFAULT_THRESHOLDS["finance"].unmeasured,
-    }
     assert (found["version"], found["before"], found["written"]) == (1, None, None)
     shown = run("--domain", "finance").stdout
     for estimate in ("auc", "score_auc_before", "score_auc_after"):
@@ -87,11 +83,32 @@ def test_what_is_shown_is_what_was_fitted(store):
         assert f"{row['confidence']:.2f}" in shown
 
 
-def test_what_weights_promise_on_runs_that_they_were_chosen_on_is_said(store):
-    weights = told("--dry-run")["weights_proposal"]
-    assert weights["refusal"] is None
-    held_out = f"{weights['proposed']['top_success']['value']:.2f} of the best 9 runs succeeded."
-    assert f"on tasks that they never saw, {held_out}" in run("--dry-run").stdout
+def test_the_proposed_gate_is_held_against_no_gate_and_the_one_in_force(store):
+    proposal = told("--dry-run")["gate_proposal"]
+    assert proposal["refusal"] is None
+    in_force, proposed = proposal["in_force"], proposal["proposed"]
+    assert (in_force["gate"], in_force["thresholds"]) == ("score", [*DEFAULT_THRESHOLDS["finance"]])
+    assert (proposed["gate"], proposed["pass_rate"]) == ("worth", 0.1)
+    assert proposed["right"]["value"] > proposal["base_rate"]
+    assert proposed["auc"]["low"] > 0.5
+    shown = run("--dry-run").stdout
+    assert re.search(rf"none +100% +{proposal['base_rate']:.2f}", shown)
+    assert re.search(r"in force: score from 0.61 or 0.68 +\d+%", shown)
+    assert re.search(rf"the best 10% by worth +\d+% +{proposed['right']['value']:.2f} \(", shown)
+
+
+def test_the_gate_in_force_is_judged_by_what_its_model_never_saw(store):
+    run("--domain", "finance", "--write")
+    model = store.models.in_force("finance")
+    runs = store.models.labelled("finance")
+    worths = [hypothetical_worth(one, model.held_out_confidence(one)) for one in runs]
+    in_force = told("--domain", "finance")["gate_proposal"]["in_force"]
+    assert in_force["gate"] == "worth"
+    kept = [
+        one for one, worth in zip(runs, worths, strict=True) if worth >= in_force["thresholds"][0]
+    ]
+    assert in_force["runs"] == len(kept) <= 9
+    assert in_force["right"]["value"] == pytest.approx(sum(one.success for one in kept) / len(kept))
 
 
 def test_a_trial_changes_nothing(store):
@@ -104,78 +121,84 @@ def test_a_trial_changes_nothing(store):
 
 
 @pytest.mark.parametrize(
-    ("wish", "of_one"), [(("--pass-rate", "0.3"), 0.3), ((), 0.1), (("--precision", "0.7"), None)]
+    ("target", "pass_rate"),
+    [(("--pass-rate", "0.3"), 0.3), ((), 0.1), (("--precision", "0.7"), None)],
 )
-def test_a_threshold_keeps_what_it_promises_on_the_labelled_runs(store, wish, of_one):
-    found = told("--domain", "finance", *wish)
+def test_a_gate_keeps_what_it_promises_on_the_labelled_runs(store, target, pass_rate):
+    proposal = told("--domain", "finance", *target)["gate_proposal"]
     runs = store.models.labelled("finance")
     held_out = fit("finance", runs).held_out
-    for one in found["threshold_proposals"]:
-        weights, point = ScoringWeights(**one["weights"]), one["proposal"]["point"]
-        scores = [
-            hypothetical_score(run, weights, p) for run, p in zip(runs, held_out, strict=True)
-        ]
-        passing = [run for run, s in zip(runs, scores, strict=True) if s >= point["threshold"]]
-        assert len(passing) == point["runs"] == round(point["pass_rate"] * len(runs))
-        good = sum(run.success for run in passing) / len(passing)
-        assert good == pytest.approx(point["precision"]["value"])
-        if of_one is not None:
-            assert point["pass_rate"] <= of_one
-        else:
-            assert point["precision"]["low"] >= 0.7
+    worths = [hypothetical_worth(one, p) for one, p in zip(runs, held_out, strict=True)]
+    gate = proposal["proposed"]
+    passing = [one for one, w in zip(runs, worths, strict=True) if w >= gate["thresholds"][0]]
+    assert len(passing) == gate["runs"] == round(gate["kept"] * len(runs))
+    good = sum(one.success for one in passing) / len(passing)
+    assert good == pytest.approx(gate["right"]["value"])
+    assert gate["pass_rate"] == pass_rate
+    if pass_rate is not None:
+        assert gate["kept"] <= pass_rate
+    else:
+        assert gate["right"]["low"] >= 0.7
 
 
 def test_what_is_proposed_is_written_only_on_request(store):
     Path("kp.toml").write_text("max_steps = 7 # ours\n\n[domains.finance]\nkeep = 'all' # both\n")
     before = Path("kp.toml").read_text()
-    found = told("--domain", "finance")
+    assert told("--domain", "finance")["written"] is None
     assert Path("kp.toml").read_text() == before
-    chosen = found["threshold_proposals"][0]
-    assert chosen["are_proposed"]
 
     done = run("--domain", "finance", "--write")
 
-    threshold = chosen["proposal"]["point"]["threshold"]
-    assert f"Wrote threshold {threshold:g} and the proposed weights of finance into kp.toml." in (
-        done.stdout
-    )
+    assert done.exit_code == 0
+    assert 'Wrote gate = "worth" and pass_rate = 0.1 of finance into kp.toml.' in done.stdout
     text = Path("kp.toml").read_text()
     assert text.startswith(before)
     policy = Settings().policy_for("finance")
-    assert policy.threshold == threshold
-    assert policy.weights == ScoringWeights(**chosen["weights"])
-    assert policy.keep == "all"
+    assert (policy.gate, policy.pass_rate, policy.keep) == ("worth", 0.1, "all")
     # What is in force now is what would be proposed, and nothing changes any more.
     again = run("--domain", "finance", "--write").stdout
     assert "Version 1 stays in force: nothing has changed since." in again
-    assert "proposed; in force" in again
+    assert "in force: the best 10% by worth" in again
     assert Path("kp.toml").read_text() == text
     assert [one.version for one in store.models.entries("finance")] == [1]
 
 
+def test_a_precision_is_written_as_a_threshold_in_place_of_a_pass_rate(store):
+    run("--domain", "finance", "--write")
+    done = run("--domain", "finance", "--write", "--precision", "0.7")
+    assert done.exit_code == 0
+    policy = Settings().policy_for("finance")
+    gate = told("--domain", "finance", "--precision", "0.7")["gate_proposal"]["proposed"]
+    assert policy.pass_rate is None
+    assert (policy.gate, policy.worth_threshold) == ("worth", gate["thresholds"][0])
+    run("--domain", "finance", "--write", "--pass-rate", "0.2")
+    assert Settings().policy_for("finance").pass_rate == 0.2  # which comes before a threshold
+
+
 def test_a_variable_that_comes_first_is_told(store, monkeypatch):
-    monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.33")
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__PASS_RATE", "0.33")
     done = run("--domain", "finance", "--write")
-    assert "0.330" in done.stdout
+    assert "in force: the best 33% by score" in done.stdout
     assert "kp.toml, a new file" in done.stdout
     assert (
-        "It has no effect here: KP_DOMAINS__FINANCE__THRESHOLD in the environment sets another "
-        "threshold and comes first" in done.stdout
+        "It has no effect here: KP_DOMAINS__FINANCE__PASS_RATE in the environment sets another "
+        "pass_rate and comes first" in done.stdout
     )
     written = told("--domain", "finance", "--write")["written"]
     assert written == {
         "path": "kp.toml",
         "created": False,
-        "overridden_by": {"threshold": ["KP_DOMAINS__FINANCE__THRESHOLD"]},
+        "overridden_by": {"pass_rate": ["KP_DOMAINS__FINANCE__PASS_RATE"]},
     }
 
 
-def test_a_wish_that_cannot_be_fulfilled_writes_nothing(store):
+def test_a_target_that_cannot_be_reached_writes_nothing(store):
     done = run("--domain", "finance", "--precision", "0.99", "--write")
-    assert done.exit_code == 0
-    assert "No threshold is proposed: no threshold is sure to give precision 0.99" in done.stdout
-    assert "Nothing was written, because no threshold is proposed." in done.stdout
+    assert done.exit_code == 1
+    assert "No gate is proposed: no threshold is sure to give precision 0.99" in done.stdout
+    assert "Nothing was written, because no gate is proposed." in done.stdout
     assert not Path("kp.toml").exists()
+    assert store.models.in_force("finance") is not None
 
 
 def test_more_verdicts_make_another_version(store):
@@ -199,12 +222,17 @@ def test_a_refused_model_leaves_the_one_in_force(two_domains):
     run("--domain", "finance")
     old = replace(store.models.in_force("finance"), domain="code")
     store.models.install(old)
-    done = run("--domain", "code")
+    done = run("--domain", "code", "--write")
     assert done.exit_code == 1
     assert "Not installed, version 1 stays in force: " in done.stdout
-    assert "No weights or threshold are proposed: the model in force has learned" in done.stdout
-    assert told("--domain", "code")["threshold_proposals"] == []
+    assert "Nothing was written, because the model was refused." in done.stdout
+    found = told("--domain", "code")
+    assert (found["gate_proposal"], found["written"]) == (None, None)
     assert store.models.in_force("code") == old
+    assert not Path("kp.toml").exists()
+    # Of both domains, one has a gate to write.
+    assert run("--write").exit_code == 0
+    assert Settings().policy_for("code").gate == "score"
 
 
 def test_models_are_shown_and_removed(store):
@@ -295,7 +323,9 @@ def test_without_verdicts_there_is_nothing_to_learn():
     assert done.exit_code == 1
     assert "3 verdicts; at least 30 are needed" in done.stdout
     assert "Threshold" not in done.stdout
-    assert run("--write", "--database", "empty.db").exit_code == 0
+    done = run("--write", "--database", "empty.db")
+    assert done.exit_code == 1
+    assert "Nothing was written, because the model was refused." in done.stdout
     assert not Path("kp.toml").exists()
     done = run("--domain", "law", "--database", "empty.db")
     assert done.exit_code == 1
@@ -311,22 +341,9 @@ def test_a_domain_with_a_hostile_name_is_shown_as_it_is_and_harmless(store):
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.stdout
     assert "[bold]\ufffd[31m.x: 90 verdicts" in done.stdout
-    assert Settings().policy_for(name).threshold is not None
+    assert Settings().policy_for(name).gate == "worth"
     assert "\x1b" not in run("show").stdout
     assert "\x1b" not in run("remove", name).stdout
-
-
-def test_what_passes_at_any_threshold_is_read_off_the_curve(two_domains):
-    store = two_domains
-    runs = store.models.labelled("code")
-    scores = [hypothetical_score(run, PROFILES["code"]) for run in runs]
-    curve = propose_threshold(runs, scores, pass_rate=1.0).curve
-    for threshold in [at / 200 for at in range(201)]:
-        point = point_at(curve, threshold)
-        # To a thousandth, as thresholds are proposed.
-        assert (point.runs if point else 0) == sum(
-            -(-round(score * 1e6) // 1000) / 1000 >= threshold for score in scores
-        )
 
 
 @pytest.mark.parametrize("library", ["sklearn.linear_model", "sklearn.model_selection", "tomlkit"])

@@ -180,9 +180,16 @@ def test_escapes_of_an_agent_do_not_reach_the_terminal() -> None:
 
 
 def test_review_in_a_terminal_without_unicode(runs: list[str]) -> None:
-    done = cli("review", "--database", "runs.db", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert "finance" in done.stdout
+    with TraceStore("runs.db") as store:
+        watching = handler("Prüfung", store=store, policy=DomainPolicy(threshold=0.0))
+        agent(say("日本語")).invoke({"messages": [("user", "€ " * 200)]}, {"callbacks": [watching]})
+        assert watching.flush(600)
+    for words in (["review"], ["review", "--json"]):
+        done = cli(*words, "--database", "runs.db", PYTHONIOENCODING="ascii")
+        assert done.returncode == 0, done.stderr
+        assert "finance" in done.stdout
+        assert done.stdout.isascii()
+    assert json.loads(done.stdout.splitlines()[0])["domain"] == "Prüfung"
 
 
 def test_review_filters(runs: list[str]) -> None:

@@ -68,9 +68,10 @@ def test_what_scoring_goes_by_is_shown(onnx: str) -> None:
     assert said.startswith("remembers the last 1,000 traces, until newer ones take their place")
     assert "complexity counts all steps; 100 ms for one run" in said
     Path("kp.toml").write_text("novelty_memory = 50\nnovelty_ttl_s = 86400\n")
-    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_STEP_CAP="20", columns=200)
+    more = {"KP_STEP_CAP": "20", "KP_NOVELTY_SCOPE": "domain"}
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200, **more)
     said = row(done.stdout, "scoring")
-    assert said.startswith("remembers the last 50 traces, each for 86400 s")
+    assert said.startswith("remembers the last 50 traces of each domain, each for 86400 s")
     assert "complexity counts at most 20 steps" in said
 
 

@@ -266,7 +266,7 @@ def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give one of ID, --from FILE and --langsmith"),
+        ([], "give one of ID, --from FILE, --langsmith and --next"),
         (["x", "--from", "v.jsonl"], "give one of"),
         (["x", "--langsmith"], "give one of"),
         (["x"], "--success or --failure"),

@@ -22,6 +22,8 @@ COMMANDS = [
     ["review", "show", "{id}", "--database", "runs.db"],
     ["review", "show", "{id}", "--database", "runs.db", "--json"],
     ["label", "{id}", "--success", "--database", "runs.db"],
+    ["label", "--next", "--database", "runs.db"],
+    ["label", "--next", "--json", "--database", "runs.db"],
     ["outbox", "--database", "runs.db"],
     ["calibrate", "--database", "runs.db"],
     ["calibrate", "show", "--database", "runs.db"],

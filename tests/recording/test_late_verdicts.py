@@ -349,7 +349,9 @@ def test_what_the_outcome_function_says_is_a_verdict(store: TraceStore) -> None:
     assert (verdict.success, verdict.source) == (False, "outcome function")
     (labelled,) = store.models.labelled("default")
     assert (labelled.success, labelled.looked_successful) == (False, True)
-    assert labelled.features == features_of(scored.trace, looked_successful=True)
+    assert labelled.features == features_of(
+        scored.trace, looked_successful=True, proves_failure=False
+    )
 
 
 def a_model(domain: str = "default") -> ConfidenceModel:

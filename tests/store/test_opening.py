@@ -242,6 +242,19 @@ def test_a_database_of_an_earlier_version_is_brought_up_to_date(url, scored, ver
         assert store.models.verdict_counts() == {}  # it has no features to learn from
 
 
+def test_a_run_of_a_version_without_worth_has_none(url, scored, tmp_path):
+    (tmp_path / "store").mkdir(exist_ok=True)
+    one = scored(1)
+    make_older(url, "0005", row_of(one))
+    with TraceStore(url) as store:
+        assert store.get(one.trace.id).trace == one.trace
+        assert (store.get(one.trace.id).gate, store.get(one.trace.id).worth) == ("score", None)
+        with store.database.reading() as connection:
+            columns = [tables.runs.c[name] for name in ("gate", "worth", "twin_of", "replaced_by")]
+            assert set(connection.execute(sa.select(*columns))) == {(None, None, None, None)}
+            assert connection.execute(sa.select(tables.remembered)).all() == []
+
+
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
 def test_an_upgrade_says_nothing_in_the_log_of_the_host(caplog, url, tmp_path, level):
     (tmp_path / "store").mkdir(exist_ok=True)

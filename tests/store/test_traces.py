@@ -61,6 +61,8 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "user_hash": "hash:u",
         "run_name": "n",
         "tags": ["b", "a"],
+        "gate": "score",
+        "worth": None,
     }
     assert run.trace == one.trace
     assert run.created_at.utcoffset() == timedelta(0)

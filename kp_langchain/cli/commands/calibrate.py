@@ -11,6 +11,7 @@ from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.output import say, say_json, visible
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
+from kp_langchain.gate.check import DEFAULT_PASS_RATE
 from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
 
@@ -19,24 +20,26 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from kp_langchain.calibration.calibrate_domain import Calibration, ThresholdTarget
+    from kp_langchain.calibration.calibrate_domain import Calibration
+    from kp_langchain.calibration.gate_proposal import ThresholdTarget
     from kp_langchain.cli.policy_file import WrittenPolicy
+    from kp_langchain.config import Settings
     from kp_langchain.store import TraceStore
+    from kp_langchain.store.confidence_models import InstalledModel
 
 calibrate = typer.Typer(
-    help="Learn each domain's confidence from verdicts, and propose thresholds and weights; "
+    help="Learn each domain's confidence from verdicts, and propose a gate; "
     "`show` explains the models in force, `remove` takes one out of force."
 )
 
 _REFUSED = 1
-_DEFAULT_PASS_RATE = 0.1
 _HOW_TO_LABEL = "give some: kp-langchain label ID --success, or --failure"
 
 Domain = Annotated[str | None, typer.Option(help="Only this domain.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and change nothing.")]
 PassRate = Annotated[
     float | None,
-    typer.Option(help=f"Share of the runs that is to pass; {_DEFAULT_PASS_RATE} by default."),
+    typer.Option(help=f"Share of the runs that is to pass; {DEFAULT_PASS_RATE} by default."),
 ]
 Precision = Annotated[
     float | None, typer.Option(help="Instead: share of successes among the runs that pass.")
@@ -57,8 +60,8 @@ def calibrate_domains(
 ) -> None:
     """Learn from the verdicts on each domain's runs.
 
-    Exit status: 0; 1, the model of --domain was refused, or an error ended the command; 2, wrong
-    usage.
+    Exit status: 0; 1, the model of --domain was refused, --write wrote nothing, or an error ended
+    the command; 2, wrong usage.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -72,6 +75,7 @@ def calibrate_domains(
 
     settings = Settings()
     result = None
+    has_written = False
     with open_store(database) as store:
         domains = _domains(store, domain)
         if not domains and not as_json:
@@ -80,11 +84,14 @@ def calibrate_domains(
             result = calibrate_domain.calibrate(
                 store.models, name, settings=settings, target=target, install=not dry_run
             )
+            policy = _write(result) if write else None
+            has_written = has_written or policy is not None
             if as_json:
-                _print_json(result, write=write)
+                _print_json(result, policy)
             else:
-                _print_result(result, dry_run=dry_run, write=write)
-    if domain is not None and result is not None and result.fit.refusal is not None:
+                _print_result(result, policy, dry_run=dry_run, write=write)
+    is_refused = domain is not None and result is not None and result.fit.refusal is not None
+    if is_refused or (write and not has_written):
         raise typer.Exit(_REFUSED)
 
 
@@ -97,7 +104,9 @@ def show(
 ) -> None:
     """Show the models in force and earlier ones, their figures, and what they are based on."""
     from kp_langchain.cli.model_tables import models_report
+    from kp_langchain.config import Settings
 
+    settings = Settings()
     with open_store(database or context.obj) as store:
         entries = store.models.entries(domain)
         if as_json:
@@ -114,11 +123,22 @@ def show(
                 )
             return
         if not entries:
-            of_domain = "" if domain is None else f" of domain {domain!r}"
-            say(f"No model{of_domain} in {store.location}; fit one: kp-langchain calibrate")
+            which = "" if domain is None else f" of domain {domain!r}"
+            say(f"No model{which} in {store.location}; fit one: kp-langchain calibrate")
         for name in dict.fromkeys(entry.domain for entry in entries):
-            _print(models_report([entry for entry in entries if entry.domain == name]))
+            of_domain = [entry for entry in entries if entry.domain == name]
+            _print(models_report(of_domain))
+            if (in_force := next((one for one in of_domain if one.active), None)) is not None:
+                _print([_kept_line(store, settings, in_force)])
             say("")
+
+
+def _kept_line(store: TraceStore, settings: Settings, in_force: InstalledModel) -> RenderableType:
+    from kp_langchain.cli.gate_tables import kept_line
+
+    policy = settings.policy_for(in_force.domain)
+    since = in_force.model.created_at
+    return kept_line(policy, store.recent_values(in_force.domain, policy.gate, since=since))
 
 
 @calibrate.command()
@@ -152,7 +172,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def _target(pass_rate: float | None, precision: float | None) -> ThresholdTarget:
-    from kp_langchain.calibration.calibrate_domain import ThresholdTarget
+    from kp_langchain.calibration.gate_proposal import ThresholdTarget
 
     if pass_rate is not None and precision is not None:
         raise typer.BadParameter("give either --pass-rate or --precision")
@@ -162,7 +182,7 @@ def _target(pass_rate: float | None, precision: float | None) -> ThresholdTarget
         raise typer.BadParameter(f"--precision is {precision}; give a number above 0, below 1")
     if precision is not None:
         return ThresholdTarget(precision=precision)
-    return ThresholdTarget(pass_rate=_DEFAULT_PASS_RATE if pass_rate is None else pass_rate)
+    return ThresholdTarget(pass_rate=DEFAULT_PASS_RATE if pass_rate is None else pass_rate)
 
 
 def _domains(store: TraceStore, domain: str | None) -> list[str]:
@@ -181,21 +201,22 @@ def _domains(store: TraceStore, domain: str | None) -> list[str]:
     return [domain]
 
 
-def _print_result(result: Calibration, *, dry_run: bool, write: bool) -> None:
+def _print_result(
+    result: Calibration, policy: WrittenPolicy | None, *, dry_run: bool, write: bool
+) -> None:
     from kp_langchain.cli.model_tables import calibration_report
 
     _print(calibration_report(result, dry_run=dry_run))
     say("")
     if write:
-        for line in _write_report(result, _write(result)):
+        for line in _write_report(result, policy):
             say(line)
-    elif result.to_write is not None:
-        say(f"  --write puts {_proposal_text(result)} into kp.toml.")
+    elif result.to_write:
+        say(f"  --write puts {_fields_text(result)} into kp.toml.")
     say("")
 
 
-def _print_json(result: Calibration, *, write: bool) -> None:
-    policy = _write(result) if write else None
+def _print_json(result: Calibration, policy: WrittenPolicy | None) -> None:
     fields = policy and {
         "path": str(policy.path),
         "created": policy.is_new_file,
@@ -216,31 +237,26 @@ def _write(result: Calibration) -> WrittenPolicy | None:
     """Write what is proposed into the configuration file; return None if nothing is."""
     from kp_langchain.cli.policy_file import write_policy
 
-    proposal = result.to_write
-    if proposal is None or proposal.proposal.point is None:
-        return None
-    return write_policy(
-        result.fit.domain,
-        threshold=proposal.proposal.point.threshold,
-        weights=proposal.weights if proposal.are_proposed else None,
-    )
+    fields = result.to_write
+    return write_policy(result.fit.domain, **fields) if fields else None
 
 
-def _proposal_text(result: Calibration) -> str:
+def _fields_text(result: Calibration) -> str:
     """Return what there is to write, in words."""
-    proposal = result.to_write
-    if proposal is None or proposal.proposal.point is None:
-        return "nothing"
-    threshold = f"threshold {proposal.proposal.point.threshold:g}"
-    return f"{threshold} and the proposed weights" if proposal.are_proposed else threshold
+    return " and ".join(
+        f"{name} = {value!r}".replace("'", '"')
+        for name, value in result.to_write.items()
+        if value is not None
+    )
 
 
 def _write_report(result: Calibration, policy: WrittenPolicy | None) -> list[str]:
     if policy is None:
-        return ["  Nothing was written, because no threshold is proposed."]
+        why = "the model was refused" if result.fit.refusal else "no gate is proposed"
+        return [f"  Nothing was written, because {why}."]
     file = f"{policy.path}, a new file" if policy.is_new_file else str(policy.path)
     domain = printable(result.fit.domain)
-    lines = [f"  Wrote {_proposal_text(result)} of {domain} into {visible(file)}."]
+    lines = [f"  Wrote {_fields_text(result)} of {domain} into {visible(file)}."]
     for field, variables in policy.overridden_by.items():
         lines.append(
             f"  It has no effect here: {', '.join(variables)} in the environment sets another "

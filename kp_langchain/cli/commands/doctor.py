@@ -358,10 +358,11 @@ def _scoring(settings: Settings) -> Finding:
         if settings.novelty_ttl_s is None
         else f"each for {settings.novelty_ttl_s:g} s"
     )
+    of_domain = " of each domain" if settings.novelty_scope == "domain" else ""
     steps = "all steps" if settings.step_cap is None else f"at most {settings.step_cap:,} steps"
     return Finding(
         "scoring",
-        f"remembers the last {settings.novelty_memory:,} traces, {until}\n"
+        f"remembers the last {settings.novelty_memory:,} traces{of_domain}, {until}\n"
         f"complexity counts {steps}; {settings.latency_budget_ms:g} ms for one run",
     )
 

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.cli.contributions import current_registry, send_now, why_nothing_is_sent
+from kp_langchain.cli.contributions import current_registry
 from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
-from kp_langchain.cli.output import say, say_json
-from kp_langchain.cli.store_option import Database, has_registry, open_store
+from kp_langchain.cli.labelling import Labelling, report
+from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.verdict_files import read_labels
-from kp_langchain.errors import KPError, UnknownRunError
-from kp_langchain.gate.decision import decision_word
-from kp_langchain.printable import printable, short_id
+from kp_langchain.errors import KPError
 from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:
-    from kp_langchain.registry.client import Registry
-    from kp_langchain.store import Rescored, TraceStore
+    from kp_langchain.store import TraceStore
 
 _SUFFIXES = (".csv", ".jsonl", ".ndjson")
 _SKIPPED, _INTERRUPTED = 1, 130
 _PAGE = 1000
-
+_NEXT_LIMIT = 50
 
 RunId = Annotated[
     str | None,
@@ -56,6 +51,14 @@ Key = Annotated[
 PassAt = Annotated[
     float, typer.Option(min=0, max=1, help="The LangSmith score from which a run succeeded.")
 ]
+Next = Annotated[bool, typer.Option("--next", help="Ask about the runs whose verdict helps most.")]
+Domain = Annotated[str | None, typer.Option(help="With --next: only runs of this domain.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help=f"With --next: ask about at most this many; {_NEXT_LIMIT} if not set."
+    ),
+]
 Timeout = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long to send.")
 ]
@@ -70,6 +73,9 @@ def label(
     langsmith: LangSmith = False,
     key: Key = None,
     pass_at: PassAt = 0.5,
+    ask_next: Next = False,
+    domain: Domain = None,
+    limit: Limit = None,
     timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
@@ -80,167 +86,93 @@ def label(
     confidence and note; the first line of a CSV names its columns. A line that cannot be used is
     reported on stderr as FILE:LINE: reason, and skipped.
 
+    --next shows runs without a verdict, one a screen, tasks without a verdict first; keys answer:
+    y (it succeeded), n, s (skip), b (back), o (a note for the verdict to come), q (quit). Answers
+    may also come through a pipe, one a line. With --json it lists these runs and asks nothing.
+
     Exit status: 0, every verdict was used; 1, some were skipped, or an error ended the command;
     2, wrong usage; 130, interrupted.
     """
-    if [run_id is not None, file is not None, langsmith].count(True) != 1:
-        raise typer.BadParameter("give one of ID, --from FILE and --langsmith")
-    if run_id is None and (success, confidence, note) != (None, None, None):
-        raise typer.BadParameter(
-            "--success, --failure, --confidence and --note belong to one ID; "
-            "--from and --langsmith bring their own"
-        )
-    if key is not None and not langsmith:
-        raise typer.BadParameter("--key belongs to --langsmith")
+    _check_options(
+        [run_id is not None, file is not None, langsmith, ask_next],
+        of_one_id=(success, confidence, note),
+        of_langsmith=key,
+        of_next=(domain, limit),
+    )
     verdicts = None
     if run_id is not None:
         verdicts = _from_options(run_id, success, confidence, note)
     elif file is not None:
         verdicts = _from_file(file)
     with open_store(database) as store:
+        if ask_next:
+            _label_next(store, domain, limit or _NEXT_LIMIT, timeout, as_json=as_json)
+            return
         if verdicts is None:
             verdicts = _from_langsmith(store, key, pass_at)
-        _write(Labelling(store, current_registry(), as_json=as_json), verdicts, timeout)
+        labelling = Labelling(store, current_registry(), as_json=as_json)
+        _run(labelling, lambda: labelling.run(verdicts), timeout)
 
 
-def _write(labelling: Labelling, verdicts: Iterable[RunVerdict], timeout_s: float) -> None:
+def _check_options(
+    ways: list[bool],
+    *,
+    of_one_id: tuple[object, ...],
+    of_langsmith: object,
+    of_next: tuple[object, ...],
+) -> None:
+    """Refuse options that do not belong together.
+
+    Args:
+        ways: Whether an id, a file, LangSmith and the next runs are wanted.
+        of_one_id: The options that belong to an id.
+        of_langsmith: The option that belongs to LangSmith.
+        of_next: The options that belong to the next runs.
+
+    Raises:
+        BadParameter: Not exactly one way is wanted, or an option belongs to another one.
+    """
+    is_one_id, _, is_langsmith, is_next = ways
+    if ways.count(True) != 1:
+        raise typer.BadParameter("give one of ID, --from FILE, --langsmith and --next")
+    if not is_one_id and any(value is not None for value in of_one_id):
+        raise typer.BadParameter(
+            "--success, --failure, --confidence and --note belong to one ID; "
+            "the other ways bring their own"
+        )
+    if of_langsmith is not None and not is_langsmith:
+        raise typer.BadParameter("--key belongs to --langsmith")
+    if not is_next and any(value is not None for value in of_next):
+        raise typer.BadParameter("--domain and --limit belong to --next")
+
+
+def _label_next(
+    store: TraceStore, domain: str | None, limit: int, timeout_s: float, *, as_json: bool
+) -> None:
+    from kp_langchain.cli.console import make_console
+    from kp_langchain.cli.key_reader import KeyReader
+    from kp_langchain.cli.next_runs import Dialog, NextRuns
+
+    runs = NextRuns(store, domain=domain, limit=limit)
+    if as_json:
+        runs.print_json()
+        return
+    labelling = Labelling(store, current_registry(), as_json=False)
+    dialog = Dialog(runs, labelling, make_console(), KeyReader())
+    _run(labelling, dialog.run, timeout_s)
+
+
+def _run(labelling: Labelling, give_verdicts: Callable[[], None], timeout_s: float) -> None:
+    """Give verdicts, then conclude, also after an error or an interruption."""
     try:
-        labelling.run(verdicts)
+        give_verdicts()
     except KeyboardInterrupt:
-        _report("interrupted")
+        report("interrupted")
         raise typer.Exit(_INTERRUPTED) from None
     finally:
         labelling.conclude(timeout_s)
     if labelling.skipped or labelling.unknown:
         raise typer.Exit(_SKIPPED)
-
-
-class Labelling:
-    """Write verdicts, print what each one changes, and count.
-
-    Args:
-        store: The store with the runs.
-        registry: Where runs that pass are contributed; None for nowhere.
-        as_json: Print changes as JSON, and everything else on stderr.
-
-    Attributes:
-        skipped: How many lines held no verdict.
-        unknown: How many verdicts were on a run that the store does not have.
-    """
-
-    def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
-        self._store, self._registry, self._as_json = store, registry, as_json
-        self._has_registry = has_registry(store)
-        self._say = _report if as_json else say
-        self._is_complete = False
-        # By trace id: the decision before the first verdict, and the decision now.
-        self._decisions: dict[str, tuple[str, str]] = {}
-        self.skipped = self.unknown = 0
-
-    def run(self, verdicts: Iterable[RunVerdict]) -> None:
-        """Write the verdicts, one after the other.
-
-        Raises:
-            KPError: The store or a file cannot be read or written.
-            UnknownRunError: A verdict without a place, such as that of the command line, is on a
-                run that the store does not have, or its id may mean several.
-        """
-        for entry in verdicts:
-            if entry.verdict is None:
-                self.skipped += 1
-                _report(printable(f"{entry.place}: {entry.why}"))
-                continue
-            try:
-                changes = self._write(entry.run_id, entry.verdict)
-            except UnknownRunError as error:
-                if not entry.place:
-                    raise
-                self.unknown += 1
-                _report(printable(f"{entry.place}: {error}"))
-                continue
-            for change in changes:
-                self._show(change)
-        self._is_complete = True
-
-    def conclude(self, timeout_s: float) -> None:
-        """Print a summary, then send and withdraw what the verdicts changed.
-
-        Args:
-            timeout_s: Seconds that sending may take.
-
-        Raises:
-            KPError: The store cannot be read or written, or the settings cannot be used.
-        """
-        if not (self._is_complete or self._decisions or self.skipped or self.unknown):
-            return
-        changes = Counter(self._decisions.values())
-        skipped = f", skipped {self.skipped}" if self.skipped else ""
-        self._say(
-            f"Labelled {len(self._decisions)}, of which now {self._word('contributed')} "
-            f"{changes['below_threshold', 'contributed']}, withdrawn "
-            f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{skipped}."
-        )
-        self._send(timeout_s)
-
-    def _write(self, run_id: str, verdict: Verdict) -> list[Rescored]:
-        return self._store.report_outcome(
-            run_id,
-            success=verdict.success,
-            confidence=verdict.confidence,
-            note=verdict.note,
-            source=verdict.source,
-            at=verdict.at,
-            registry=None if self._registry is None else self._registry.url,
-        )
-
-    def _show(self, change: Rescored) -> None:
-        first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
-        self._decisions[change.trace_id] = (first, change.decision)
-        if self._as_json:
-            say_json(asdict(change))
-            return
-        before, decision = map(self._word, (change.decision_before, change.decision))
-        if decision != before:
-            decision = f"{before} -> {decision}"
-        elif decision == "below_threshold" and change.score >= change.threshold:
-            reason = "is withheld" if change.kept else "is no longer kept"
-            decision += f", because its trace {reason}"
-        say(
-            f"{short_id(change.trace_id)}  {printable(change.domain)}  "
-            f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
-            f"score {change.score_before:.3f} -> {change.score:.3f}  {decision}"
-        )
-
-    def _word(self, decision: str) -> str:
-        return decision_word(decision, has_registry=self._has_registry)
-
-    def _send(self, timeout_s: float) -> None:
-        due = self._due()
-        if not due:
-            return
-        from kp_langchain.config import Settings
-
-        if self._registry is None:
-            self._say(f"{due} wait for a registry, and none is configured (KP_REGISTRY_URL).")
-        elif Settings().disabled:
-            self._say(f"{due} wait to be sent or withdrawn: KP_DISABLED is set.")
-        else:
-            send_now(self._store, self._registry, timeout_s)
-            remaining = self._due()
-            self._say(f"Sent or withdrawn at {self._registry.url}: {due - remaining} of {due}.")
-            if remaining:
-                for line in why_nothing_is_sent(self._store):
-                    self._say(line)
-                self._say(
-                    "The others wait; the next process that sends takes them, or: "
-                    "kp-langchain outbox send"
-                )
-
-    def _due(self) -> int:
-        """Return how many of the labelled runs are still to be sent or withdrawn."""
-        contributions = (self._store.outbox.get(trace_id) for trace_id in self._decisions)
-        states = Counter(one.status for one in contributions if one is not None)
-        return states["pending"] + states["to replace"] + states["to withdraw"]
 
 
 def _from_options(
@@ -277,7 +209,7 @@ def _from_langsmith(store: TraceStore, key: str | None, pass_at: float) -> Itera
             "success: --key NAME"
         )
     under = "".join(f" under {name!r}" for name in by_key)
-    _report(f"LangSmith has {len(items)} feedbacks{under} on {len(trace_ids)} runs.")
+    report(f"LangSmith has {len(items)} feedbacks{under} on {len(trace_ids)} runs.")
     for item in sorted(items, key=attrgetter("at")):
         if item.verdict is None or all(
             (verdict.at, verdict.source) != (item.verdict.at, item.verdict.source)
@@ -291,7 +223,3 @@ def _run_ids(store: TraceStore) -> Iterator[tuple[str, str]]:
     for offset in range(0, store.count(), _PAGE):
         for run in store.runs(limit=_PAGE, offset=offset, newest_first=False):
             yield run.run_id, run.trace_id
-
-
-def _report(line: str) -> None:
-    say(line, file=sys.stderr)

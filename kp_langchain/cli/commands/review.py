@@ -132,7 +132,7 @@ def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], deci
         Text(
             f"{run.trace_id}  {run.created_at:%Y-%m-%d %H:%M:%S} UTC  "
             f"{printable(run.domain)}  {printable(run.framework or '')}\n"
-            f"{decision}: score {run.score:.3f}, threshold {run.threshold:.3f}"
+            f"{decision}: {run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}"
         )
     )
     if keys := keys_line(run):

@@ -21,7 +21,10 @@ How it is measured
   said of it, and of the score with it, rests on runs of tasks that the model never saw. A model
   that is refused is not used: the score stays as it was. Figures of several draws are means.
   The top tenth is the success rate among the tenth of runs with the highest scores, over that of
-  all.
+  all. What is refused is not used here, either, except in the column that says so.
+  The forms of worth are held against runs that nobody looked at: of each source, so many runs get
+  a verdict, and those of other tasks come after them and are ranked; all of that several times.
+  There, models are used whether they were refused or not, except in the row that says so.
 """
 
 from __future__ import annotations
@@ -40,7 +43,16 @@ from typing import Any
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from tests.benchmarks import machine
-from tests.benchmarks.quality import drawing, models, runs, scores
+from tests.benchmarks.quality import (
+    drawing,
+    draws,
+    models,
+    rates,
+    runs,
+    scores,
+    selection,
+    selection_tables,
+)
 from tests.benchmarks.quality.tables import renewed, tables
 from tests.recorded import FOLDER
 
@@ -108,14 +120,14 @@ def main() -> int:
         "verdicts": chosen.verdicts,
         "draws": chosen.draws,
         "machine": machine.description(),
-        "sources": _sources(found, chosen, tell),
+        **_measured(found, chosen, tell),
         "took_s": round(time.monotonic() - began_s),
     }
     chosen.out.mkdir(parents=True, exist_ok=True)
     written = chosen.out / "quality.json"
     written.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
     print(f"Runs: {counts}.\n")
-    printed = list(tables(report))
+    printed = [*tables(report), *selection_tables.tables(report)]
     print("\n".join(printed))
     if chosen.into is not None:
         text = chosen.into.read_text(encoding="utf-8")
@@ -130,23 +142,31 @@ def main() -> int:
     return 0
 
 
-def _sources(found: runs.Runs, chosen: argparse.Namespace, tell: Any) -> dict[str, Any]:
+def _measured(found: runs.Runs, chosen: argparse.Namespace, tell: Any) -> dict[str, Any]:
     by_source: defaultdict[str, list[runs.Run]] = defaultdict(list)
     for run in found.labelled:
         by_source[run.source].append(run)
     settings = Settings()
     embedder = None if chosen.no_embedder else resolve_embedder("auto")
     numbers = sorted({*chosen.curve, chosen.verdicts})
-    figures = {}
+    figures, gains, pass_rates = {}, {}, {}
     for name, of_source in sorted(by_source.items(), key=lambda item: (-len(item[1]), item[0])):
         tell(f"{name}: {len(of_source)} runs")
         source = scores.scored(name, of_source, settings, embedder)
         one = scores.figures(source)
         one["enough"] = min(one["successes"], one["runs"] - one["successes"]) >= ENOUGH
-        if one["enough"]:
-            one["learned"] = models.by_verdicts(source, numbers, chosen.draws, tell)
         figures[name] = one
-    return figures
+        if not one["enough"]:
+            continue
+        one["learned"] = models.by_verdicts(source, numbers, chosen.draws, tell)
+        if drawn := draws.drawn(source, chosen.draws, tell):
+            gains[name] = (drawn, selection.gains(source, drawn))
+            pass_rates[name] = rates.rates(source, drawn)
+    return {
+        "sources": figures,
+        "selection": selection.report(gains) if gains else None,
+        "pass_rates": pass_rates,
+    }
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.benchmarks.quality.tables import chosen
 _SHOWN = {
     "before": ("score, as it is", INK, "o"),
     "model": ("score with the model", "#0b84d8", "s"),
-    "weights": ("score with weights, too", "#d9730d", "D"),
+    "worth": ("worth", "#d9730d", "D"),
     "auc": ("model alone", "#2da44e", "^"),
 }
 

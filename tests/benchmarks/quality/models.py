@@ -10,9 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
-from kp_langchain.calibration.proposals import propose_weights
-from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
+from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.scores import Scored, Source
 
@@ -51,9 +49,9 @@ def _drawn(runs: Sequence[Scored], number: int, seed: int) -> list[Scored]:
 
 
 def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
-    """Fit a model to runs, propose weights, and hold held-out scores against the truth.
+    """Fit a model to runs, and hold their scores and worths against the truth, held out.
 
-    What is refused is not used: the score is then what it would be without it.
+    What is refused is not used: score and worth are then the score as it is.
 
     Args:
         name: What stands for the domain.
@@ -68,46 +66,47 @@ def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
     if fitted.model is None or fitted.auc is None:
         return {"refusal": fitted.refusal}
     ranking = Ranking([one.success for one in labelled], [one.task for one in labelled])
-    default = [DEFAULT_CONFIDENCE[one.looked_successful] for one in labelled]
-    chances = default if fitted.refusal else fitted.held_out
     before = [one.breakdown.total for one in runs]
-    after = [
-        hypothetical_score(one.labelled, one.weights, confidence=chance)
-        for one, chance in zip(runs, chances, strict=True)
+    with_model = [
+        model_score(one, chance) for one, chance in zip(runs, fitted.held_out, strict=True)
     ]
-    with_model = _stage(ranking, after)
-    proposal = propose_weights(labelled, chances, in_force)
-    proposed = proposal.proposed
+    worths = [
+        hypothetical_worth(one, chance)
+        for one, chance in zip(labelled, fitted.held_out, strict=True)
+    ]
+    in_use = {"before": before, "model": with_model, "worth": worths}
+    if fitted.refusal is not None:
+        in_use = dict.fromkeys(in_use, before)
     strongest = sorted(fitted.model.terms, key=lambda term: -abs(term.weight))[:FEATURES_TOLD]
     return {
         "refusal": fitted.refusal,
-        "weights_refusal": proposal.refusal,
         "base_rate": ranking.base_rate,
         "model_auc": asdict(fitted.auc),
         "brier": fitted.brier,
         "base_brier": fitted.base_brier,
         "default_brier": fitted.default_brier,
         "score": {
-            "before": _stage(ranking, before),
-            "model": {**with_model, "gain": ranking.gain(before, after)},
-            "weights": with_model
-            if proposal.refusal
-            else {
-                "auc": asdict(proposed.auc),
-                "top_lift": proposed.top_success.value / ranking.base_rate,
-                "tasks_in_top": proposed.top_tasks,
-            },
+            stage: {**_stage(ranking, values), "gain": ranking.gain(before, values)}
+            for stage, values in in_use.items()
         },
-        "weights": asdict(in_force if proposal.refusal else proposed.weights),
+        "worth_of_refused_too": _stage(ranking, worths),
         "features": {term.feature: term.weight for term in strongest},
     }
+
+
+def model_score(one: Scored, confidence: float) -> float:
+    """The score of a run with a model's confidence, as the pipeline takes it."""
+    return hypothetical_score(
+        one.labelled, one.weights, confidence, success=not one.labelled.proves_failure
+    )
 
 
 def _stage(ranking: Ranking, scores: Sequence[float]) -> dict[str, Any]:
     return {
         "auc": ranking.auc(scores),
-        "top_lift": ranking.top(scores) / ranking.base_rate,
+        "top_lift": ranking.top_lift(scores),
         "tasks_in_top": ranking.tasks_in_top(scores),
+        "solved_per_run": ranking.solved_per_run(scores),
     }
 
 
@@ -115,14 +114,11 @@ def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over samples that could be fitted, and how many were refused and why."""
     fitted = [one for one in samples if "model_auc" in one]
     refusals = Counter(one["refusal"] for one in samples if one["refusal"] is not None)
-    kept = Counter(one["weights_refusal"] for one in fitted if one["weights_refusal"] is not None)
     figures: dict[str, Any] = {
         "samples": len(samples),
         "fitted": len(fitted),
         "refused": refusals.total(),
         "refusals": dict(refusals),
-        "weights_refused": kept.total(),
-        "weights_refusals": dict(kept),
     }
     if not fitted:
         return figures

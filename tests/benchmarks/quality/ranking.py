@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 
 import numpy as np
 
 from kp_langchain.calibration import measures
+from tests.benchmarks.quality.resampling import Array, Estimate, Selection, TaskResamples
 
 TOP_SHARE = 0.1
-
-Estimate = dict[str, float]  # value, and low and high of its 95 % confidence interval
 
 
 class Ranking:
@@ -78,15 +78,45 @@ class Ranking:
 
         Of runs with equal numbers, of which only some belong to the tenth, each counts in part.
         """
-        values = np.asarray(column, dtype=float)
-        wanted = max(1.0, TOP_SHARE * len(values))
-        edge = np.sort(values)[::-1][int(np.ceil(wanted)) - 1]
-        above, level = values > edge, values == edge
-        share = (wanted - above.sum()) / level.sum()
-        return float((self._good[above].sum() + share * self._good[level].sum()) / wanted)
+        shares = _top_shares(column)
+        return float((self._good * shares).sum() / shares.sum())
+
+    def top_lift(self, column: Sequence[float]) -> Estimate | None:
+        """That share, of the share of successes among all runs.
+
+        None where no run succeeded.
+        """
+        return self._selection(_top_shares(column)).lift().estimate
+
+    def solved_per_run(self, column: Sequence[float]) -> float:
+        """How many different tasks the highest tenth solves, for each of its runs."""
+        shares = np.zeros(len(self._tasks))
+        shares[highest(column)] = 1.0
+        return self._selection(shares).solved_per_run().value
+
+    def _selection(self, shares: Array) -> Selection:
+        return Selection(self._successes, self._tasks, shares.tolist(), self._resamples)
+
+    @cached_property
+    def _resamples(self) -> TaskResamples:
+        return TaskResamples(self._tasks)
 
     def tasks_in_top(self, column: Sequence[float]) -> int:
         """How many different tasks the highest tenth holds; the earlier of equal runs is in it."""
-        wanted = max(1, round(TOP_SHARE * len(self._tasks)))
-        best = np.argsort(-np.asarray(column, dtype=float), kind="stable")[:wanted]
-        return len({self._tasks[at] for at in best})
+        return len({self._tasks[at] for at in highest(column)})
+
+
+def highest(column: Sequence[float]) -> list[int]:
+    """The indices of the highest tenth of numbers, the highest first; the earlier of equal ones."""
+    wanted = max(1, round(TOP_SHARE * len(column)))
+    order: list[int] = np.argsort(-np.asarray(column, dtype=float), kind="stable").tolist()
+    return order[:wanted]
+
+
+def _top_shares(column: Sequence[float]) -> Array:
+    """How much of each run belongs to the highest tenth, 0 to 1."""
+    values = np.asarray(column, dtype=float)
+    wanted = max(1.0, TOP_SHARE * len(values))
+    edge = np.sort(values)[::-1][int(np.ceil(wanted)) - 1]
+    above, level = values > edge, values == edge
+    return np.asarray(above + level * ((wanted - above.sum()) / level.sum()), dtype=float)

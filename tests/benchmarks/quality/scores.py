@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kp_langchain import ScoreBreakdown, Scorer
 from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.config import Settings
+from kp_langchain.embedding.embedder_protocol import Embedder
+from kp_langchain.embedding.embedding_result import embed_texts
+from kp_langchain.embedding.identity import identity_of
 from kp_langchain.gate import decide, default_threshold
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.weights import ScoringWeights
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.runs import Run
@@ -49,12 +56,52 @@ class Scored:
         return sum(len(step.content or "") for step in self.run.trace.steps)
 
 
+class KnownEmbeddings:
+    """An embedder of runs that were embedded before, so that other orders cost nothing.
+
+    Args:
+        embedder: What embeds them, once.
+        runs: The runs. Those that it cannot read have no vector, and so a novelty of 0.5.
+    """
+
+    def __init__(self, embedder: Embedder, runs: Sequence[Run]) -> None:
+        self.identity = identity_of(embedder)
+        texts = list({embedded_text(run.trace): None for run in runs})
+        embeddings = embed_texts(embedder, texts)
+        self._vectors = {
+            text: one.vector
+            for text, one in zip(texts, embeddings, strict=True)
+            if one.vector is not None
+        }
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.stack([self._vectors[text] for text in texts])
+
+    def similarities(self, runs: Sequence[Run]) -> NDArray[np.float64]:
+        """The cosine similarity of each two runs; 0 where one has no vector."""
+        found = [self._vectors.get(embedded_text(run.trace)) for run in runs]
+        length = next((len(one) for one in found if one is not None), 1)
+        vectors = np.array([np.zeros(length) if one is None else one for one in found], dtype=float)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+        return np.asarray(unit @ unit.T)
+
+
 @dataclass(frozen=True)
 class Source:
-    """The scored runs of one source."""
+    """The scored runs of one source.
+
+    Args:
+        name: Its name.
+        runs: They, scored one after the other in an order shuffled by a fixed seed.
+        settings: Where weights and thresholds of the user's own are found.
+        embeddings: What novelty is measured with; None for a novelty of 0.5.
+    """
 
     name: str
     runs: Sequence[Scored]
+    settings: Settings
+    embeddings: KnownEmbeddings | None
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -66,8 +113,18 @@ class Source:
         """Their scores."""
         return [one.breakdown.total for one in self.runs]
 
+    def in_order(self, runs: Sequence[Scored]) -> list[Scored]:
+        """Score some of them anew, one after the other; their novelty depends on the order."""
+        return _in_order([one.run for one in runs], self.settings, self.embeddings)
 
-def scored(name: str, runs: Sequence[Run], settings: Settings, embedder: object) -> Source:
+    def similarities(self, runs: Sequence[Scored]) -> NDArray[np.float64]:
+        """The cosine similarity of each two of these runs; 0 where it is not measured."""
+        if self.embeddings is None:
+            return np.eye(len(runs))
+        return self.embeddings.similarities([one.run for one in runs])
+
+
+def scored(name: str, runs: Sequence[Run], settings: Settings, embedder: Embedder | None) -> Source:
     """Score the runs of one source, one after the other, in an order shuffled by a fixed seed.
 
     Args:
@@ -78,16 +135,20 @@ def scored(name: str, runs: Sequence[Run], settings: Settings, embedder: object)
     """
     order = list(runs)
     random.Random(ORDER_SEED).shuffle(order)
+    embeddings = None if embedder is None else KnownEmbeddings(embedder, order)
+    return Source(name, _in_order(order, settings, embeddings), settings, embeddings)
+
+
+def _in_order(
+    runs: Sequence[Run], settings: Settings, embeddings: KnownEmbeddings | None
+) -> list[Scored]:
     profiles = {
         domain: policy.weights
-        for domain in {run.trace.metadata.task_domain for run in order}
+        for domain in {run.trace.metadata.task_domain for run in runs}
         if (policy := settings.policy_for(domain)).weights is not None
     }
-    scorer = Scorer(profiles=profiles, embedder=embedder)
-    breakdowns = scorer.evaluate_many(run.trace for run in order)
-    return Source(
-        name, [_scored(run, one, settings) for run, one in zip(order, breakdowns, strict=True)]
-    )
+    scorer = Scorer(profiles=profiles, embedder=embeddings)
+    return [_scored(run, scorer.evaluate(run.trace), settings) for run in runs]
 
 
 def _scored(run: Run, breakdown: ScoreBreakdown, settings: Settings) -> Scored:
@@ -122,7 +183,7 @@ def figures(source: Source) -> dict[str, Any]:
     }
     passed = [one for one in runs if one.passed]
     # Where only failures are tried again, a repeat tells of failure, and so does low novelty.
-    firsts = Source(source.name, list({one.run.task: one for one in reversed(runs)}.values()))
+    firsts = replace(source, runs=list({one.run.task: one for one in reversed(runs)}.values()))
     return {
         "runs": len(runs),
         "tasks": len({one.run.task for one in runs}),

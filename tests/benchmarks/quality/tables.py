@@ -17,7 +17,7 @@ COLUMNS = {
     "characters": "characters alone",
     "true_outcome": "score, true outcome",
 }
-STAGES = {"before": "as it is", "model": "with model", "weights": "with model and weights"}
+STAGES = {"before": "as it is", "model": "with model", "worth": "by worth"}
 
 
 def tables(report: dict[str, Any]) -> Iterator[str]:
@@ -38,7 +38,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         ["source", "tasks", "score"],
         [
             *(
-                [name, str(one["tasks"]), _interval(one["auc_of_firsts"])]
+                [name, str(one["tasks"]), interval(one["auc_of_firsts"])]
                 for name, one in with_firsts
             ),
             ["mean", "", _mean([one["auc_of_firsts"]["value"] for _, one in with_firsts])],
@@ -67,11 +67,18 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         [*(_model(name, one) for name, one in learned.items()), _model_mean(learned)],
     )  # fmt: skip
     yield titled(
-        "The score on the same runs: its AUC, and the success rate of its top tenth, of all = 1",
+        "The score on the same runs, and the worth: their AUC",
         ["source", *(f"AUC {stage}" for stage in STAGES.values()), "gained by model",
-         *(f"top tenth {stage}" for stage in STAGES.values()), "tasks in it",
-         "weights", "weights refused"],
-        [*(_score(name, one) for name, one in learned.items()), _score_mean(learned)],
+         "gained by worth"],
+        [*(_aucs_of_stages(name, one) for name, one in learned.items()),
+         ["mean", *(_mean(_of_stage(learned, stage, "auc")) for stage in STAGES), "", ""]],
+    )  # fmt: skip
+    yield titled(
+        "The success rate of the top tenth, of all = 1",
+        ["source", *(f"top tenth {stage}" for stage in STAGES.values()),
+         "by worth, refused too", "tasks in it", "tasks solved for each run kept",
+         "model refused"],
+        [*(_top(name, one) for name, one in learned.items()), _top_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
     yield titled(
@@ -109,7 +116,7 @@ def _as_it_is(name: str, one: dict[str, Any]) -> list[str]:
     cells = [name, str(one["runs"]), str(one["tasks"]), f"{one['base_rate']:.0%}"]
     if not one["enough"]:
         return [*cells, "too few", *[""] * (len(COLUMNS) - 1)]
-    return [*cells, *(_interval(one["auc"][key]) for key in COLUMNS)]
+    return [*cells, *(interval(one["auc"][key]) for key in COLUMNS)]
 
 
 def _gate(name: str, one: dict[str, Any]) -> list[str]:
@@ -124,7 +131,7 @@ def _model(name: str, one: dict[str, Any]) -> list[str]:
     if not one["fitted"]:
         return [name, str(one["verdicts"]), "too few", "", "", "", refused]
     briers = [f"{one[key]:.3f}" for key in ("brier", "base_brier", "default_brier")]
-    return [name, str(one["verdicts"]), _interval(one["model_auc"]), *briers, refused]
+    return [name, str(one["verdicts"]), interval(one["model_auc"]), *briers, refused]
 
 
 def _model_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
@@ -136,27 +143,42 @@ def _model_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
     return ["mean", "", _mean([one["model_auc"]["value"] for one in found]), *briers, ""]
 
 
-def _score(name: str, one: dict[str, Any]) -> list[str]:
+def _aucs_of_stages(name: str, one: dict[str, Any]) -> list[str]:
     if not one["fitted"]:
-        return [name, "too few", *[""] * (2 * len(STAGES) + 3)]
-    stages = [one["score"][stage] for stage in STAGES]
-    gain = one["score"]["model"]["gain"]
+        return [name, "too few", *[""] * (len(STAGES) + 1)]
+    gains = [one["score"][stage]["gain"] for stage in ("model", "worth")]
     return [
         name,
-        *(f"{stage['auc']['value']:.2f}" for stage in stages),
-        f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})",
-        *(f"{stage['top_lift']:.2f}" for stage in stages),
-        " / ".join(f"{stage['tasks_in_top']:.0f}" for stage in stages),
-        " ".join(f"{weight:.2f}" for weight in one["weights"].values()),
-        f"{one['weights_refused']} of {one['samples']}",
+        *(f"{one['score'][stage]['auc']['value']:.2f}" for stage in STAGES),
+        *(f"{gain['value']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f})" for gain in gains),
     ]
 
 
-def _score_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
-    found = [one["score"] for one in learned.values() if one["fitted"]]
-    aucs = [_mean([one[stage]["auc"]["value"] for one in found]) for stage in STAGES]
-    lifts = [_mean([one[stage]["top_lift"] for one in found]) for stage in STAGES]
-    return ["mean", *aucs, "", *lifts, "", "", ""]
+def _top(name: str, one: dict[str, Any]) -> list[str]:
+    refused = f"{one['refused']} of {one['samples']}"
+    if not one["fitted"]:
+        return [name, "too few", *[""] * (len(STAGES) + 2), refused]
+    stages = [one["score"][stage] for stage in STAGES]
+    return [
+        name,
+        *(interval(stage["top_lift"]) for stage in stages),
+        interval(one["worth_of_refused_too"]["top_lift"]),
+        " / ".join(f"{stage['tasks_in_top']:.0f}" for stage in stages),
+        " / ".join(f"{stage['solved_per_run']:.2f}" for stage in stages),
+        refused,
+    ]
+
+
+def _top_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
+    lifts = [_mean(_of_stage(learned, stage, "top_lift")) for stage in STAGES]
+    found = [one for one in learned.values() if one["fitted"]]
+    with_refused = _mean([one["worth_of_refused_too"]["top_lift"]["value"] for one in found])
+    solved = [_mean([one["score"][stage]["solved_per_run"] for one in found]) for stage in STAGES]
+    return ["mean", *lifts, with_refused, "", " / ".join(solved), ""]
+
+
+def _of_stage(learned: dict[str, dict[str, Any]], stage: str, figure: str) -> list[float]:
+    return [one["score"][stage][figure]["value"] for one in learned.values() if one["fitted"]]
 
 
 def _curve(asked: int, one: dict[str, Any] | None) -> str:
@@ -187,7 +209,7 @@ def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _interval(one: dict[str, float] | None) -> str:
+def interval(one: dict[str, float] | None) -> str:
     return "-" if one is None else f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
 
 

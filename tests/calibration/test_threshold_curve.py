@@ -1,20 +1,19 @@
-"""Thresholds that keep their promise, and weights that are no worse than those in force."""
+"""Thresholds that keep their promise."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
-from kp_langchain.calibration.proposals import propose_threshold, propose_weights
+from kp_langchain.calibration.threshold_curve import propose_threshold
 from kp_langchain.errors import ConfigError
-from kp_langchain.scoring import PROFILES, ScoringWeights
+from kp_langchain.scoring import PROFILES
 
 pytest.importorskip("sklearn")
 
@@ -58,7 +57,7 @@ def test_the_best_tenth(labelled: Any) -> None:
     assert found.point is not None
     assert found.point.threshold == 0.9
     assert found.point.runs == 20
-    assert found.wish == "pass rate 0.10"
+    assert found.target == "pass rate 0.10"
 
 
 def test_a_precision_is_promised_by_the_lower_end_of_its_interval(labelled: Any) -> None:
@@ -130,81 +129,3 @@ def test_every_precision_below_1_is_a_target(labelled: Any, wish: dict[str, floa
 def test_no_runs_no_threshold() -> None:
     with pytest.raises(ConfigError, match="no labelled runs"):
         propose_threshold([], [], pass_rate=0.1)
-
-
-def confident(runs: Any, *, knows: float = 1.0, seed: int = 0) -> list[float]:
-    rng = random.Random(seed)
-    return [
-        min(
-            0.99,
-            max(0.01, 0.5 + (0.4 * knows if run.success else -0.4 * knows) + rng.gauss(0, 0.1)),
-        )
-        for run in runs
-    ]
-
-
-def test_a_confidence_that_knows_gets_the_weight(labelled: Any) -> None:
-    runs = labelled(200)
-    found = propose_weights(runs, confident(runs), DEFAULT)
-    assert found.refusal is None
-    assert found.in_force.weights == DEFAULT
-    assert found.proposed.weights.outcome_confidence > 0.5
-    assert found.proposed.auc.value > found.in_force.auc.value
-    assert found.auc_gain.low > 0
-    assert found.proposed.harvest > found.in_force.harvest
-    assert found.proposed.top_success.value >= found.in_force.top_success.value > found.base_rate
-    assert found.proposed.top_runs == 20
-    assert found == propose_weights(runs, confident(runs), DEFAULT)
-
-
-def test_the_figures_in_force_are_those_of_the_score(labelled: Any) -> None:
-    runs = labelled(100)
-    confidences = confident(runs)
-    found = propose_weights(runs, confidences, DEFAULT)
-    scores = [
-        hypothetical_score(run, DEFAULT, one) for run, one in zip(runs, confidences, strict=True)
-    ]
-    best = sorted(range(100), key=lambda at: -scores[at])[:10]
-    assert found.in_force.top_success.value == sum(runs[at].success for at in best) / 10
-    assert found.in_force.top_tasks == len({runs[at].task for at in best})
-    assert found.in_force.top_solved == len({runs[at].task for at in best if runs[at].success})
-
-
-def test_solving_one_task_again_and_again_is_worth_little(labelled: Any) -> None:
-    """Half of the runs repeat one easy task; the others are new, and as often right as wrong."""
-    runs = [
-        replace(run, task="easy", success=True, values={**run.values, "novelty": 0.05})
-        if at % 2
-        else replace(run, values={**run.values, "novelty": 0.9})
-        for at, run in enumerate(labelled(200, repeats=1))
-    ]
-    surest = [0.9 if run.task == "easy" else 0.6 for run in runs]
-    outcome_only = ScoringWeights(0.05, 0.05, 0.05, 0.85)
-    found = propose_weights(runs, surest, outcome_only)
-    assert found.in_force.top_success.value == 1
-    assert found.in_force.top_tasks == 1
-    assert found.proposed.top_tasks > 5
-    assert found.proposed.weights.novelty > outcome_only.novelty
-
-
-def test_weights_that_are_as_good_as_any_stay(labelled: Any) -> None:
-    runs = labelled(200, repeats=1)
-    best = propose_weights(runs, confident(runs), DEFAULT).proposed.weights
-    again = propose_weights(runs, confident(runs), best)
-    assert again.refusal is not None
-    assert again.refusal.startswith("keep the weights in force")
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1000), knows=st.floats(-1, 1))
-def test_any_proposal_is_a_usable_profile(labelled: Any, seed: int, knows: float) -> None:
-    runs = labelled(60, seed=seed)
-    found = propose_weights(runs, confident(runs, knows=knows, seed=seed), DEFAULT)
-    weights = astuple(found.proposed.weights)
-    assert min(weights) >= 0.05
-    assert sum(weights) == pytest.approx(1, abs=1e-9)
-
-
-def test_weights_need_both_outcomes(labelled: Any) -> None:
-    with pytest.raises(ConfigError, match="failures on 0 different tasks"):
-        propose_weights(labelled(60, success=True), [0.5] * 60, DEFAULT)

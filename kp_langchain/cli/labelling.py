@@ -1,0 +1,164 @@
+"""`Labelling`: writes verdicts, and reports what they change. All forms of `label` use it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from kp_langchain.cli.contributions import send_now, why_nothing_is_sent
+from kp_langchain.cli.output import say, say_json
+from kp_langchain.cli.store_option import has_registry
+from kp_langchain.errors import UnknownRunError
+from kp_langchain.gate.decision import decision_word
+from kp_langchain.printable import printable, short_id
+
+if TYPE_CHECKING:
+    from kp_langchain.registry.client import Registry
+    from kp_langchain.store import Rescored, TraceStore
+    from kp_langchain.verdict import RunVerdict, Verdict
+
+
+class Labelling:
+    """Write verdicts, print what each one changes, and count.
+
+    Args:
+        store: The store with the runs.
+        registry: Where runs that pass are contributed; None for nowhere.
+        as_json: Print changes as JSON, and everything else on stderr.
+
+    Attributes:
+        skipped: How many lines held no verdict.
+        unknown: How many verdicts were on a run that the store does not have.
+    """
+
+    def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
+        self._store, self._registry, self._as_json = store, registry, as_json
+        self._has_registry = has_registry(store)
+        self._say = report if as_json else say
+        self._is_complete = False
+        # By trace id: the decision before the first verdict, and the decision now.
+        self._decisions: dict[str, tuple[str, str]] = {}
+        self.skipped = self.unknown = 0
+
+    def run(self, verdicts: Iterable[RunVerdict]) -> None:
+        """Write the verdicts, one after the other.
+
+        Raises:
+            KPError: The store or a file cannot be read or written.
+            UnknownRunError: A verdict without a place, such as that of the command line, is on a
+                run that the store does not have, or its id may mean several.
+        """
+        for entry in verdicts:
+            if entry.verdict is None:
+                self.skipped += 1
+                report(printable(f"{entry.place}: {entry.why}"))
+                continue
+            try:
+                changes = self.give(entry.run_id, entry.verdict)
+            except UnknownRunError as error:
+                if not entry.place:
+                    raise
+                self.unknown += 1
+                report(printable(f"{entry.place}: {error}"))
+                continue
+            for change in changes:
+                if self._as_json:
+                    say_json(asdict(change))
+                else:
+                    say(self.line(change))
+        self._is_complete = True
+
+    def conclude(self, timeout_s: float) -> None:
+        """Print a summary, then send and withdraw what the verdicts changed.
+
+        Args:
+            timeout_s: Seconds that sending may take.
+
+        Raises:
+            KPError: The store cannot be read or written, or the settings cannot be used.
+        """
+        if not (self._is_complete or self._decisions or self.skipped or self.unknown):
+            return
+        changes = Counter(self._decisions.values())
+        skipped = f", skipped {self.skipped}" if self.skipped else ""
+        self._say(
+            f"Labelled {len(self._decisions)}, of which now {self.word('contributed')} "
+            f"{changes['below_threshold', 'contributed']}, withdrawn "
+            f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{skipped}."
+        )
+        self._send(timeout_s)
+
+    def give(self, run_id: str, verdict: Verdict) -> list[Rescored]:
+        """Write one verdict, count what it changes, and return that. Print nothing.
+
+        Raises:
+            KPError: The store cannot be read or written.
+            UnknownRunError: The store does not have the run, or the id may mean several.
+        """
+        changes = self._store.report_outcome(
+            run_id,
+            success=verdict.success,
+            confidence=verdict.confidence,
+            note=verdict.note,
+            source=verdict.source,
+            at=verdict.at,
+            registry=None if self._registry is None else self._registry.url,
+        )
+        for change in changes:
+            first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
+            self._decisions[change.trace_id] = (first, change.decision)
+        return changes
+
+    def line(self, change: Rescored) -> str:
+        """Return in one line what a verdict changed."""
+        before, decision = map(self.word, (change.decision_before, change.decision))
+        if decision != before:
+            decision = f"{before} -> {decision}"
+        elif decision == "below_threshold" and change.gated_value >= change.threshold:
+            reason = "is withheld" if change.kept else "is no longer kept"
+            decision += f", because its trace {reason}"
+        return (
+            f"{short_id(change.trace_id)}  {printable(change.domain)}  "
+            f"{'success' if change.success else 'failure'} {change.confidence:.2f}  "
+            f"{change.gate} {change.gated_value_before:.3f} -> {change.gated_value:.3f}  {decision}"
+        )
+
+    def word(self, decision: str) -> str:
+        """Return the word for a decision that people read."""
+        return decision_word(decision, has_registry=self._has_registry)
+
+    def _send(self, timeout_s: float) -> None:
+        due = self._due()
+        if not due:
+            return
+        from kp_langchain.config import Settings
+
+        if self._registry is None:
+            self._say(f"{due} wait for a registry, and none is configured (KP_REGISTRY_URL).")
+        elif Settings().disabled:
+            self._say(f"{due} wait to be sent or withdrawn: KP_DISABLED is set.")
+        else:
+            send_now(self._store, self._registry, timeout_s)
+            remaining = self._due()
+            self._say(f"Sent or withdrawn at {self._registry.url}: {due - remaining} of {due}.")
+            if remaining:
+                for line in why_nothing_is_sent(self._store):
+                    self._say(line)
+                self._say(
+                    "The others wait; the next process that sends takes them, or: "
+                    "kp-langchain outbox send"
+                )
+
+    def _due(self) -> int:
+        """Return how many of the labelled runs are still to be sent or withdrawn."""
+        contributions = (self._store.outbox.get(trace_id) for trace_id in self._decisions)
+        states = Counter(one.status for one in contributions if one is not None)
+        return states["pending"] + states["to replace"] + states["to withdraw"]
+
+
+def report(line: str) -> None:
+    """Print a line on stderr."""
+    say(line, file=sys.stderr)

@@ -1,0 +1,25 @@
+"""Tables of figures without frames, indented under a headline."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+INDENT = "  "
+"""What a report's parts are indented by."""
+
+
+def plain_table(*headings: str) -> Table:
+    """Return a table that folds only its last column if there is no room."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(headings[-1], overflow="fold")
+    return table
+
+
+def indent(table: RenderableType) -> RenderableType:
+    """Return a table indented under its headline."""
+    return Padding(table, (0, 0, 0, len(INDENT)))
