@@ -186,7 +186,7 @@ def test_a_gain_turns_around_with_its_columns(
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """What comes of two sources: in one the answer tells the truth, in the other nothing does."""
     out = tmp_path_factory.mktemp("quality")
-    draw = random.Random(7)
+    draw = random.Random(8)
     lines: list[object] = ["no run", row(source="unknown", success=None)]
     for source, says in ("telling", bool), ("silent", lambda _: draw.random() < 0.5):
         lines += [made(source, at, draw.random() < 0.5, says) for at in range(120)]

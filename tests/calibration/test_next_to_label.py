@@ -177,8 +177,8 @@ def test_the_reason_in_words() -> None:
 
 
 def test_what_a_model_still_lacks() -> None:
-    assert shortfall([]) == Shortfall(30, 8, 8)
-    verdicts = [TaskVerdict("d", str(at % 10), success=at % 10 < 5) for at in range(40)]
+    assert shortfall([]) == Shortfall(30, 5, 5)
+    verdicts = [TaskVerdict("d", str(at % 4), success=at % 4 < 2) for at in range(40)]
     assert shortfall(verdicts) == Shortfall(0, 3, 3)
     verdicts = [TaskVerdict("d", str(at), success=at < 20) for at in range(40)]
     assert shortfall(verdicts) == Shortfall(0, 0, 0)
