@@ -110,6 +110,27 @@ def test_what_has_expired_is_compared_no_longer(
     assert other.trace.id in entries(store)
 
 
+def test_a_trace_that_a_verdict_has_deleted_is_compared_no_longer(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one = passed(1, keep_days=0)
+    store.add(one)
+    assert entries(store) == {one.trace.id}
+    store.report_outcome(one.trace.id, success=False)
+    assert entries(store) == set()
+
+
+def test_one_that_is_replaced_is_deleted_at_once_if_it_is_to_be_kept_for_no_days(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, other = passed(1, keep_days=0), passed(2)
+    store.add_many([one, replace(other, replaces=(one.trace.id,))])
+    assert entries(store) == {other.trace.id}
+    with store.database.reading() as connection:
+        select = sa.select(tables.runs.c.trace_id).where(tables.runs.c.body.is_not(None))
+        assert connection.scalars(select).all() == [other.trace.id]
+
+
 def test_nothing_is_read_again_before_the_next_verdict(
     store: TraceStore, passed: Callable[..., ScoredTrace]
 ) -> None:
