@@ -29,8 +29,8 @@ def _forms(selection: dict[str, Any]) -> Iterator[str]:
                  "best" if form == selection["best"] else interval(one["behind_best"])]
                 for form, one in selection["forms"].items()
             ),
-            ["draws, of these with a refused model",
-             *(f"{one['draws']}, {one['refused']}" for one in sources.values()), "", ""],
+            ["draws: models accepted / provisional / refused; gates by worth",
+             *(_models(one) for one in sources.values()), "", ""],
             ["runs with a verdict, later runs",
              *(f"{one['labelled']:.0f}, {one['further']:.0f}" for one in sources.values()),
              "", ""],
@@ -65,6 +65,11 @@ def _rates(pass_rates: dict[str, Any]) -> str:
 
 def _column(one: dict[str, Any], figure: str) -> list[Any]:
     return [found[figure] for found in [*one["sources"].values(), one["mean"]]]
+
+
+def _models(one: dict[str, Any]) -> str:
+    states = (one["models"].get(state, 0) for state in ("accepted", "provisional", "refused"))
+    return f"{' / '.join(map(str, states))}; {one['gates']}"
 
 
 def _solved(one: dict[str, Any]) -> str:
