@@ -83,9 +83,44 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 )
 """By feature, without those that count the calls of one tool; `meaning_of` has all of them."""
 
+_YES_OR_NO = "1 if "  # how the meaning of a feature begins that is 1 or 0
+
+_SURFACE = frozenset(
+    {
+        "steps", "step_types", "thoughts", "tool_calls", "observations",
+        "thought_share", "tool_call_share", "thoughts_per_call",
+        "total_chars", "thought_chars", "first_thought_chars", "last_thought_chars",
+        "observation_chars", "last_observation_chars",
+        "distinct_tools", "longest_same_tool", "calls_per_tool", "arguments_per_call",
+        "objective_chars", "objective_numbers", "objective_names", "objective_sentences",
+        "answer_chars", "answer_lines", "answer_last_line_words", "answer_numbers",
+        "answer_names", "answer_capitals",
+    }
+)  # fmt: skip
+
+
+def is_surface(feature: str) -> bool:
+    """Return whether a feature only measures sizes or counts, of any content."""
+    return feature in _SURFACE or feature.startswith(CALLED)
+
 
 def meaning_of(feature: str) -> str:
     """Return the meaning of a feature in a few words; for an unknown one, its name."""
     if feature.startswith(CALLED):
         return f"calls of the tool {feature.removeprefix(CALLED)}"
     return MEANINGS.get(feature, feature)
+
+
+def leaning(feature: str, *, is_for: bool) -> str:
+    """Return in words what speaks for success, as `steps (fewer)`.
+
+    Args:
+        feature: The feature's name.
+        is_for: Whether a high value of it speaks for success, rather than a low one.
+    """
+    meaning = meaning_of(feature)
+    if meaning.startswith(_YES_OR_NO):
+        return f"{meaning.removeprefix(_YES_OR_NO)} ({'yes' if is_for else 'no'})"
+    if meaning.startswith(("share of", "how alike")):
+        return f"{meaning} ({'higher' if is_for else 'lower'})"
+    return f"{meaning} ({'more' if is_for else 'fewer'})"

@@ -10,40 +10,31 @@ sources; for the fourth it was better by 0.004.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from kp_langchain.calibration.best_surface import best_surface_feature
+from kp_langchain.calibration.chance import chance
 from kp_langchain.calibration.feature_table import FeatureTable
 from kp_langchain.calibration.features import FEATURES_VERSION
-from kp_langchain.calibration.folds import folds, tasks_with
+from kp_langchain.calibration.folds import tasks_with
+from kp_langchain.calibration.held_out import HeldOut
 from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.measures import (
-    Estimate,
-    ReliabilityBin,
-    auc,
-    auc_gain,
-    brier,
-    reliability,
-)
-from kp_langchain.calibration.model import (
-    ConfidenceModel,
-    Fold,
-    probability,
-    task_hash,
-    with_weights,
-)
+from kp_langchain.calibration.measures import Estimate, ReliabilityBin, auc, brier, reliability
+from kp_langchain.calibration.model import ConfidenceModel, task_hash, with_weights
 from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
 from kp_langchain.weights import PROFILES, ScoringWeights
 
 FEWEST_RUNS = 30
 """A model is fitted only to at least this many verdicts."""
-FEWEST_TASKS = 8
+FEWEST_TASKS = 5
 """A model is fitted only if successes and failures each come from at least this many tasks."""
 
-# The interval assumes fixed predictions, but each fold has its own model, so it is too narrow:
-# a 95 % interval accepted 5 % of models fitted to random verdicts; this one accepts 1 to 2 %.
-_CERTAINTY = 0.99
+# A model is installed if shuffled verdicts follow the features as closely in at most this share of
+# shuffles, and is provisional if that share is above the second.
+_MOST_CHANCE = 0.05
+_MOST_CHANCE_UNLESS_PROVISIONAL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,11 @@ class Fit:
         successes: How many succeeded.
         weights: The weights that the scores below were computed with.
         refusal: Why the model is not to be installed; None if it may be.
+        provisional: Whether the verdicts do not yet rule out beyond doubt that it is chance; see
+            `ConfidenceModel.provisional`. False if it is refused.
+        chance: The share of shuffles of the verdicts that the features fit as closely, 0 to 1.
+        leans_on: What the model leans on most, in words.
+        warning: What to say if one size or count alone explains what the model knows; else None.
         model: The model, fitted to all runs.
         held_out: Per run, in the order given, its probability of success, 0 to 1, by a model that
             was fitted without any run of its task. All figures below are of these.
@@ -78,6 +74,10 @@ class Fit:
     successes: int
     weights: ScoringWeights
     refusal: str | None
+    provisional: bool = False
+    chance: float | None = None
+    leans_on: tuple[str, ...] = ()
+    warning: str | None = None
     model: ConfidenceModel | None = None
     held_out: tuple[float, ...] = ()
     auc: Estimate | None = None
@@ -110,34 +110,43 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
         return Fit(*numbers, refusal)
 
     table = FeatureTable.of(runs)
-    without_task = _HeldOut.of(runs, table)
-    held_out = without_task.probabilities
-    default = [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
-    base_rate = sum(truth) / len(runs)
-    area, default_area = auc(truth, held_out, tasks), auc(truth, default, tasks)
-    gain = auc_gain(truth, held_out, default, tasks, certainty=_CERTAINTY)
-    error, base_error = brier(truth, held_out), brier(truth, [base_rate] * len(runs))
-    default_error = brier(truth, default)
+    held_out = HeldOut.of(runs, table)
+    confidences = held_out.probabilities
+    model = _model(domain, runs, table, held_out)
+    area = Estimate(model.auc, model.auc_low, model.auc_high)
+    default_area = auc(truth, _default(runs), tasks)
+    base_error = brier(truth, [model.base_rate] * len(runs))
+    by_chance = chance(runs, table)
+    refusal = _no_better_auc(area, default_area, by_chance) or _no_better_brier(model, base_error)
+    provisional = refusal is None and by_chance > _MOST_CHANCE_UNLESS_PROVISIONAL
     scores = [hypothetical_score(run, weights) for run in runs]
     new_scores = [
         hypothetical_score(run, weights, one, success=not run.proves_failure)
-        for run, one in zip(runs, held_out, strict=True)
+        for run, one in zip(runs, confidences, strict=True)
     ]
     return Fit(
         *numbers,
-        refusal=_no_better_auc(area, default_area, gain)
-        or _no_better_brier(error, base_error, base_rate),
-        model=_model(domain, runs, table, without_task, area, error, default_error),
-        held_out=tuple(held_out),
+        refusal=refusal,
+        provisional=provisional,
+        chance=by_chance,
+        leans_on=model.leans_on,
+        warning=model.warning,
+        model=replace(model, provisional=provisional),
+        held_out=confidences,
         auc=area,
         default_auc=default_area,
-        brier=error,
+        brier=model.brier,
         base_brier=base_error,
-        default_brier=default_error,
-        reliability=reliability(truth, held_out, tasks),
+        default_brier=model.default_brier,
+        reliability=reliability(truth, confidences, tasks),
         score_auc_before=auc(truth, scores, tasks),
         score_auc_after=auc(truth, new_scores, tasks),
     )
+
+
+def _default(runs: Sequence[LabelledRun]) -> list[float]:
+    """Return the confidence that each run gets without a model."""
+    return [DEFAULT_CONFIDENCE[run.looked_successful] for run in runs]
 
 
 def _too_little(runs: Sequence[LabelledRun]) -> str | None:
@@ -161,13 +170,15 @@ def _too_little(runs: Sequence[LabelledRun]) -> str | None:
     return None
 
 
-def _no_better_auc(area: Estimate, default_area: Estimate, gain: Estimate) -> str | None:
-    """Return a refusal if the interval of the gain over the default confidences includes 0."""
-    if gain.low > 0:
+def _no_better_auc(area: Estimate, default_area: Estimate, by_chance: float) -> str | None:
+    """Return a refusal if the default confidence is as good, or the gain may well be chance."""
+    gain = area.value - default_area.value
+    if gain > 0 and by_chance <= _MOST_CHANCE:
         return None
     reason = (
-        f"the gain of {gain.value:.2f} may be chance (99 % interval from {gain.low:.2f})"
-        if gain.value > 0
+        f"the gain of {gain:.2f} may be chance (shuffled verdicts are followed as closely in "
+        f"{by_chance:.0%} of trials)"
+        if gain > 0
         else "it is no better"
     )
     return (
@@ -176,73 +187,41 @@ def _no_better_auc(area: Estimate, default_area: Estimate, gain: Estimate) -> st
     )
 
 
-def _no_better_brier(error: float, base_error: float, base_rate: float) -> str | None:
+def _no_better_brier(model: ConfidenceModel, base_error: float) -> str | None:
     """Return a refusal if predicting the share of successes for every run is as good."""
-    if error < base_error:
+    if model.brier < base_error:
         return None
     return (
-        f"on tasks it never saw, the model's Brier score is {error:.3f}, and that of always "
-        f"predicting {base_rate:.2f} is {base_error:.3f}: it is no better; collect more verdicts"
+        f"on tasks it never saw, the model's Brier score is {model.brier:.3f}, and that of always "
+        f"predicting {model.base_rate:.2f} is {base_error:.3f}: it is no better; collect more "
+        "verdicts"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldOut:
-    """Models that were each fitted without some of the tasks.
-
-    Attributes:
-        folds: The models.
-        task_folds: By task, the index of the one that was fitted without it.
-        probabilities: Each run's probability of success, by the model without its task.
-    """
-
-    folds: tuple[Fold, ...]
-    task_folds: dict[str, int]
-    probabilities: list[float]
-
-    @classmethod
-    def of(cls, runs: Sequence[LabelledRun], table: FeatureTable) -> _HeldOut:
-        models, task_folds = [], {}
-        probabilities = [0.0] * len(runs)
-        for number, (training, test) in enumerate(folds(runs)):
-            model = Fold(*table.fit(training))
-            models.append(model)
-            terms = with_weights(table.terms, model.weights)
-            for index in test:
-                task_folds[runs[index].task] = number
-                probabilities[index] = probability(model.intercept, terms, runs[index].features)
-        return cls(tuple(models), task_folds, probabilities)
-
-
 def _model(
-    domain: str,
-    runs: Sequence[LabelledRun],
-    table: FeatureTable,
-    held_out: _HeldOut,
-    area: Estimate,
-    error: float,
-    default_error: float,
+    domain: str, runs: Sequence[LabelledRun], table: FeatureTable, held_out: HeldOut
 ) -> ConfidenceModel:
     intercept, weights = table.fit(range(len(runs)))
+    truth, confidences = [run.success for run in runs], held_out.probabilities
+    area = auc(truth, confidences, [run.task for run in runs])
     return ConfidenceModel(
         domain=domain,
         features_version=FEATURES_VERSION,
         created_at=datetime.now(UTC),
         runs=len(runs),
-        tasks=len({run.task for run in runs}),
-        base_rate=sum(run.success for run in runs) / len(runs),
+        tasks=len(held_out.task_folds),
+        base_rate=sum(truth) / len(runs),
         auc=area.value,
         auc_low=area.low,
         auc_high=area.high,
-        brier=error,
-        default_brier=default_error,
+        brier=brier(truth, confidences),
+        default_brier=brier(truth, _default(runs)),
         intercept=intercept,
         terms=with_weights(table.terms, weights),
+        surface=best_surface_feature(table, held_out.splits, area.value),
         held_out={
-            run.trace_id: one
-            for run, one in zip(runs, held_out.probabilities, strict=True)
-            if run.trace_id
+            run.trace_id: one for run, one in zip(runs, confidences, strict=True) if run.trace_id
         },
-        folds=held_out.folds,
+        folds=held_out.models,
         task_folds={task_hash(task): number for task, number in held_out.task_folds.items()},
     )

@@ -81,6 +81,11 @@ def auc(
     return Estimate(value, _logistic(middle - reach), _logistic(middle + reach))
 
 
+def auc_value(successes: Sequence[bool], scores: Sequence[float]) -> float:
+    """Return the area under the ROC curve alone; both outcomes must occur."""
+    return _placements(successes, scores)[0]
+
+
 def auc_gain(
     successes: Sequence[bool],
     scores: Sequence[float],

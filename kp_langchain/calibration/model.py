@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from kp_langchain.calibration.feature_meanings import leaning
 from kp_langchain.calibration.features import CALLED, FEATURES_VERSION
 from kp_langchain.calibration.labelled_run import LabelledRun
+from kp_langchain.calibration.surface import SurfaceFeature
 from kp_langchain.errors import OutdatedModelError
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -24,6 +26,7 @@ LARGEST_DEVIATION = 3.0
 # No trace is evidence enough for a probability beyond 1 in about 3,000 of being wrong.
 _LARGEST_LOG_ODDS = 8.0
 _HASH_CHARS = 16
+_LEANINGS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,10 @@ class ConfidenceModel:
         default_brier: Brier score of the confidence that runs get without a model.
         intercept: Log-odds of a run that is average in every feature.
         terms: The features with their weights.
+        provisional: Whether the verdicts do not yet rule out beyond doubt that it is chance. Such a
+            model is used like any other.
+        surface: The size or count that alone separates successes from failures best; None if none
+            varies, or in models of earlier versions.
         scores: The scores of those runs with their held-out confidences, 0 to 1: what a gate with a
             pass rate begins with. Empty in models of earlier versions.
         worths: The worths of the same, 0 to 1.
@@ -138,6 +145,8 @@ class ConfidenceModel:
     default_brier: _Unit
     intercept: _Number
     terms: tuple[Term, ...]
+    provisional: bool = False
+    surface: SurfaceFeature | None = None
     scores: tuple[_Unit, ...] = ()
     worths: tuple[_Unit, ...] = ()
     held_out: Mapping[str, _Unit] = field(default_factory=dict, hash=False)
@@ -158,7 +167,21 @@ class ConfidenceModel:
     @property
     def source(self) -> str:
         """How a breakdown names the source of a confidence from this model."""
-        return f"calibrated on {self.runs} runs, AUC {self.auc:.2f}"
+        provisional = "provisional, " if self.provisional else ""
+        return f"calibrated on {self.runs} runs, {provisional}AUC {self.auc:.2f}"
+
+    @property
+    def leans_on(self) -> tuple[str, ...]:
+        """What speaks most for success, in words, the strongest first; at most four."""
+        strongest = sorted(self.terms, key=lambda term: -abs(term.weight))[:_LEANINGS]
+        return tuple(
+            leaning(term.feature, is_for=term.weight > 0) for term in strongest if term.weight
+        )
+
+    @property
+    def warning(self) -> str | None:
+        """What to say if one size or count alone explains what the model knows; else None."""
+        return None if self.surface is None else self.surface.warning
 
     @property
     def is_current(self) -> bool:

@@ -15,6 +15,7 @@ from kp_langchain.calibration.fitting import Fit
 from kp_langchain.calibration.measures import Estimate
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.cli.gate_tables import gate_report
+from kp_langchain.cli.model_lines import leaning_lines
 from kp_langchain.cli.output import visible
 from kp_langchain.cli.plain_tables import INDENT, indent, plain_table
 from kp_langchain.printable import printable
@@ -39,6 +40,8 @@ def calibration_report(result: Calibration, *, dry_run: bool) -> Iterator[Render
         yield from _evaluation(result)
     installation = INDENT + _installation(result, dry_run=dry_run)
     yield Text(installation, style="" if result.version is None else "green")
+    if fit.model is not None and fit.refusal is None:
+        yield from _leanings(fit.model)
     if result.proposal is not None:
         yield Text("")
         yield from gate_report(result.proposal)
@@ -52,11 +55,18 @@ def models_report(versions: Sequence[InstalledModel]) -> Iterator[RenderableType
             or else of the newest.
     """
     latest = next((one for one in versions if one.active), versions[-1])
-    status = f"version {latest.version} is in force" if latest.active else "no model is in force"
+    provisional = ", provisional" if latest.model.provisional else ""
+    status = (
+        f"version {latest.version} is in force{provisional}"
+        if latest.active
+        else "no model is in force"
+    )
     if latest.active and not latest.model.is_current:
         status = f"version {latest.version} is outdated and not used; fit again"
     yield _headline(latest.domain, status)
-    table = plain_table("version", "installed", "verdicts", "tasks", "AUC", "Brier", "default's")
+    table = plain_table(
+        "version", "installed", "verdicts", "tasks", "AUC", "Brier", "default's", ""
+    )
     for one in reversed(versions):
         model = one.model
         table.add_row(
@@ -67,15 +77,22 @@ def models_report(versions: Sequence[InstalledModel]) -> Iterator[RenderableType
             str(Estimate(model.auc, model.auc_low, model.auc_high)),
             f"{model.brier:.3f}",
             f"{model.default_brier:.3f}",
+            "provisional" if model.provisional else "",
             style="bold" if one.active else "",
         )
     yield indent(table)
     yield Text("")
+    yield from _leanings(latest.model)
     yield Text(
         f"{INDENT}The strongest features of version {latest.version}; odds of success for each "
         "standard deviation more of:"
     )
     yield from _terms(latest.model)
+
+
+def _leanings(model: ConfidenceModel) -> Iterator[RenderableType]:
+    for line in leaning_lines(model):
+        yield Text(INDENT + line, style="yellow" if line.startswith("Warning") else "")
 
 
 def _terms(model: ConfidenceModel) -> Iterator[RenderableType]:
@@ -127,10 +144,24 @@ def _installation(result: Calibration, *, dry_run: bool) -> str:
     if dry_run:
         return f"Not installed, because this is only a trial; {stays} stays in force."
     if before is None:
-        return f"Installed as version {result.version}; running processes use it within a minute."
+        return (
+            f"Installed as version {result.version}{_provisionally(result.fit)}; running processes "
+            "use it within a minute."
+        )
     if result.version == before.version:
         return f"Version {before.version} stays in force: nothing has changed since."
     return (
         f"Installed as version {result.version} (AUC {model.auc:.2f}) in place of version "
-        f"{before.version} (AUC {before.model.auc:.2f}); running processes use it within a minute."
+        f"{before.version} (AUC {before.model.auc:.2f}){_provisionally(result.fit)}; running "
+        "processes use it within a minute."
+    )
+
+
+def _provisionally(fit: Fit) -> str:
+    """Return what to add about a model that may still be chance."""
+    if not fit.provisional or fit.chance is None:
+        return ""
+    return (
+        f", provisional (shuffled verdicts are followed as closely in {fit.chance:.1%} of trials; "
+        "more verdicts will tell)"
     )

@@ -94,8 +94,43 @@ def test_what_tells_tasks_but_not_their_success_is_no_evidence(labelled: Any) ->
 
 
 def test_chance_is_hardly_ever_installed(labelled: Any) -> None:
-    fits = [fit("finance", labelled(60, strength=0, seed=seed)) for seed in range(40)]
-    assert sum(one.refusal is None for one in fits) <= 4
+    seeds = range(200, 260)
+    fits = [fit("finance", labelled(60, strength=0, seed=seed)) for seed in seeds]
+    assert sum(one.refusal is None for one in fits) <= 6
+    assert sum(one.refusal is None and not one.provisional for one in fits) <= 2
+
+
+def test_between_chance_and_certainty_a_model_is_provisional(labelled: Any) -> None:
+    found = fit("finance", labelled(60, strength=0.8, seed=3))
+    assert found.refusal is None
+    assert found.model is not None and found.chance is not None  # noqa: PT018
+    assert 0.01 < found.chance <= 0.05
+    assert found.provisional
+    assert found.model.provisional
+    assert found.model.source == f"calibrated on 60 runs, provisional, AUC {found.model.auc:.2f}"
+
+
+def test_a_certain_model_and_a_refused_one_are_not_provisional(labelled: Any) -> None:
+    certain, refused = fit("finance", labelled(160)), fit("finance", labelled(60, strength=0))
+    assert certain.chance == 0.001
+    assert refused.chance is not None
+    assert refused.chance > 0.05
+    assert certain.refusal is None
+    assert refused.refusal is not None
+    for found in (certain, refused):
+        assert found.model is not None
+        assert not found.provisional
+        assert not found.model.provisional
+
+
+def test_a_gain_that_may_be_chance_is_refused_with_how_often_shuffles_do_as_well(
+    labelled: Any,
+) -> None:
+    found = fit("finance", labelled(60, strength=0.8, seed=5))
+    assert found.auc is not None and found.default_auc is not None  # noqa: PT018
+    assert found.auc.value > found.default_auc.value
+    assert found.chance == pytest.approx(0.072, abs=0.02)
+    assert f"followed as closely in {found.chance:.0%} of trials" in (found.refusal or "")
 
 
 def test_a_default_that_knows_already_is_not_replaced(labelled: Any) -> None:

@@ -36,6 +36,13 @@ MODEL = ConfidenceModel(
         Term("called:search", 0.5, 0.4, 0.2),
     ),
 )
+LEANINGS = {
+    "thought_share": 0.3,
+    "looked_successful": 0.2,
+    "steps": 0.1,
+    "most_alike_thoughts": -0.4,
+    "ends_with_thought": -0.5,
+}
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True)
 
 
@@ -45,6 +52,28 @@ def test_it_survives_json() -> None:
 
 def test_it_says_where_a_confidence_comes_from() -> None:
     assert MODEL.source == "calibrated on 214 runs, AUC 0.74"
+    provisional = replace(MODEL, provisional=True)
+    assert provisional.source == "calibrated on 214 runs, provisional, AUC 0.74"
+
+
+def test_an_older_model_is_read_as_it_was() -> None:
+    stored = MODEL.to_dict()
+    for name in ("provisional", "surface", "held_out", "folds", "task_folds"):
+        del stored[name]
+    assert ConfidenceModel.from_dict(stored) == MODEL
+
+
+def test_it_says_what_it_leans_on_in_words() -> None:
+    assert MODEL.leans_on == (
+        "steps (fewer)", "characters of the answer (more)", "calls of the tool search (more)",
+    )  # fmt: skip
+    terms = [Term(name, 0.0, 1.0, weight) for name, weight in LEANINGS.items()]
+    assert replace(MODEL, terms=tuple(terms)).leans_on == (
+        "the last step is a thought (no)",
+        "how alike two thoughts in a row are, at most (lower)",
+        "share of thoughts among the steps (higher)",
+        "the run looked successful by itself (yes)",
+    )
 
 
 @pytest.mark.parametrize(

@@ -361,3 +361,53 @@ def test_a_model_in_force_keeps_the_held_out_figures_of_the_runs_it_was_fitted_t
     assert {run.trace_id for run in runs} == {found.trace_id for found in store.runs(limit=500)}
     held_out = fit("finance", runs, weights=PROFILES["finance"]).held_out
     assert [model.held_out_confidence(run) for run in runs] == list(held_out)
+
+
+@pytest.fixture
+def provisional(monkeypatch):
+    """A domain whose few verdicts do not rule out chance beyond doubt."""
+    monkeypatch.setenv("KP_DATABASE_URL", "runs.db")
+    with TraceStore("runs.db") as store:
+        fill(store, "finance", runs=30, seed=2)
+        yield store
+
+
+def test_a_provisional_model_is_installed_and_named_so(provisional):
+    chance = told("--domain", "finance", "--dry-run")["chance"]
+    assert 0.01 < chance <= 0.05
+    done = run("--domain", "finance")
+    assert done.exit_code == 0
+    assert "Installed as version 1, provisional (shuffled verdicts are followed as closely in " in (
+        done.stdout
+    )
+    assert f"in {chance:.1%} of trials; more verdicts will tell)" in done.stdout
+    assert provisional.models.in_force("finance").provisional
+    assert "finance: version 1 is in force, provisional" in run("show").stdout
+    found = told("--domain", "finance")
+    assert (found["provisional"], found["refusal"], found["version"]) == (True, None, 1)
+    (shown,) = (json.loads(line) for line in run("show", "--json").stdout.splitlines())
+    assert shown["model"]["provisional"]
+
+
+def test_a_certain_model_is_not_called_provisional(store):
+    assert "provisional" not in run("--domain", "finance").stdout
+    assert "provisional" not in run("show").stdout
+    assert told("--domain", "finance")["provisional"] is False
+
+
+def test_what_a_model_leans_on_is_said_in_one_line_with_a_warning(store):
+    """In these runs the answers that doubt are also the longer ones."""
+    done, found = run("--domain", "finance"), told("--domain", "finance")
+    model = store.models.in_force("finance")
+    assert len(model.leans_on) == 4
+    assert found["leans_on"] == list(model.leans_on)
+    assert "characters of the answer, reaches AUC" in found["warning"]
+    (shown,) = (json.loads(line) for line in run("show", "--json").stdout.splitlines())
+    assert (shown["leans_on"], shown["warning"]) == (found["leans_on"], found["warning"])
+    for out in (done.stdout, run("show").stdout):
+        assert f"  It leans on: {', '.join(model.leans_on)}.\n" in out
+        assert f"  Warning: {model.warning}.\n" in out
+
+
+def test_a_refused_model_does_not_say_what_it_leans_on(two_domains):
+    assert "leans on" not in run("--domain", "code").stdout

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sqlite3
 import tomllib
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +15,12 @@ import pytest
 
 import kp_langchain
 from kp_langchain import Registry, TraceStore
+from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.surface import SurfaceFeature
 from kp_langchain.cli.commands.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
+from tests.cli.judged import fill
 from tests.cli.test_cli import ROOT, cli
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
@@ -67,6 +73,40 @@ def test_what_scoring_goes_by_is_shown(onnx: str) -> None:
     said = row(done.stdout, "scoring")
     assert said.startswith("remembers the last 50 traces of each domain, each for 86400 s")
     assert "complexity counts at most 20 steps" in said
+
+
+def test_the_models_in_force_are_shown_with_what_speaks_against_them(onnx: str) -> None:
+    pytest.importorskip("sklearn")
+    assert "model " not in cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200).stdout
+    with TraceStore("runs.db") as store:
+        fill(store, "finance", runs=30, seed=2)
+        model = fit("finance", store.models.labelled("finance")).model
+        assert model is not None
+        store.models.install(replace(model, surface=SurfaceFeature("steps", 0.9, model.auc)))
+        store.models.install(replace(model, domain="old\x1b[2J", features_version=0))
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_DATABASE_URL="runs.db", columns=200)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    (finance,) = (n for n, line in enumerate(lines) if "finance: version 1" in line)
+    assert lines[finance].split(maxsplit=1) == ["model", f"finance: version 1, {model.source}"]
+    assert "provisional" in model.source
+    assert lines[finance + 1].strip().startswith("warning: one figure alone, steps, reaches AUC")
+    assert "\x1b" not in done.stdout
+    assert "outdated and not used; fit it again: kp-langchain calibrate --domain" in done.stdout
+
+
+def test_a_model_that_cannot_be_read_is_broken(onnx: str) -> None:
+    pytest.importorskip("sklearn")
+    with TraceStore("runs.db") as store:
+        fill(store, "finance")
+        model = fit("finance", store.models.labelled("finance")).model
+        assert model is not None
+        store.models.install(model)
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        connection.execute("update models set body = '{}'")
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_DATABASE_URL="runs.db", columns=200)
+    assert done.returncode == 1
+    assert row(done.stdout, "model").startswith("BROKEN: version 1 of the model of domain")
 
 
 def test_no_database_is_made(onnx: str) -> None:

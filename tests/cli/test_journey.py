@@ -124,7 +124,7 @@ def test_verdicts_by_chance_write_nothing(
     labelled: tuple[Path, dict[str, Run]], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(labelled[0], tmp_path / "user")
-    draw = random.Random(1)
+    draw = random.Random(2)
     calibrated = calibrate(folder, labelled[1], lambda _: draw.random() < 0.5)
     assert calibrated.exit_status == 1
     assert calibrated.policy is None

@@ -116,6 +116,8 @@ def show(
                         "version": entry.version,
                         "active": entry.active,
                         "installed_at": entry.installed_at.isoformat(),
+                        "leans_on": entry.model.leans_on,
+                        "warning": entry.model.warning,
                         "model": entry.model.to_dict(),
                     }
                 )

@@ -106,7 +106,10 @@ def findings(database: str | None = None) -> Iterator[Finding]:
     else:
         status = "off: KP_DISABLED or `disabled` is set" if settings.disabled else "on"
         yield Finding("recording", status)
-        yield _store(database)
+        store = _store(database)
+        yield store
+        if not store.is_broken:
+            yield from _models(database)
         yield from _registry(settings, database)
         yield from _embedding(settings)
         yield _scoring(settings)
@@ -222,6 +225,21 @@ def _store(database: str | None) -> Finding:
             )
     except KPError as error:
         return Finding("store", str(error), is_broken=True)
+
+
+def _models(database: str | None) -> Iterator[Finding]:
+    """Yield the confidence models in force, with what speaks against them."""
+    from kp_langchain.cli.model_lines import model_lines
+    from kp_langchain.store import TraceStore
+
+    try:
+        with TraceStore(database) as store:
+            entries = [] if is_missing(store) else store.models.entries(only_active=True)
+    except KPError as error:
+        yield Finding("model", str(error), is_broken=True)
+        return
+    for entry in entries:
+        yield Finding("model", "\n".join(model_lines(entry)))
 
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:
