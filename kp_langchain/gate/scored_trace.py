@@ -44,6 +44,7 @@ class ScoredTrace:
         stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
         gate: Whether its score or its worth was held against the threshold.
+        pass_rate: The share of runs that was to pass; None for a fixed threshold.
         twin_similarity: The similarity, 0 to 1, from which it repeats a kept trace; 1 if the rule
             is off.
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
@@ -69,6 +70,7 @@ class ScoredTrace:
     stored_id: str | None = None
     previous: ScoredTrace | None = None
     gate: Gate = "score"
+    pass_rate: float | None = None
     twin_similarity: float = 1.0
     twin_of: str | None = None
     similarity_to_twin: float | None = None
@@ -84,6 +86,11 @@ class ScoredTrace:
     def gated_value(self) -> float:
         """What is held against the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.breakdown.total, self.worth)
+
+    @property
+    def is_one_more_kept(self) -> bool:
+        """Whether one more run is kept because of it; not so if it takes the place of another."""
+        return self.decision == "contributed" and not self.replaces
 
 
 def may_contribute(scored: ScoredTrace) -> bool:

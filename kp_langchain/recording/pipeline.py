@@ -144,14 +144,14 @@ class Pipeline:
         )
         model = self._model(trace.metadata.task_domain)
         breakdown, entry = self._rate(draft, trace, verdicts, model, features)
-        gate, value, threshold = self._check(policy, trace.metadata.task_domain, breakdown, model)
+        held = self._check(policy, trace.metadata.task_domain, breakdown, model)
         may_pass = not draft.withheld and entry is not None
-        decision = decide(value, threshold) if may_pass else "below_threshold"
+        decision = decide(held.value, held.threshold) if may_pass else "below_threshold"
         scored = ScoredTrace(
             trace=trace,
             breakdown=breakdown,
             decision=decision,
-            threshold=threshold,
+            threshold=held.threshold,
             run_id=draft.run_id,
             # A withheld trace can never be contributed, so its body is not kept to await a verdict.
             keep_body=policy.keep == "all"
@@ -164,7 +164,8 @@ class Pipeline:
             withheld=draft.withheld,
             keys=draft.keys,
             registry=draft.registry,
-            gate=gate,
+            gate=held.gate,
+            pass_rate=held.pass_rate,
             twin_similarity=policy.twin_similarity,
             entry=entry,
         )
@@ -173,10 +174,7 @@ class Pipeline:
     def _admit(self, scored: ScoredTrace) -> ScoredTrace:
         """Hold a run against the kept ones, and have it count for the pass rate."""
         scored = self.kept.admit(scored)
-        # One that takes the place of another is not one more that is kept.
-        passes = scored.decision == "contributed" and not scored.replaces
-        domain = scored.trace.metadata.task_domain
-        self.recent_runs.add(domain, scored.breakdown, passes=passes)
+        self.recent_runs.add(scored)
         return scored
 
     def _rate(

@@ -10,10 +10,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kp_langchain.gate.recent_values import JudgedRun
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.tables import run_entries, run_tags, runs, verdicts
+from kp_langchain.store.tables import run_entries, run_tags, runs
 
 _MATCHES_SHOWN = 10
 _LAST_CHARACTER = "\U0010ffff"
@@ -24,6 +25,7 @@ _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
 # The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
 _HIDDEN_COLUMNS = {
     "body", "body_expires_at", "keep_days", "task", "features", "twin_similarity",
+    "gated_value", "passed", "pass_rate",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
@@ -111,30 +113,26 @@ def select_runs(
 
 def recent_values(
     connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
-) -> list[tuple[float, bool]]:
-    """Return score or worth, and whether it passed, of a domain's last runs, the oldest first.
-
-    Runs with a verdict are left out: since it, their figures are not those that the gate saw.
+) -> list[JudgedRun]:
+    """Return what the gate saw of a domain's last runs, and which passed, the oldest first.
 
     Args:
         connection: A connection to read with.
         domain: The domain's exact name.
-        gate: `score` or `worth`.
+        gate: `score` or `worth`; only runs that this gate judged.
         since: Only runs that began at this time or later.
         limit: At most so many.
     """
-    value = _c.worth if gate == "worth" else _c.score
-    is_judged = sa.exists().where(verdicts.c.trace_id == _c.trace_id)
     select = (
-        sa.select(value, _c.decision)
-        .where(_c.domain == clean_name(domain), value.is_not(None), ~is_judged)
+        sa.select(_c.gated_value, _c.passed, _c.pass_rate)
+        .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
         .order_by(*_order(newest_first=True))
         .limit(limit)
     )
     if since is not None:
         select = select.where(_c.created_at >= since)
     rows = connection.execute(select).all()
-    return [(row[0], row[1] == "contributed") for row in reversed(rows)]
+    return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
 
 def count(connection: sa.Connection, run_filter: Filter) -> int:

@@ -77,6 +77,10 @@ runs = sa.Table(
     # What the threshold was compared with, `score` or `worth`; null for `score`.
     sa.Column("gate", sa.String()),
     sa.Column("worth", sa.Double()),
+    # What the gate saw of the run and decided when it was scored; a verdict does not change that.
+    sa.Column("gated_value", sa.Double()),
+    sa.Column("passed", sa.Boolean()),
+    sa.Column("pass_rate", sa.Double()),
     # Traces: the kept one that this one repeats, and the kept one that took this one's place.
     sa.Column("twin_of", key_text()),
     sa.Column("replaced_by", key_text()),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
-from kp_langchain.gate.recent_values import WINDOW
+from kp_langchain.gate.recent_values import WINDOW, JudgedRun
 from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.run_keys import forms_of
@@ -342,8 +342,11 @@ class TraceStore:
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
-    ) -> list[tuple[float, bool]]:
-        """Return what the gate saw of a domain's last 300 runs, without those with a verdict.
+    ) -> list[JudgedRun]:
+        """Return what the gate saw of a domain's last 300 runs when it judged them.
+
+        Later verdicts change neither value nor fate here. Runs that another gate judged are left
+        out.
 
         Args:
             domain: The domain (exact name).
@@ -351,7 +354,8 @@ class TraceStore:
             since: Only runs that began at this time or later.
 
         Returns:
-            Score or worth (0 to 1) and whether the run passed, the oldest run first.
+            Score or worth (0 to 1), whether the run passed, and the pass rate of that time, the
+            oldest run first.
         """
         with self._database.reading() as connection:
             return sql.run_queries.recent_values(

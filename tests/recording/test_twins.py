@@ -519,4 +519,4 @@ def test_twins_do_not_count_as_passed_for_the_pass_rate(store: TraceStore) -> No
     first, *_ = [ask(watching) for _ in range(3)]
     surer = ask(handler(store=store, policy=EVERY, outcome=sure(0.9)))
     assert first.decision == surer.decision == "contributed"
-    assert [passes for _, passes in store.recent_values("default")] == [False, False, False, True]
+    assert [run.passes for run in store.recent_values("default")] == [True, False, False, False]

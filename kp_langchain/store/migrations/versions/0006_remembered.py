@@ -16,6 +16,9 @@ def upgrade() -> None:
     for column in (
         sa.Column("gate", sa.String()),
         sa.Column("worth", sa.Double()),
+        sa.Column("gated_value", sa.Double()),
+        sa.Column("passed", sa.Boolean()),
+        sa.Column("pass_rate", sa.Double()),
         sa.Column("twin_of", key),
         sa.Column("replaced_by", key),
         sa.Column("twin_similarity", sa.Double()),
