@@ -75,8 +75,9 @@ class Letters:
         return np.array([[text.count(letter) for letter in "abcx"] for text in texts], np.float32)
 
 
-def run_of(text: str, task: str) -> Run:
-    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
+def run_of(text: str, task: str, thoughts: Sequence[str] = ("x",)) -> Run:
+    messages = [{"role": "user", "content": text}]
+    messages += [{"role": "assistant", "content": thought} for thought in thoughts]
     return Run("s", task, True, trace_from_messages(messages, domain="default"))
 
 
@@ -98,6 +99,13 @@ def test_novelty_follows_the_order_of_runs_that_are_embedded_once() -> None:
     without = scored("s", runs, Settings(), None)
     assert without.in_order([first])[0].breakdown.novelty.value == 0.5
     assert without.similarities([first, third]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_a_text_that_is_cut_before_it_is_embedded_is_compared_all_the_same() -> None:
+    runs = [run_of(letter, letter, [f"{letter} x " * 1000] * 10) for letter in "ab"]
+    source = scored("s", runs, Settings(), Letters())
+    assert source.runs[1].breakdown.nearest is not None
+    assert source.similarities(source.runs)[0, 1] > 0
 
 
 @pytest.mark.parametrize("size", [31, 2 * LABELLED, 5 * LABELLED])
