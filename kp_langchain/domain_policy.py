@@ -25,6 +25,8 @@ class DomainPolicy(BaseModel):
         pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
             threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
             before both thresholds. Where the domain has a model and no threshold is set, 0.1.
+        twin_similarity: The similarity (0 to 1) from which a run repeats a kept one. It is then not
+            kept, unless it is surer by 0.15 and takes the place of that one. 1 switches this off.
         weights: Scoring weights that replace the domain's built-in profile.
         visibility: Who may see a contributed trace: `private`, `org` or `network`. A registry need
             not enforce it: the public one shows `org` to everybody.
@@ -44,6 +46,7 @@ class DomainPolicy(BaseModel):
     gate: Gate = Field(default="score", description="'score' or 'worth'")
     worth_threshold: UnitInterval | None = Field(default=None, description=UNIT_INTERVAL)
     pass_rate: PassRate | None = Field(default=None, description="a share above 0, at most 1")
+    twin_similarity: UnitInterval = 0.9
     weights: ScoringWeights | None = Field(
         default=None,
         description=f"{', '.join(WEIGHT_NAMES[:-1])} and {WEIGHT_NAMES[-1]}, "

@@ -81,7 +81,7 @@ class TestFaults:
             ),
             (
                 "defaults.zzz = 1",
-                "defaults.zzz = 1: unknown key; known here: threshold, weights, vis",
+                "defaults.zzz = 1: unknown key; known here: threshold, gate, ",
             ),
             ("finance.threshold = 1", "finance = .*: unknown key; known here: database_url, emb"),
         ],

@@ -118,9 +118,10 @@ def propose_gate(
 ) -> GateProposal:
     """Return the gate by worth for a target, with reasons if it is not to be put in force.
 
-    It is refused if it keeps no larger share of successes than no gate would, if the worth's
-    advantage over chance may itself be chance, or if the gate in force surely ranks better and
-    what it keeps is as often right.
+    It is refused if it keeps no larger share of successes than no gate would, or if the gate in
+    force surely ranks better and what it keeps is as often right. It is also refused if the worth's
+    advantage over chance may itself be chance, unless the gate in force keeps a smaller share of
+    successes than no gate would, and surely ranks worse.
 
     Args:
         runs: The labelled runs.
@@ -236,7 +237,7 @@ def _refusal(
             f"of the runs that it would keep, {right:.2f} succeeded on held-out tasks, and "
             f"{base_rate:.2f} of all runs did"
         )
-    if proposed.auc.low <= 0.5:
+    if proposed.auc.low <= 0.5 and not _is_better_than_a_bad_gate(present, gain, base_rate):
         return (
             "its advantage over keeping any runs may be chance: the AUC of the worth is "
             f"{proposed.auc} on held-out tasks; collect more verdicts"
@@ -250,3 +251,12 @@ def _refusal(
             f"{present.right.value:.2f}"
         )
     return None
+
+
+def _is_better_than_a_bad_gate(
+    present: GateFigures | None, gain: Estimate | None, base_rate: float
+) -> bool:
+    """Return whether the gate in force is worse than none, and its AUC surely lower."""
+    if present is None or present.right is None or gain is None:
+        return False
+    return present.right.value < base_rate and gain.low > 0

@@ -2,7 +2,7 @@
 
 The order gains little over a random one. It mainly avoids waste: a second verdict on a task while
 other tasks have none, and verdicts on runs of which the model is sure. Every fourth run is drawn at
-random instead, because a model that had seen doubtful runs only would be wrong about the others.
+random instead, so that a model does not learn from doubtful runs alone.
 
 The order is a function of the runs and verdicts alone. After the first verdicts of it were given,
 what is left of it is the order for the rest.
@@ -68,7 +68,8 @@ class Offer:
         run: The run.
         choice: `unsure` for the run that the model is least sure of; `drawn` for one drawn at
             random, as all are without a model.
-        task_verdicts: How many verdicts its task has when it is its turn.
+        task_verdicts: How many verdicts its task has when it is its turn, if each run before it got
+            one.
     """
 
     run: UnlabelledRun
@@ -78,9 +79,8 @@ class Offer:
     @property
     def reason(self) -> str:
         """The reason in words."""
-        task = {0: "its task has no verdict yet", 1: "its task has only 1 verdict"}.get(
-            self.task_verdicts, f"its task has only {self.task_verdicts} verdicts"
-        )
+        # Counted with those before it, which may have been skipped.
+        task = f"run {self.task_verdicts + 1} of its task" if self.task_verdicts else "a new task"
         if self.choice == "unsure":
             return f"{task}; of such runs the model is least sure of it ({self.run.confidence:.2f})"
         return f"{task}; drawn at random"

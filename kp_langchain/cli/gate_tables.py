@@ -14,6 +14,7 @@ from kp_langchain.gate.check import pass_rate_of
 
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import DomainPolicy
+    from kp_langchain.gate.recent_values import JudgedRun
 
 _PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
 
@@ -38,21 +39,21 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
         yield Text(f"{INDENT}No gate is proposed: {proposal.refusal}.")
 
 
-def kept_line(policy: DomainPolicy, recent: Sequence[tuple[float, bool]]) -> Text:
+def kept_line(policy: DomainPolicy, recent: Sequence[JudgedRun]) -> Text:
     """Return what the gate of a domain promises and what it has kept since its model is in force.
 
     Args:
         policy: The domain's policy.
-        recent: Value and fate of the runs since then, as `TraceStore.recent_values` returns them.
+        recent: The runs since then, as `TraceStore.recent_values` returns them.
     """
     rate = pass_rate_of(policy, policy.gate, has_model=True)
     promise = f"keeps what reaches a fixed {policy.gate}"
     if rate is not None:
         promise = f"keeps the best {rate:.0%} by {policy.gate}"
-    kept = "no run without a verdict has come since"
+    kept = "no run has come since"
     if recent:
-        share = sum(passes for _, passes in recent) / len(recent)
-        kept = f"of the last {len(recent)} runs without a verdict it kept {share:.0%}"
+        share = sum(run.passes for run in recent) / len(recent)
+        kept = f"of the last {len(recent)} runs it kept {share:.0%}"
     return Text(f"{INDENT}The gate {promise}; {kept}.")
 
 

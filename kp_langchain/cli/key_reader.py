@@ -20,8 +20,8 @@ class KeyReader:
     def key(self) -> str | None:
         """Return the next key, or the next line without white space around it; None at the end.
 
-        Keys pressed before this is called do not count on a terminal, so that a key that is held
-        down or hit twice answers one question only.
+        On Unix, keys of a terminal that were pressed before this is called do not count, so that a
+        key that is hit twice answers one question only.
 
         Raises:
             KeyboardInterrupt: The key is Ctrl-C.
@@ -34,9 +34,7 @@ class KeyReader:
             keys = typer.getchar()
         if _INTERRUPT in keys:
             raise KeyboardInterrupt
-        if keys.startswith("\x1b"):  # an arrow or the like, sent as several characters
-            return keys
-        return keys[:1] or None
+        return keys[:1] or None  # an arrow or the like is several characters, the first an escape
 
     def line(self) -> str | None:
         """Return the next line without its end, cut to 64 KB; None at the end of the input."""

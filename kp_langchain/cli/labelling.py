@@ -117,6 +117,8 @@ class Labelling:
         before, decision = map(self.word, (change.decision_before, change.decision))
         if decision != before:
             decision = f"{before} -> {decision}"
+        elif change.twin_of is not None:
+            decision += f", because it repeats {short_id(change.twin_of)}, which is kept"
         elif decision == "below_threshold" and change.gated_value >= change.threshold:
             reason = "is withheld" if change.kept else "is no longer kept"
             decision += f", because its trace {reason}"

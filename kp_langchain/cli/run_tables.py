@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kp_langchain.cli.output import visible
+from kp_langchain.gate.decision import decision_word
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import DIMENSIONS
 
@@ -77,8 +78,27 @@ def runs_table(
         if width >= _WIDTH_FOR_BAR:
             ascii_only = console.options.ascii_only
             cells.append(_bar(run.gated_value, run.threshold, style, ascii_only=ascii_only))
-        table.add_row(*cells, Text(passed_word if passed else "below", style=style))
+        table.add_row(*cells, Text(passed_word if passed else _not_passed(run), style=style))
     return table
+
+
+def _not_passed(run: StoredRun) -> str:
+    word = decision_word(
+        run.decision, has_registry=False, twin_of=run.twin_of, replaced_by=run.replaced_by
+    )
+    return "below" if word == "below_threshold" else word
+
+
+def twin_line(run: StoredRun) -> str:
+    """Return in one line which kept run this one repeats, or was replaced by; "" for neither."""
+    if run.twin_of is not None:
+        similarity = (
+            "" if run.similarity_to_twin is None else f", similarity {run.similarity_to_twin:.2f}"
+        )
+        return f"twin of {run.twin_of}{similarity}; it is not surer than that one, which was kept"
+    if run.replaced_by is not None:
+        return f"replaced by {run.replaced_by}, which repeats it and was surer"
+    return ""
 
 
 def _empty_table(width: int, first_column: str, *, with_time: bool, with_worth: bool) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,6 +38,22 @@ class Embedding:
     problem: str = ""
     unreadable_share: float | None = None
     identity: EmbedderIdentity = NO_IDENTITY
+
+
+class LastEmbedding(threading.local):
+    """The last text that each thread had embedded, with its embedding."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._embedding: Embedding | None = None
+
+    def set(self, text: str, embedding: Embedding) -> None:
+        """Replace the calling thread's last text."""
+        self._text, self._embedding = text, embedding
+
+    def of(self, text: str) -> Embedding | None:
+        """Return the embedding of a text; None if it is not the calling thread's last one."""
+        return self._embedding if text == self._text else None
 
 
 def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:

@@ -25,11 +25,13 @@ class GateCheck(NamedTuple):
         gate: Whether it is gated by its score or by its worth.
         value: That score or worth, 0 to 1.
         threshold: The least value that passes.
+        pass_rate: The share of runs that is to pass; None for a fixed threshold.
     """
 
     gate: Gate
     value: float
     threshold: float
+    pass_rate: float | None = None
 
 
 def pass_rate_of(policy: DomainPolicy, gate: Gate, *, has_model: bool) -> float | None:
@@ -71,16 +73,17 @@ def check(
     """
     has_model = breakdown.worth is not None
     if policy.gate == "worth" and breakdown.worth is not None:
-        threshold = policy.worth_threshold
+        value = breakdown.worth.value
         if (pass_rate := pass_rate_of(policy, "worth", has_model=True)) is not None:
             following = recent("worth").threshold(pass_rate)
             if following is not None:
                 floor = base_rate * novelty_factor(breakdown.novelty.value)
-                threshold = max(following, floor)
-        if threshold is not None:
-            return GateCheck("worth", breakdown.worth.value, threshold)
-    threshold = threshold_of(domain, policy.threshold).for_score(breakdown)
+                return GateCheck("worth", value, max(following, floor), pass_rate)
+        if policy.worth_threshold is not None:
+            return GateCheck("worth", value, policy.worth_threshold)
     if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
         following = recent("score").threshold(pass_rate)
-        threshold = threshold if following is None else following
-    return GateCheck("score", breakdown.total, threshold)
+        if following is not None:
+            return GateCheck("score", breakdown.total, following, pass_rate)
+    fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
+    return GateCheck("score", breakdown.total, fixed)

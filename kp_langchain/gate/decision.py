@@ -17,14 +17,24 @@ def gated_value(gate: str, score: float, worth: float | None) -> float:
     return worth if gate == "worth" and worth is not None else score
 
 
-def decision_word(decision: str, *, has_registry: bool) -> str:
+def decision_word(
+    decision: str,
+    *,
+    has_registry: bool,
+    twin_of: str | None = None,
+    replaced_by: str | None = None,
+) -> str:
     """Return the word for a decision that people read; data has the decision itself.
 
     Args:
         decision: `contributed` or `below_threshold`.
         has_registry: Whether there is a registry. Without one, what passes is kept here, and
             contributed to nobody.
+        twin_of: The kept trace that it repeats, if it is not kept for that.
+        replaced_by: The trace that took its place.
     """
+    if decision == "below_threshold" and (twin_of or replaced_by):
+        return "twin" if twin_of else "replaced"
     return "kept" if decision == "contributed" and not has_registry else decision
 
 

@@ -24,7 +24,8 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
 
     Returns:
         The run with the new outcome, score and decision, and `previous`, the run as given. A trace
-        that the store no longer has, or that is withheld, does not pass.
+        that the store no longer has, or that is withheld, does not pass. One that passes now is
+        still to be held against the kept traces that it repeats; see `twins`.
     """
     trace = run.trace
     success = trace.metadata.success if verdict.success is None else verdict.success
@@ -62,6 +63,9 @@ def rejudge(run: ScoredTrace, verdict: Verdict) -> ScoredTrace:
         keep_body=keep_body,
         verdict=verdict,
         previous=run,
+        twin_of=None,
+        similarity_to_twin=None,
+        replaces=(),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate.decision import Decision, gated_value, may_leave
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.novelty_memory import MemoryEntry
     from kp_langchain.verdict import Verdict
 
 
@@ -26,7 +27,8 @@ class ScoredTrace:
         trace: The redacted trace, its `metadata.quality_score` set. Without steps where the run was
             scored again after a verdict and the store no longer has its trace.
         breakdown: How the score came about.
-        decision: `contributed` if its score or worth reached the threshold, else `below_threshold`.
+        decision: `contributed` if its score or worth reached the threshold and it repeats no kept
+            trace, else `below_threshold`.
         threshold: The threshold it was held against, 0 to 1.
         run_id: LangChain's id of the root run.
         keep_body: Whether the store keeps the trace itself, or only its figures.
@@ -42,6 +44,14 @@ class ScoredTrace:
         stored_id: The trace's id as `StoredRun` has it, if the run comes from the store.
         previous: The run as it was scored before the verdict; None for a new run.
         gate: Whether its score or its worth was held against the threshold.
+        pass_rate: The share of runs that was to pass; None for a fixed threshold.
+        twin_similarity: The similarity, 0 to 1, from which it repeats a kept trace; 1 if the rule
+            is off.
+        twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
+        similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
+        replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
+            They are no longer contributed.
+        entry: Text and vector of the trace, as others are compared with it; None if not known.
     """
 
     trace: ReasoningTrace
@@ -60,6 +70,12 @@ class ScoredTrace:
     stored_id: str | None = None
     previous: ScoredTrace | None = None
     gate: Gate = "score"
+    pass_rate: float | None = None
+    twin_similarity: float = 1.0
+    twin_of: str | None = None
+    similarity_to_twin: float | None = None
+    replaces: tuple[str, ...] = ()
+    entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
 
     @property
     def worth(self) -> float | None:
@@ -70,6 +86,11 @@ class ScoredTrace:
     def gated_value(self) -> float:
         """What is held against the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.breakdown.total, self.worth)
+
+    @property
+    def is_one_more_kept(self) -> bool:
+        """Whether one more run is kept because of it; not so if it takes the place of another."""
+        return self.decision == "contributed" and not self.replaces
 
 
 def may_contribute(scored: ScoredTrace) -> bool:
@@ -101,6 +122,9 @@ class Rescored:
         worth: Its worth now.
         decision_before: The decision before the verdict, `contributed` or `below_threshold`.
         decision: The decision now, one of the same two.
+        twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
+        similarity_to_twin: The similarity of the two, 0 to 1.
+        replaces: Ids of the kept traces whose place it takes.
     """
 
     trace_id: str
@@ -119,6 +143,9 @@ class Rescored:
     gate: Gate = "score"
     worth_before: float | None = None
     worth: float | None = None
+    twin_of: str | None = None
+    similarity_to_twin: float | None = None
+    replaces: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: ScoredTrace) -> Rescored:
@@ -141,6 +168,9 @@ class Rescored:
             gate=run.gate,
             worth_before=before.worth,
             worth=run.worth,
+            twin_of=run.twin_of,
+            similarity_to_twin=run.similarity_to_twin,
+            replaces=run.replaces,
         )
 
     @property

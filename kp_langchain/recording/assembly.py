@@ -12,6 +12,7 @@ from kp_langchain.recording import worker
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.drafter import Drafter
+from kp_langchain.recording.kept_memory import KeptMemory
 from kp_langchain.recording.paused_in_store import PausedRunStore
 from kp_langchain.recording.pipeline import Pipeline
 from kp_langchain.recording.recent_runs import RecentRuns
@@ -100,6 +101,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         writer=writer,
         sinks=_sinks(options, writer, sender, functions),
         recent_runs=RecentRuns(None) if writer is None else writer.recent_runs,
+        kept=KeptMemory(None) if writer is None else writer.kept,
     )
     has_user_code = any(function is not None for function in user_code)
     queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=has_user_code)

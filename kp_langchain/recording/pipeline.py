@@ -23,6 +23,7 @@ from kp_langchain.recording.drafter import OUTCOME_EVENT
 from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.time_limit import name_of
+from kp_langchain.recording.trace_entry import entry_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     from kp_langchain.domain_policy import DomainPolicy
     from kp_langchain.recording.draft import Draft
     from kp_langchain.recording.drafter import Drafter, Judge
+    from kp_langchain.recording.kept_memory import KeptMemory
     from kp_langchain.recording.run_record import RunRecord
     from kp_langchain.recording.sinks import Sink
     from kp_langchain.recording.store_writer import StoreWriter
     from kp_langchain.recording.user_functions import UserFunctions
     from kp_langchain.recording.verifiers import Verifiers
+    from kp_langchain.scoring.novelty_memory import MemoryEntry
 
 OUTCOME_FUNCTION = "outcome function"
 _LONGEST_WAIT_FOR_MODEL_S = 30.0
@@ -67,6 +70,7 @@ class Pipeline:
         writer: Writes drafts into the store, and knows its confidence models; None without a store.
         sinks: What receives each scored run.
         recent_runs: What the gate saw of the last runs.
+        kept: The kept runs that new ones are compared with.
     """
 
     drafter: Drafter
@@ -77,6 +81,7 @@ class Pipeline:
     writer: StoreWriter | None
     sinks: tuple[Sink, ...]
     recent_runs: RecentRuns
+    kept: KeptMemory
 
     def draft(self, record: RunRecord) -> tuple[Draft, Judge | None] | None:
         """Make the redacted draft of a run and have it written; None if there is none (counted)."""
@@ -138,19 +143,15 @@ class Pipeline:
             proves_failure=draft.proves_failure,
         )
         model = self._model(trace.metadata.task_domain)
-        breakdown, has_failed = self._rate(draft, trace, verdicts, model, features)
-        gate, value, threshold = self._check(policy, trace.metadata.task_domain, breakdown, model)
-        decision = decide(value, threshold)
-        if draft.withheld or has_failed:
-            decision = "below_threshold"
-        else:
-            passes = decision == "contributed"
-            self.recent_runs.add(trace.metadata.task_domain, breakdown, passes=passes)
-        return ScoredTrace(
+        breakdown, entry = self._rate(draft, trace, verdicts, model, features)
+        held = self._check(policy, trace.metadata.task_domain, breakdown, model)
+        may_pass = not draft.withheld and entry is not None
+        decision = decide(held.value, held.threshold) if may_pass else "below_threshold"
+        scored = ScoredTrace(
             trace=trace,
             breakdown=breakdown,
             decision=decision,
-            threshold=threshold,
+            threshold=held.threshold,
             run_id=draft.run_id,
             # A withheld trace can never be contributed, so its body is not kept to await a verdict.
             keep_body=policy.keep == "all"
@@ -163,8 +164,18 @@ class Pipeline:
             withheld=draft.withheld,
             keys=draft.keys,
             registry=draft.registry,
-            gate=gate,
+            gate=held.gate,
+            pass_rate=held.pass_rate,
+            twin_similarity=policy.twin_similarity,
+            entry=entry,
         )
+        return self._admit(scored) if may_pass else scored
+
+    def _admit(self, scored: ScoredTrace) -> ScoredTrace:
+        """Hold a run against the kept ones, and have it count for the pass rate."""
+        scored = self.kept.admit(scored)
+        self.recent_runs.add(scored)
+        return scored
 
     def _rate(
         self,
@@ -173,11 +184,12 @@ class Pipeline:
         verdicts: list[Verdict],
         model: ConfidenceModel | None,
         features: Mapping[str, float],
-    ) -> tuple[ScoreBreakdown, bool]:
+    ) -> tuple[ScoreBreakdown, MemoryEntry | None]:
         """Set success, confidence and score of a trace.
 
         Returns:
-            The breakdown, with the worth if there is a model; and whether the user's scorer failed.
+            The breakdown, with the worth if there is a model; and what others are compared with of
+            the trace, None if the user's scorer failed.
         """
         estimate = None
         if model is not None:
@@ -192,7 +204,7 @@ class Pipeline:
         )
         success, confidence = bool(outcome.success), outcome.confidence or 0.0
         trace.metadata.success, trace.outcome.confidence = success, confidence
-        breakdown, has_failed = self._breakdown(draft, trace)
+        breakdown, entry = self._breakdown(draft, trace)
         breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
         if estimate is not None and estimate.confidence is not None:
             calibrated = breakdown.outcome_confidence.value
@@ -202,7 +214,7 @@ class Pipeline:
                 )
             breakdown = breakdown.with_worth(calibrated)
         trace.metadata.quality_score = breakdown.total
-        return breakdown, has_failed
+        return breakdown, entry
 
     def _check(
         self,
@@ -220,23 +232,29 @@ class Pipeline:
                 base_rate=0.0 if model is None else model.base_rate,
             )
 
-    def _breakdown(self, draft: Draft, trace: ReasoningTrace) -> tuple[ScoreBreakdown, bool]:
-        """Return the score of a trace, and whether the user's scorer failed on it."""
+    def _breakdown(
+        self, draft: Draft, trace: ReasoningTrace
+    ) -> tuple[ScoreBreakdown, MemoryEntry | None]:
+        """Return the score of a trace, and what others are compared with of it.
+
+        The latter is None if the user's scorer failed.
+        """
         # What is left of a trace after failed redaction is nothing to remember or to contribute.
         assess = self.scorer.score if draft.withheld else self.scorer.evaluate
         ignore = _siblings.get(draft.run_id, frozenset())
         assess = partial(assess, trace, weights=draft.policy.weights, ignore=ignore)
+        both = partial(_breakdown_and_entry, assess, self.scorer, trace)
         self._await_model()
         if not self.foreign_scorer:
-            return assess(), False
+            return both()
         try:
-            return self.functions.call(partial(_checked_breakdown, assess)), False
+            return self.functions.call(both)
         except BaseException as error:  # noqa: BLE001 - the caller's scorer or embedder
             name = name_of(self.scorer)
             self.functions.report_failure("scorer_errors", f"the scorer ({name}) failed", error)
             breakdown = Scorer(embedder=None).score(trace, weights=draft.policy.weights)
             source = f"scorer failed: {type(error).__name__}"
-            return replace(breakdown, novelty_source=source), True
+            return replace(breakdown, novelty_source=source), None
 
     def _await_model(self) -> None:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait."""
@@ -308,14 +326,17 @@ def _add_sibling(run_id: UUID, trace_id: str) -> None:
             _siblings.popitem(last=False)
 
 
-def _checked_breakdown(assess: Callable[[], object]) -> ScoreBreakdown:
+def _breakdown_and_entry(
+    assess: Callable[[], object], scorer: object, trace: ReasoningTrace
+) -> tuple[ScoreBreakdown, MemoryEntry]:
+    """Score a trace; on one thread, so that its text is embedded once."""
     breakdown = assess()
     if not isinstance(breakdown, ScoreBreakdown):
         raise ScorerError(
             f"it returned a {type(breakdown).__name__}; return a ScoreBreakdown, as "
             "Scorer.evaluate does"
         )
-    return breakdown
+    return breakdown, entry_of(scorer, trace)
 
 
 def _unscored_copy(trace: ReasoningTrace) -> ReasoningTrace:

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.decision import gated_value
-from kp_langchain.gate.recent_values import RecentValues
+from kp_langchain.gate.recent_values import JudgedRun, RecentValues
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.model import ConfidenceModel
     from kp_langchain.domain_policy import Gate
-    from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.gate import ScoredTrace
 
-Read = Callable[[str, "Gate", datetime | None], Iterable[tuple[float, bool]]]
-"""Returns value and fate of a domain's last runs since a time, the oldest first."""
+
+class Read(Protocol):
+    """Reads the last runs as `TraceStore.recent_values` does."""
+
+    def __call__(self, domain: str, gate: Gate, *, since: datetime | None) -> Iterable[JudgedRun]:
+        """Return value and fate of a domain's last runs since a time, the oldest first."""
+        ...
+
 
 _MOST_DOMAINS = 200
+_READ_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    """The recent values of one domain by one gate.
+
+    Attributes:
+        since: When the model of these values was fitted; None without a model.
+        values: The values.
+        read_again_at: When to read them once more, by the monotonic clock, because the store could
+            not be read.
+    """
+
+    since: datetime | None
+    values: RecentValues
+    read_again_at: float
 
 
 class RecentRuns:
@@ -33,9 +59,7 @@ class RecentRuns:
     def __init__(self, read: Read | None) -> None:
         self._read = read
         self._lock = ForkSafeLock()
-        self._values: OrderedDict[tuple[str, Gate], tuple[datetime | None, RecentValues]] = (
-            OrderedDict()
-        )
+        self._domains: OrderedDict[tuple[str, Gate], _Domain] = OrderedDict()
 
     def of(self, domain: str, gate: Gate, model: ConfidenceModel | None) -> RecentValues:
         """Return the recent values of a domain.
@@ -49,41 +73,40 @@ class RecentRuns:
         since = None if model is None else model.created_at
         key = domain, gate
         with self._lock:
-            known = self._values.get(key)
-        if known is not None and known[0] == since:
-            return known[1]
-        of_model = () if model is None else _held_out(model, gate)
-        values = RecentValues(of_model, self._read_safely(domain, gate, since))
+            known = self._domains.get(key)
+        if known is not None and known.since == since and time.monotonic() < known.read_again_at:
+            return known.values
+        held_out = () if model is None else _held_out(model, gate)
+        judged = self._read_safely(domain, gate, since)
+        read_again_at = math.inf if judged is not None else time.monotonic() + _READ_AGAIN_S
+        latest = _Domain(since, RecentValues(held_out, judged or ()), read_again_at)
         with self._lock:
-            self._values[key] = since, values
-            self._values.move_to_end(key)
-            while len(self._values) > _MOST_DOMAINS:  # runs name their domains themselves
-                self._values.popitem(last=False)
-        return values
+            if self._domains.get(key) is known:  # else another thread was faster
+                self._domains[key] = latest
+            self._domains.move_to_end(key)
+            while len(self._domains) > _MOST_DOMAINS:  # runs name their domains themselves
+                self._domains.popitem(last=False)
+            return self._domains[key].values
 
-    def add(self, domain: str, breakdown: ScoreBreakdown, *, passes: bool) -> None:
-        """Add a run to those values of its domain that are in use.
-
-        Args:
-            domain: The run's domain.
-            breakdown: Its score.
-            passes: Whether it passed.
-        """
-        worth = None if breakdown.worth is None else breakdown.worth.value
+    def add(self, scored: ScoredTrace) -> None:
+        """Add a run to those values of its domain that are in use."""
+        domain, score = scored.trace.metadata.task_domain, scored.breakdown.total
         with self._lock:
-            in_use = [(gate, self._values.get((domain, gate))) for gate in _GATES]
+            in_use = [(gate, self._domains.get((domain, gate))) for gate in _GATES]
         for gate, known in in_use:
             if known is not None:
-                value = gated_value(gate, breakdown.total, worth)
-                known[1].add(value, passes=passes)
+                value = gated_value(gate, score, scored.worth)
+                run = JudgedRun(value, scored.is_one_more_kept, scored.pass_rate)
+                known.values.add(run)
 
     def _read_safely(
         self, domain: str, gate: Gate, since: datetime | None
-    ) -> Iterable[tuple[float, bool]]:
+    ) -> Iterable[JudgedRun] | None:
+        """Return what the store has; None if it cannot be read now."""
         if self._read is None:
             return ()
         try:
-            return self._read(domain, gate, since)
+            return self._read(domain, gate, since=since)
         except Exception as error:  # noqa: BLE001 - an unreachable store
             warn_once(
                 f"recent:{type(error).__name__}",
@@ -91,7 +114,7 @@ class RecentRuns:
                 "only those of this process",
                 describe_error(error),
             )
-            return ()
+            return None
 
 
 def _held_out(model: ConfidenceModel, gate: Gate) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
@@ -22,6 +22,7 @@ from kp_langchain.errors import LateError
 from kp_langchain.recording import worker
 from kp_langchain.recording.confidence import CalibratedConfidence
 from kp_langchain.recording.draft import Draft
+from kp_langchain.recording.kept_memory import KeptMemory
 from kp_langchain.recording.pending import warn_of_failed_write
 from kp_langchain.recording.pending_drafts import PendingDrafts
 from kp_langchain.recording.pending_pauses import PendingPauses
@@ -32,8 +33,6 @@ from kp_langchain.recording.worker import Worker
 from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
-    from kp_langchain.calibration.model import ConfidenceModel
-    from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.run_record import RunRecord
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kp_langchain")
 
 Answer = TypeVar("Answer")
+Parameters = ParamSpec("Parameters")
 Adopt = Callable[[Draft], None]
 
 # A dead server costs 10 s a try, which the runs behind it would wait for.
@@ -67,14 +67,16 @@ class StoreWriter:
     Attributes:
         confidence: The confidence models in force in the store.
         recent_runs: What the gate saw of the store's last runs.
+        kept: The kept runs of the store.
     """
 
     def __init__(self, store: TraceStore, max_waiting: int) -> None:
         self._store = store
         self._max_waiting = max_waiting
         self._worker = Worker("kp_langchain store")
-        self.confidence = CalibratedConfidence(self._model_of)
-        self.recent_runs = RecentRuns(self._recent_values)
+        self.confidence = CalibratedConfidence(self._on_thread(store.models.in_force))
+        self.recent_runs = RecentRuns(self._on_thread(store.recent_values))
+        self.kept = KeptMemory(self._on_thread(store.kept.read))
         self.expired_pauses = 0
         self._reset()
         _writers.add(self)
@@ -314,14 +316,8 @@ class StoreWriter:
             elif self._adopt is not None:
                 self._adopt(draft)
 
-    def _model_of(self, domain: str) -> ConfidenceModel | None:
-        """Return the domain's confidence model that is in force."""
-        return self.read_on_thread(lambda: self._store.models.in_force(domain))
-
-    def _recent_values(
-        self, domain: str, gate: Gate, since: datetime | None
-    ) -> list[tuple[float, bool]]:
-        return self.read_on_thread(lambda: self._store.recent_values(domain, gate, since=since))
+    def _on_thread(self, read: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
+        return lambda *args, **kwargs: self.read_on_thread(lambda: read(*args, **kwargs))
 
     def read_on_thread(self, read: Callable[[], Answer]) -> Answer:
         """Return what `read` returns on the store's thread.

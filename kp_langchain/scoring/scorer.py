@@ -14,6 +14,7 @@ from kp_langchain.embedding.background import background
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.embedding.embedding_result import (
     Embedding,
+    LastEmbedding,
     embed_texts,
     is_ready,
     report_failure,
@@ -122,6 +123,7 @@ class Scorer:
         self._latency_budget_ms = latency_budget_ms
         self._embedder = resolve_embedder(embedder)
         self._baseline = None if baseline is None else check_baseline(baseline, "this scorer")
+        self._last_embedding = LastEmbedding()
 
     def __reduce__(self) -> tuple[partial[Scorer], tuple[()]]:
         # Only the arguments travel to another process; the memory stays in this one.
@@ -234,6 +236,26 @@ class Scorer:
         """Score a trace, then remember it; arguments and errors are those of `score`."""
         return self._assess(trace, weights, ignore, remember=True)
 
+    def entry(self, trace: TraceLike) -> MemoryEntry:
+        """Return what a memory compares of the trace and keeps; change nothing.
+
+        If this thread has just scored the trace, its text is not embedded again. Without an
+        embedding, for the reasons that `score` gives, the entry has only the hash of the text.
+
+        Args:
+            trace: The trace, or a mapping in wire form.
+
+        Raises:
+            pydantic.ValidationError: The mapping is not a valid trace; the message names the field.
+        """
+        trace = ReasoningTrace.model_validate(trace)
+        text = embedded_text(trace)
+        embedding = self._last_embedding.of(text)
+        if embedding is None:
+            deadline = self._deadline(time.perf_counter())
+            embedding = self._embed(text, trace, deadline, remember=False)
+        return self._entry(text, trace, embedding)
+
     def evaluate_many(
         self,
         traces: Iterable[TraceLike],
@@ -317,6 +339,7 @@ class Scorer:
 
         text = embedded_text(trace)
         embedding = self._embed(text, trace, deadline, remember=remember)
+        self._last_embedding.set(text, embedding)
         nothing = Match(None, None)
         embedding, match = self._call_memory(compare, text, trace, embedding, nothing)
         return Comparison.of(embedding, match, self._identity(embedding).baseline)

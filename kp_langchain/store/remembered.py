@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from kp_langchain.scoring.novelty_memory import MemoryEntry
     from kp_langchain.store.remembered_queries import Embedder, RememberedRow
+
+
+# A page of vectors of 384 takes 8 MB; a memory may have a million.
+_PAGE_SIZE = 5000
 
 
 class TimedEntry(NamedTuple):
@@ -45,25 +49,11 @@ class Vectors:
     ages_s: list[float]
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedPage:
-    """What one read of the store returned.
-
-    Attributes:
-        newest_number: The highest number in the table.
-        repeats: Fingerprints, each with its trace's id and its age in seconds, the oldest first.
-        vectors: Vectors; None if none were asked for.
-    """
-
-    newest_number: int
-    repeats: list[tuple[bytes, str, float]]
-    vectors: Vectors | None
-
-
 class Remembered:
     """The remembered traces of one scope of a store.
 
-    `add` and `read` raise `StoreError` when the database cannot be opened, read or written.
+    Every method that reads or writes raises `StoreError` when the database cannot be opened, read
+    or written.
 
     Args:
         database: The database of the store.
@@ -114,47 +104,43 @@ class Remembered:
                     until=self._oldest(datetime.now(UTC)),
                 )
 
-    def read(
-        self,
-        *,
-        repeats_above: int | None,
-        identity: EmbedderIdentity | None,
-        dimensions: int,
-        vectors_above: int,
-    ) -> RememberedPage:
-        """Return the newest traces, at most `max_elements`; damaged ones are left out.
+    def newest_number(self) -> int:
+        """Return the highest number in the table, of whatever scope; 0 if it is empty."""
+        with self._database.reading() as connection:
+            return sql.remembered_queries.newest_number(connection)
 
-        If the table was made anew since a number was seen, all its rows count as above that number.
+    def repeats(self, above: int) -> Iterator[list[tuple[bytes, str, float]]]:
+        """Yield the newest fingerprints, the oldest of them first, a page at a time.
 
         Args:
-            repeats_above: Only fingerprints of rows above this number; None for no fingerprints.
-            identity: The embedder whose vectors are read; None for no vectors.
-            dimensions: The length of its vectors.
-            vectors_above: Only vectors of rows above this number.
+            above: Only those of rows above this number.
+
+        Yields:
+            For each its fingerprint, its trace's id and its age in seconds. Damaged ones are left
+            out.
         """
-        oldest = self._oldest(datetime.now(UTC))
-        bounds: dict[str, Any] = {"since": oldest, "limit": self.max_elements}
-        repeats: list[RememberedRow] = []
-        of_embedder: list[RememberedRow] = []
-        embedder = None if identity is None else _embedder_of(identity)
-        with self._database.reading() as connection:
-            newest = sql.remembered_queries.newest_number(connection)
-            if repeats_above is not None:
-                above = repeats_above if repeats_above <= newest else 0
-                repeats = sql.remembered_queries.fingerprints(
-                    connection, self._scope, above=above, **bounds
-                )
-            if embedder is not None:
-                above = vectors_above if vectors_above <= newest else 0
-                of_embedder = sql.remembered_queries.vectors(
-                    connection, self._scope, embedder, above=above, **bounds
-                )
-        now = datetime.now(UTC)
-        return RememberedPage(
-            newest,
-            self._repeats(repeats, now),
-            None if embedder is None else self._vectors(of_embedder, dimensions, now),
-        )
+        for rows, now in self._pages(None, above):
+            usable = [row for row in rows if _has_content(row)]
+            self._warn_of_damage(len(rows) - len(usable))
+            yield [
+                (row.content, row.trace_id, age_s)
+                for row, age_s in zip(usable, _ages_s(usable, now), strict=True)
+            ]
+
+    def vectors(self, identity: EmbedderIdentity, dimensions: int, above: int) -> Iterator[Vectors]:
+        """Yield the newest vectors of an embedder, the oldest of them first, a page at a time.
+
+        Damaged ones and those of another length are left out.
+
+        Args:
+            identity: The embedder.
+            dimensions: The length of its vectors.
+            above: Only those of rows above this number.
+        """
+        embedder = embedder_of(identity)
+        if embedder is not None:
+            for rows, now in self._pages(embedder, above):
+                yield self._vectors(rows, dimensions, now)
 
     def count(self) -> int:
         """Return the number of remembered traces, those of other scopes and embedders included."""
@@ -164,7 +150,7 @@ class Remembered:
     def _row(self, one: TimedEntry) -> dict[str, Any] | None:
         """Return the row of an entry; None if its embedder's identity cannot be stored."""
         entry, at = one
-        embedder = _embedder_of(entry.identity)
+        embedder = embedder_of(entry.identity)
         if embedder is None:
             warn_once(
                 "embedder identity",
@@ -197,22 +183,35 @@ class Remembered:
         except OverflowError:  # before the first day of the calendar
             return None
 
-    def _repeats(
-        self, rows: Sequence[RememberedRow], now: datetime
-    ) -> list[tuple[bytes, str, float]]:
-        usable = [row for row in rows if _has_content(row)]
-        self._warn_of_damage(len(rows) - len(usable))
-        usable.reverse()
-        return [
-            (row.content, row.trace_id, age_s)
-            for row, age_s in zip(usable, _ages_s(usable, now), strict=True)
-        ]
+    def _pages(
+        self, embedder: Embedder | None, above: int
+    ) -> Iterator[tuple[list[RememberedRow], datetime]]:
+        """Yield pages of the newest `max_elements` rows, each with the time when it was read.
+
+        Args:
+            embedder: Only rows with a vector of it; None for rows with a fingerprint.
+            above: Only rows above this number.
+        """
+        queries, scope = sql.remembered_queries, self._scope
+        bounds: dict[str, Any] = {"since": self._oldest(datetime.now(UTC)), "limit": _PAGE_SIZE}
+        with self._database.reading() as connection:
+            beyond = queries.last_beyond(connection, scope, embedder, newest=self.max_elements)
+        above = max(above, beyond)
+        while True:
+            with self._database.reading() as connection:
+                if embedder is None:
+                    rows = queries.fingerprints(connection, scope, above=above, **bounds)
+                else:
+                    rows = queries.vectors(connection, scope, embedder, above=above, **bounds)
+            yield rows, datetime.now(UTC)
+            if len(rows) < _PAGE_SIZE:
+                return
+            above = rows[-1].number
 
     def _vectors(self, rows: Sequence[RememberedRow], dimensions: int, now: datetime) -> Vectors:
         import numpy as np
 
         usable = [row for row in rows if _has_content(row) and len(row.content) == 4 * dimensions]
-        usable.reverse()
         joined = b"".join(row.content for row in usable)
         matrix = np.frombuffer(joined, dtype="<f4").reshape(len(usable), dimensions)
         is_finite = np.isfinite(matrix).all(axis=1)
@@ -234,7 +233,7 @@ class Remembered:
             )
 
 
-def _embedder_of(identity: EmbedderIdentity) -> Embedder | None:
+def embedder_of(identity: EmbedderIdentity) -> Embedder | None:
     """Return the columns of an identity; None if an embedder made it of other values."""
     values: tuple[object, object, object] = (identity.model, identity.revision, identity.baseline)
     model, revision, baseline = values

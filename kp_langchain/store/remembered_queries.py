@@ -57,7 +57,7 @@ def newest_number(connection: sa.Connection) -> int:
 def fingerprints(
     connection: sa.Connection, scope: str, *, above: int, since: datetime | None, limit: int
 ) -> list[RememberedRow]:
-    """Return the newest rows of a scope that have a fingerprint, the newest first.
+    """Return rows of a scope that have a fingerprint, the oldest first.
 
     Args:
         connection: A connection to read with.
@@ -66,7 +66,7 @@ def fingerprints(
         since: Only rows of a later time, in UTC; None for all.
         limit: At most so many.
     """
-    return _newest(connection, _c.fingerprint, _c.scope == scope, above, since, limit)
+    return _rows(connection, _c.fingerprint, _c.scope == scope, above, since, limit)
 
 
 def vectors(
@@ -78,8 +78,25 @@ def vectors(
     since: datetime | None,
     limit: int,
 ) -> list[RememberedRow]:
-    """Return the newest rows of a scope that have a vector of an embedder; as `fingerprints`."""
-    return _newest(connection, _c.vector, _is_of(scope, embedder), above, since, limit)
+    """Return rows of a scope that have a vector of an embedder; as `fingerprints`."""
+    return _rows(connection, _c.vector, _is_of(scope, embedder), above, since, limit)
+
+
+def last_beyond(
+    connection: sa.Connection, scope: str, embedder: Embedder | None, *, newest: int
+) -> int:
+    """Return the highest number of the rows that are older than the newest; 0 if there is none.
+
+    Args:
+        connection: A connection to read with.
+        scope: The scope.
+        embedder: Only rows with a vector of this embedder; None for those with a fingerprint.
+        newest: How many rows are newest.
+    """
+    condition = sa.and_(_c.scope == scope, _c.fingerprint.is_not(None))
+    if embedder is not None:
+        condition = sa.and_(_is_of(scope, embedder), _c.vector.is_not(None))
+    return connection.scalar(_nth_newest(condition, newest)) or 0
 
 
 def prune(
@@ -100,8 +117,7 @@ def prune(
         until: Rows of this time or an earlier one are deleted, too; None for none.
     """
     is_of = _is_of(scope, embedder)
-    beyond = sa.select(_c.number).where(is_of).order_by(_c.number.desc()).offset(keep).limit(1)
-    is_superfluous = _c.number <= beyond.scalar_subquery()
+    is_superfluous = _c.number <= _nth_newest(is_of, keep).scalar_subquery()
     if until is not None:
         is_superfluous = sa.or_(is_superfluous, _c.at <= until)
     connection.execute(sa.delete(remembered).where(is_of, is_superfluous))
@@ -121,7 +137,12 @@ def _is_of(scope: str, embedder: Embedder) -> sa.ColumnElement[bool]:
     )
 
 
-def _newest(
+def _nth_newest(condition: sa.ColumnElement[bool], count: int) -> sa.Select[tuple[int]]:
+    """Return the query for the number of the row that so many newer ones precede."""
+    return sa.select(_c.number).where(condition).order_by(_c.number.desc()).offset(count).limit(1)
+
+
+def _rows(
     connection: sa.Connection,
     content: sa.Column[Any],
     condition: sa.ColumnElement[bool],
@@ -134,7 +155,7 @@ def _newest(
     select = sa.select(*columns).where(condition, content.is_not(None), _c.number > above)
     if since is not None:
         select = select.where(_c.at > since)
-    rows = connection.execute(select.order_by(_c.number.desc()).limit(limit))
+    rows = connection.execute(select.order_by(_c.number).limit(limit))
     return [RememberedRow(*row) for row in rows]
 
 

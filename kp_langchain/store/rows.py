@@ -182,6 +182,12 @@ def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
         "decision": scored.decision,
         "gate": scored.gate,
         "worth": scored.worth,
+        "gated_value": None if scored.withheld else scored.gated_value,
+        "passed": scored.is_one_more_kept,
+        "pass_rate": scored.pass_rate,
+        "twin_similarity": scored.twin_similarity,
+        "twin_of": None if scored.twin_of is None else trace_key(scored.twin_of),
+        "similarity_to_twin": scored.similarity_to_twin,
         "profile": breakdown.profile,
         "visibility": metadata.visibility,
         "privacy_level": metadata.privacy_level,
@@ -196,10 +202,15 @@ def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
 
 def _expiry(scored: ScoredTrace) -> datetime | None:
     """Return when the body of a run that did not pass expires; None for never."""
-    if scored.decision == "contributed" or scored.keep_days is None:
+    return None if scored.decision == "contributed" else expiry_after(scored.keep_days)
+
+
+def expiry_after(keep_days: float | None) -> datetime | None:
+    """Return when a body expires that is kept for so many days from now; None for never."""
+    if keep_days is None:
         return None
     try:
-        return datetime.now(UTC) + timedelta(days=scored.keep_days)
+        return datetime.now(UTC) + timedelta(days=keep_days)
     except OverflowError:  # after the last day of the calendar
         return None
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from kp_langchain.gate.recent_values import JudgedRun
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.tables import run_tags, runs, verdicts
+from kp_langchain.store.tables import run_entries, run_tags, runs
 
 _MATCHES_SHOWN = 10
 _LAST_CHARACTER = "\U0010ffff"
@@ -23,8 +24,8 @@ _INSERT_TAGS = sa.insert(run_tags)
 _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
 # The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
 _HIDDEN_COLUMNS = {
-    "body", "body_expires_at", "keep_days", "task", "features",
-    "twin_of", "replaced_by",
+    "body", "body_expires_at", "keep_days", "task", "features", "twin_similarity",
+    "gated_value", "passed", "pass_rate",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
@@ -112,30 +113,26 @@ def select_runs(
 
 def recent_values(
     connection: sa.Connection, domain: str, *, gate: str, since: datetime | None, limit: int
-) -> list[tuple[float, bool]]:
-    """Return score or worth, and whether it passed, of a domain's last runs, the oldest first.
-
-    Runs with a verdict are left out: since it, their figures are not those that the gate saw.
+) -> list[JudgedRun]:
+    """Return what the gate saw of a domain's last runs, and which passed, the oldest first.
 
     Args:
         connection: A connection to read with.
         domain: The domain's exact name.
-        gate: `score` or `worth`.
+        gate: `score` or `worth`; only runs that this gate judged.
         since: Only runs that began at this time or later.
         limit: At most so many.
     """
-    value = _c.worth if gate == "worth" else _c.score
-    is_judged = sa.exists().where(verdicts.c.trace_id == _c.trace_id)
     select = (
-        sa.select(value, _c.decision)
-        .where(_c.domain == clean_name(domain), value.is_not(None), ~is_judged)
+        sa.select(_c.gated_value, _c.passed, _c.pass_rate)
+        .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
         .order_by(*_order(newest_first=True))
         .limit(limit)
     )
     if since is not None:
         select = select.where(_c.created_at >= since)
     rows = connection.execute(select).all()
-    return [(row[0], row[1] == "contributed") for row in reversed(rows)]
+    return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
 
 def count(connection: sa.Connection, run_filter: Filter) -> int:
@@ -167,9 +164,40 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 def drop_expired_bodies(connection: sa.Connection) -> bool:
     """Delete the expired bodies of up to a thousand runs; return whether there may be more."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
-    statement = sa.update(runs).where(_c.trace_id.in_(select.limit(_MOST_EXPIRED_AT_ONCE)))
-    result = connection.execute(statement.values(body=None, body_expires_at=None))
-    return result.rowcount >= _MOST_EXPIRED_AT_ONCE
+    trace_ids = connection.scalars(select.limit(_MOST_EXPIRED_AT_ONCE)).all()
+    if trace_ids:
+        update = sa.update(runs).where(_c.trace_id.in_(trace_ids))
+        connection.execute(update.values(body=None, body_expires_at=None))
+        connection.execute(sa.delete(run_entries).where(run_entries.c.trace_id.in_(trace_ids)))
+    return len(trace_ids) >= _MOST_EXPIRED_AT_ONCE
+
+
+def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
+    """Return those of the traces that have a row."""
+    if not trace_ids:
+        return set()
+    return set(connection.scalars(sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids))))
+
+
+def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
+    """Return those of the runs that are kept, locked for this transaction.
+
+    Each row has `trace_id`, `keep_days`, and `is_stated` of its entry.
+    """
+    if not trace_ids:
+        return []
+    is_stated = (
+        sa.select(run_entries.c.is_stated)
+        .where(run_entries.c.trace_id == _c.trace_id)
+        .scalar_subquery()
+    )
+    select = (
+        sa.select(_c.trace_id, _c.keep_days, is_stated.label("is_stated"))
+        .where(_c.trace_id.in_(trace_ids), _c.decision == "contributed")
+        .order_by(_c.trace_id)
+        .with_for_update(of=runs)
+    )
+    return [dict(row) for row in connection.execute(select).mappings()]
 
 
 def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:

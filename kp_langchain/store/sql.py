@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "driver_errors",
     "engine",
+    "entry_queries",
     "outbox_queries",
     "paused_queries",
     "remembered_queries",
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import (
         driver_errors,
         engine,
+        entry_queries,
         outbox_queries,
         paused_queries,
         remembered_queries,

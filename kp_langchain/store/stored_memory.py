@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
@@ -116,26 +116,20 @@ class StoredMemory:
     def _read(self, entries: Sequence[MemoryEntry]) -> None:
         """Fill the window from the store, if it is time to."""
         now, embedder = time.monotonic(), self._note_identity(entries)
+        jobs: list[Job] = []
         with self._lock:
             if now < self._resting_until:
                 return
-            is_due = now >= self._due_at
-            vectors_seen = self._vectors_seen
+            is_due, seen = now >= self._due_at, self._vectors_seen
+            if is_due:
+                jobs.append(self._fill_repeats)
             # An embedder that keeps changing its identity is not followed each time.
-            is_new = vectors_seen is None and now >= self._may_load_at
-            wants_vectors = embedder is not None and (
-                is_new or (is_due and vectors_seen is not None)
-            )
-            arguments: dict[str, Any] = {
-                "repeats_above": self._repeats_seen if is_due else None,
-                "identity": embedder[0] if embedder and wants_vectors else None,
-                "dimensions": embedder[1] if embedder else 0,
-                "vectors_above": vectors_seen or 0,
-            }
-        if not (is_due or wants_vectors):
+            if embedder and (is_due if seen is not None else now >= self._may_load_at):
+                jobs.append(partial(self._fill_vectors, *embedder, seen))
+        if not jobs:
             return
         try:
-            self._read_job(partial(self._fill, arguments))
+            self._read_job(lambda: _run_all(jobs))
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             self._resting_until = now + _READ_AGAIN_S
             location = self._remembered.location
@@ -147,21 +141,37 @@ class StoredMemory:
                 describe_error(error),
             )
 
-    def _fill(self, arguments: dict[str, Any]) -> None:
-        """Read from the store into the window; perhaps on another thread, and late."""
-        page = self._remembered.read(**arguments)
-        self._window.insert_repeats(page.repeats)
-        identity, vectors = arguments["identity"], page.vectors
-        now = time.monotonic()
+    # ---------------------------------------------------------------- perhaps on another thread
+
+    def _fill_repeats(self) -> None:
+        newest = self._remembered.newest_number()
+        for entries in self._remembered.repeats(_above(self._repeats_seen, newest)):
+            self._window.insert_repeats(entries)
         with self._lock:
-            if arguments["repeats_above"] is not None:
-                self._repeats_seen, self._due_at = page.newest_number, now + _READ_AGAIN_S
-            if vectors is None or identity != self._identity:
-                return
-            self._window.insert_vectors(identity, vectors.rows, vectors.trace_ids, vectors.ages_s)
-            if self._vectors_seen is None:
-                self._may_load_at = now + _READ_AGAIN_S
-            self._vectors_seen = page.newest_number
+            self._repeats_seen, self._due_at = newest, time.monotonic() + _READ_AGAIN_S
+
+    def _fill_vectors(self, identity: EmbedderIdentity, dimensions: int, seen: int | None) -> None:
+        newest = self._remembered.newest_number()
+        for page in self._remembered.vectors(identity, dimensions, _above(seen, newest)):
+            with self._lock:
+                if identity != self._identity:
+                    return
+                self._window.insert_vectors(identity, page.rows, page.trace_ids, page.ages_s)
+        with self._lock:
+            if identity == self._identity:
+                self._vectors_seen = newest
+                if seen is None:
+                    self._may_load_at = time.monotonic() + _READ_AGAIN_S
+
+
+def _run_all(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job()
+
+
+def _above(seen: int | None, newest: int) -> int:
+    """Return above which number rows are new; 0 if the table was made anew since."""
+    return 0 if seen is None or seen > newest else seen
 
 
 def _with_stored_id(entry: MemoryEntry) -> MemoryEntry:

@@ -76,6 +76,9 @@ class StoredRun(_BodyReader):
         tags: Its tags, each in plain text or hashed.
         gate: Whether its score or its worth was held against the threshold.
         worth: How much it is worth keeping, 0 to 1; None where its domain had no confidence model.
+        twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
+        similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
+        replaced_by: Id of the kept trace that took its place.
     """
 
     trace_id: str
@@ -106,6 +109,9 @@ class StoredRun(_BodyReader):
     tags: list[str]
     gate: str
     worth: float | None
+    twin_of: str | None
+    similarity_to_twin: float | None
+    replaced_by: str | None
     read_body: InitVar[ReadBody]
 
     def __post_init__(self, read_body: ReadBody) -> None:

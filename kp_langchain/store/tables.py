@@ -77,9 +77,17 @@ runs = sa.Table(
     # What the threshold was compared with, `score` or `worth`; null for `score`.
     sa.Column("gate", sa.String()),
     sa.Column("worth", sa.Double()),
+    # What the gate saw of the run and decided when it was scored; a verdict does not change that.
+    sa.Column("gated_value", sa.Double()),
+    sa.Column("passed", sa.Boolean()),
+    sa.Column("pass_rate", sa.Double()),
     # Traces: the kept one that this one repeats, and the kept one that took this one's place.
     sa.Column("twin_of", key_text()),
     sa.Column("replaced_by", key_text()),
+    # From which similarity it repeats a kept one, null for the rule being off; and how similar it
+    # is to the one that it repeats.
+    sa.Column("twin_similarity", sa.Double()),
+    sa.Column("similarity_to_twin", sa.Double()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
@@ -98,6 +106,22 @@ run_tags = sa.Table(
     sa.Column("tag", key_text(), primary_key=True),
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Index("ix_run_tags_trace_id", "trace_id"),
+)
+
+# What the gate compares of each run whose body is kept, to keep no repeat of a kept one.
+run_entries = sa.Table(
+    "run_entries",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("fingerprint", sa.LargeBinary()),
+    sa.Column("vector", sa.LargeBinary()),  # float32, little-endian
+    # The embedder that the vector comes from; empty if there was none.
+    sa.Column("model", sa.String(), nullable=False),
+    sa.Column("revision", sa.String(), nullable=False),
+    sa.Column("baseline", sa.Double(), nullable=False),
+    # How sure the gate is of the run, and whether a verdict states its success.
+    sa.Column("confidence", sa.Double(), nullable=False),
+    sa.Column("is_stated", sa.Boolean(), nullable=False),
 )
 
 verdicts = sa.Table(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate import Rescored
-from kp_langchain.gate.recent_values import WINDOW
+from kp_langchain.gate.recent_values import WINDOW, JudgedRun
 from kp_langchain.gate.scored_trace import may_contribute
+from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.run_keys import forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
@@ -21,6 +22,7 @@ from kp_langchain.scoring.scorer_options import check_bounds
 from kp_langchain.store import sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Database
+from kp_langchain.store.kept_traces import KeptTraces, entry_row, replace_kept
 from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
@@ -121,12 +123,25 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
+        entries = [
+            entry_row(KeptTrace.of(one, one.entry))
+            for one, row in zip(runs, rows, strict=True)
+            if one.entry is not None and row["body"] is not None
+        ]
         with self._database.writing() as connection:
+            replaced = {trace_id for one in runs for trace_id in one.replaces}
+            sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
             sql.run_queries.write(connection, rows)
+            sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
+            sql.entry_queries.write(connection, entries)
             sql.unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.verdict_queries.add(connection, verdicts)
             if leaving:
                 sql.outbox_queries.enter(connection, leaving)
+            for one, row in zip(runs, rows, strict=True):
+                replace_kept(
+                    connection, one.replaces, row["trace_id"], is_stated=one.verdict is not None
+                )
 
     @property
     def outbox(self) -> Outbox:
@@ -142,6 +157,11 @@ class TraceStore:
     def paused(self) -> PausedRuns:
         """The runs of this store that wait for a human."""
         return PausedRuns(self._database)
+
+    @property
+    def kept(self) -> KeptTraces:
+        """The kept runs of this store, as others are compared with them."""
+        return KeptTraces(self._database)
 
     @property
     def models(self) -> ConfidenceModels:
@@ -322,8 +342,11 @@ class TraceStore:
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
-    ) -> list[tuple[float, bool]]:
-        """Return what the gate saw of a domain's last 300 runs, without those with a verdict.
+    ) -> list[JudgedRun]:
+        """Return what the gate saw of a domain's last 300 runs when it judged them.
+
+        Later verdicts change neither value nor fate here. Runs that another gate judged are left
+        out.
 
         Args:
             domain: The domain (exact name).
@@ -331,7 +354,8 @@ class TraceStore:
             since: Only runs that began at this time or later.
 
         Returns:
-            Score or worth (0 to 1) and whether the run passed, the oldest run first.
+            Score or worth (0 to 1), whether the run passed, and the pass rate of that time, the
+            oldest run first.
         """
         with self._database.reading() as connection:
             return sql.run_queries.recent_values(

@@ -6,18 +6,25 @@ The run is loaded, judged again by the gate, and saved; the outbox follows its d
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate import ScoredTrace, rejudge
 from kp_langchain.gate.decision import may_leave
+from kp_langchain.gate.twins import OFF
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task
 from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.store import sql
-from kp_langchain.store.rows import clean_text, contribution_of, json_text
+from kp_langchain.store.kept_traces import (
+    candidate_of,
+    entry_row,
+    hold_stored_against_twins,
+    replace_kept,
+)
+from kp_langchain.store.rows import clean_text, contribution_of, expiry_after, json_text
 from kp_langchain.store.stored_run import trace_of
 
 if TYPE_CHECKING:
@@ -82,11 +89,29 @@ def write_verdict(
     run = load_run(row)
     if newest is not None and verdict.at is not None and verdict.at < newest["at"]:
         return run
-    run = rejudge(run, verdict)
+    run = _decide(connection, row, rejudge(run, verdict))
     changes = _changes(row, run)
     sql.run_queries.update(connection, row["trace_id"], changes)
     if run.decision != row["decision"] or run.keep_body:
         _update_outbox(connection, row, row | changes, registry)
+    return run
+
+
+def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> ScoredTrace:
+    """Return a run that was judged again as it is decided on beside those that it repeats.
+
+    Their rows, and what others are compared with of its own, are brought up to date.
+    """
+    trace_id = row["trace_id"]
+    if not run.keep_body:
+        sql.entry_queries.remove(connection, [trace_id])
+        return run
+    candidate = candidate_of(connection, row, run)
+    sql.entry_queries.write(connection, [entry_row(candidate)])
+    if row["decision"] == "contributed":  # what is kept stays kept, whatever it repeats
+        return run
+    run = hold_stored_against_twins(connection, run, candidate)
+    replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
 
 
@@ -120,6 +145,9 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
         ),
         stored_id=row["trace_id"],
         gate=row["gate"] or "score",
+        twin_similarity=OFF if row["twin_similarity"] is None else row["twin_similarity"],
+        twin_of=row["twin_of"],
+        similarity_to_twin=row["similarity_to_twin"],
     )
 
 
@@ -160,12 +188,14 @@ def _changes(row: dict[str, Any], run: ScoredTrace) -> dict[str, Any]:
         "worth": run.worth,
         "breakdown": json_text(run.breakdown.to_dict()),
         "decision": run.decision,
+        "twin_of": run.twin_of,
+        "similarity_to_twin": run.similarity_to_twin,
         "body": json_text(run.trace.model_dump(warnings=False)) if run.keep_body else None,
     }
     if run.decision == "contributed":
-        changes["body_expires_at"] = None
-    elif row["decision"] == "contributed" and run.keep_days is not None:
-        changes["body_expires_at"] = datetime.now(UTC) + timedelta(days=run.keep_days)
+        changes |= {"body_expires_at": None, "replaced_by": None}
+    elif row["decision"] == "contributed":
+        changes["body_expires_at"] = expiry_after(run.keep_days)
     return changes
 
 

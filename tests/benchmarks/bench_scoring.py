@@ -2,9 +2,11 @@
 
     python tests/benchmarks/bench_scoring.py            scores, searches, and many traces at once
     python tests/benchmarks/bench_scoring.py --curve    searches and insertions up to 1,000,000
+    python tests/benchmarks/bench_scoring.py --store URL    a memory in a store: loading and saving
 
-Prints medians of CPU time, so that other processes count little. Nothing here passes or fails;
-times depend on the machine. The curve needs 1.6 GB.
+Prints medians of CPU time, so that other processes count little; for a memory in a store, of wall
+time, because a server's time counts as well. Nothing here passes or fails; times depend on the
+machine. The curve needs 1.6 GB. Give `--store` an empty database, or `sqlite` for a file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
 
@@ -26,8 +29,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from kp_langchain import TraceStore
+from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.schema import ReasoningTrace
-from kp_langchain.scoring import Scorer, SentenceTransformerEmbedder, VectorCache
+from kp_langchain.scoring import MemoryEntry, Scorer, SentenceTransformerEmbedder, VectorCache
+from kp_langchain.scoring.in_process_memory import InProcessMemory
+from kp_langchain.store.remembered import Remembered
+from kp_langchain.store.stored_memory import StoredMemory
 
 STEPS = 30
 ROWS, DIMENSIONS = 1000, 384
@@ -176,6 +184,48 @@ def many_rows() -> Iterator[tuple[str, float, str]]:
         gc.collect()
 
 
+def stored_rows(url: str) -> Iterator[tuple[str, float, str]]:
+    """A novelty memory in a store: what a start and a run cost."""
+    blocks = itertools.chain.from_iterable(random_vectors(seed=2))
+    identity = EmbedderIdentity("benchmark")
+    entries = (
+        MemoryEntry(f"kp:trace:{number:08x}", str(number).encode() * 4, vector, identity, "finance")
+        for number, vector in enumerate(blocks)
+    )
+    with TraceStore(url) as store:
+        full = store.novelty_memory()
+        full.compare_then_add(list(itertools.islice(entries, ROWS)))
+        query = next(entries)
+        began = time.process_time()
+        loading = _wall_us(lambda: store.novelty_memory().compare(query), calls=21)
+        cpu_us = (time.process_time() - began) / len(loading) * 1e6
+        note = f"limit 50,000; {cpu_us:,.0f} of CPU in this process"
+        yield f"load a memory of {ROWS} x {DIMENSIONS}", statistics.median(loading), note
+        for name, memory in (
+            ("compare and remember, in the process", InProcessMemory()),
+            (
+                "compare and remember, to be written later",
+                StoredMemory(Remembered(store.database), write=lambda _: None),
+            ),
+            ("compare, remember and write", full),
+        ):
+            memory.compare(query)
+            remembering = _wall_us(
+                lambda memory=memory: memory.compare_then_add([next(entries)]), calls=900
+            )
+            yield name, statistics.median(remembering), ""
+
+
+def _wall_us(call: Callable[[], object], *, calls: int) -> list[float]:
+    """Wall times of single calls, in microseconds."""
+    times = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1e6)
+    return times
+
+
 def _of(call: Callable[[ReasoningTrace], object], example: ReasoningTrace) -> float:
     return median_us(lambda: call(example), calls=1000)
 
@@ -210,9 +260,13 @@ def curve() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--curve", action="store_true", help="searches up to 1,000,000 vectors")
-    if parser.parse_args().curve:
+    parser.add_argument("--store", metavar="URL", help="a memory in an empty database, or `sqlite`")
+    arguments = parser.parse_args()
+    if arguments.curve:
         curve()
-    else:
+        sys.exit()
+    with TemporaryDirectory() as folder:
+        url = f"{folder}/runs.db" if arguments.store == "sqlite" else arguments.store
         print(f"{'what':<50}{'median us':>14}  note")
-        for what, microseconds, note in rows():
+        for what, microseconds, note in stored_rows(url) if url else rows():
             print(f"{what:<50}{microseconds:>14,.1f}  {note}".rstrip())

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from kp_langchain import trace_from_messages
 from tests.benchmarks.quality import runs
 from tests.benchmarks.quality.ranking import Ranking
+from tests.benchmarks.quality.selection import WORTH
 from tests.benchmarks.quality.tables import renewed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,7 +261,7 @@ def test_a_model_of_chance_is_refused_and_changes_nothing(
         assert learned["score"][stage]["auc"] == before["auc"]
         assert learned["score"][stage]["gain"]["value"] == 0
     assert learned["worth_of_refused_too"]["auc"] != before["auc"]
-    assert "1 of 1" in printed
+    assert "| 1, 0 of 1 |" in printed
 
 
 def test_true_labels_are_told_from_random_ones(
@@ -295,9 +296,14 @@ def test_later_runs_of_other_tasks_are_selected_by_every_form(
     report, printed, _ = evaluated
     selection = report["selection"]
     assert selection["sources"]["telling"] == {
-        "draws": 2, "refused": 0, "labelled": 60, "further": 60,
+        "draws": 2, "models": {"accepted": 2}, "gates": 2, "labelled": 60, "further": 60,
     }  # fmt: skip
-    assert selection["sources"]["silent"]["refused"] == 2
+    assert selection["sources"]["silent"]["models"] == {"refused": 2}
+    assert selection["sources"]["silent"]["gates"] == 0
+    in_use = selection["forms"]["what `calibrate --write` leaves as the gate"]["sources"]
+    assert in_use["telling"] == selection["forms"][WORTH]["sources"]["telling"]
+    as_it_is = selection["forms"]["score as it is"]["sources"]
+    assert in_use["silent"] == as_it_is["silent"]
     for form, one in selection["forms"].items():
         lift = one["sources"]["telling"]["lift"]
         assert (lift["low"] > 1.3) is (form != "score as it is"), form

@@ -168,14 +168,12 @@ def test_a_task_of_thousands_of_runs_is_ordered_at_once() -> None:
 
 def test_the_reason_in_words() -> None:
     first, second = islice(next_to_label(runs(2, confidence=0.6, repeats=2)), 2)
-    assert first.reason.startswith("its task has no verdict yet")
-    assert second.reason == (
-        "its task has only 1 verdict; of such runs the model is least sure of it (0.60)"
-    )
+    assert first.reason.startswith("a new task")
+    assert second.reason == ("run 2 of its task; of such runs the model is least sure of it (0.60)")
     (third,) = next_to_label(
         [UnlabelledRun("x", "d", "t")], [TaskVerdict("d", "t", success=True)] * 2
     )
-    assert third.reason == "its task has only 2 verdicts; drawn at random"
+    assert third.reason == "run 3 of its task; drawn at random"
 
 
 def test_what_a_model_still_lacks() -> None:

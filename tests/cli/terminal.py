@@ -13,13 +13,14 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CLEAR = "\x1b[2J"
-_DEADLINE_S = 600
+_DEADLINE_S = 120
 _POLL_S = 0.02
 
 
@@ -75,6 +76,10 @@ class Terminal:
         self._answered += 1
         os.write(self._fd, key.encode())
 
+    def wait_for_question(self) -> None:
+        """Wait until the program asks for the next key."""
+        self._read_until(self._is_asking)
+
     def type(self, line: str, *, after: str) -> None:
         """Type a line as soon as the program printed a text and takes lines."""
         self._read_until(
@@ -95,7 +100,7 @@ class Terminal:
         mode: int = termios.tcgetattr(self._fd)[3]
         return mode
 
-    def _read_until(self, is_there: object) -> None:
+    def _read_until(self, is_there: Callable[[], bool]) -> None:
         """Read until a condition holds and nothing more is printed, or the program has ended."""
         deadline = time.monotonic() + _DEADLINE_S
         while time.monotonic() < deadline:
@@ -108,6 +113,6 @@ class Terminal:
                     return
                 self._bytes += part
                 self.output = self._bytes.decode(errors="replace")
-            elif callable(is_there) and is_there():
+            elif is_there():
                 return
         raise AssertionError(f"nothing within {_DEADLINE_S} s after: {self.output[-2000:]}")

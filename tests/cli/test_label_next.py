@@ -150,6 +150,7 @@ def test_skip_back_and_quit(fill) -> None:
     again = terminal.screens[5]
     assert "given    success; y or n replaces it" in again
     assert "counts as a success, confidence 1.00 (label)" in again
+    assert "its task has no other run" in again
     assert f"run      {third}" in terminal.screens[-1]
     assert "Labelled 2," in terminal.screens[-1]
 
@@ -174,7 +175,7 @@ def test_a_note_is_redacted_and_belongs_to_the_next_verdict(fill) -> None:
     assert other.note is None
 
 
-@pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("\x04", 0), ("q", 0)])
+@pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("n\x03", 130), ("\x04", 0), ("q", 0)])
 def test_what_was_given_stays_when_the_person_ends_it(fill, key: str, status: int) -> None:
     fill(run(1), run(2))
     first, _ = map(number_of, offered())
@@ -323,7 +324,13 @@ def test_bytes_that_are_no_text_and_endless_lines_are_no_answers(fill) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as command:  # fmt: skip
         out, err = command.communicate(
-            b"\xff\xfe\n" + b"y" * 3_000_000 + b"\no\n" + b"n" * 3_000_000 + b"\ny\nq\n",
+            b"\xff\xfe\n"
+            + b"x" * (1 << 16)
+            + b"y\n"
+            + b"y" * 3_000_000
+            + b"\no\n"
+            + b"n" * 3_000_000
+            + b"\ny\nq\n",
             timeout=600,
         )
     assert command.returncode == 0, err
@@ -353,7 +360,7 @@ def test_the_json_names_what_other_programs_need(fill) -> None:
         (finance,) = offered("--domain", "finance", "--limit", "5")
     assert finance.pop("model_confidence") == pytest.approx(0.6, abs=0.1)
     reason = finance.pop("reason")
-    assert reason.startswith("its task has no verdict yet; of such runs the model is least sure")
+    assert reason.startswith("a new task; of such runs the model is least sure")
     assert finance == {
         "id": "kp:trace:00000001-0000-4000-8000-000000000000",
         "domain": "finance",
@@ -385,8 +392,9 @@ def test_other_verdicts_on_the_task_are_shown(fill) -> None:
     fill(*(run(at, objective="the same") for at in range(4)))
     with TraceStore("runs.db") as store:
         store.report_outcome("00000000", success=True)
-    done = piped("n\nq\n")
-    first, second = done.stdout.split("\ntask ")[1:]
+    done = piped("n\nb\nq\n")
+    first, second, first_again = done.stdout.split("\ntask ")[1:]
+    assert "its task has 3 more runs: 1 succeeded, 0 failed, 2 without a verdict" in first_again
     assert "its task has 3 more runs: 1 succeeded, 0 failed, 2 without a verdict" in first
     assert "its task has 3 more runs: 1 succeeded, 1 failed, 1 without a verdict" in second
 
@@ -396,7 +404,7 @@ def test_what_others_label_or_delete_meanwhile_is_passed_over(fill) -> None:
     ids = [number_of(offer) for offer in offered()]
     with Terminal(*NEXT, prompt=QUESTION) as terminal:
         terminal.press("s")  # the second run is on the screen when the next line runs
-        terminal._read_until(terminal._is_asking)
+        terminal.wait_for_question()
         with TraceStore("runs.db") as store:
             store.report_outcome(ids[2], success=False)
             with store.database.writing() as connection:

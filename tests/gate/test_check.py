@@ -46,18 +46,18 @@ def test_worth_is_confidence_times_half_and_half_the_novelty(
 
 def test_by_default_the_score_is_held_against_the_built_in_threshold() -> None:
     expected = default_threshold("default", novelty_measured=False)
-    assert checked(with_worth(0.9), DomainPolicy()) == ("score", breakdown().total, expected)
+    assert checked(with_worth(0.9), DomainPolicy()) == ("score", breakdown().total, expected, None)
 
 
 def test_a_domain_without_a_model_is_gated_by_its_score_whatever_the_policy_says() -> None:
     policy = DomainPolicy(gate="worth", worth_threshold=0.3, threshold=0.7)
-    assert checked(breakdown(), policy) == ("score", breakdown().total, 0.7)
+    assert checked(breakdown(), policy) == ("score", breakdown().total, 0.7, None)
 
 
 def test_the_worth_is_held_against_its_threshold() -> None:
     policy = DomainPolicy(gate="worth", worth_threshold=0.3, threshold=0.7)
-    gate, value, threshold = checked(with_worth(0.8), policy)
-    assert (gate, threshold) == ("worth", 0.3)
+    gate, value, threshold, pass_rate = checked(with_worth(0.8), policy)
+    assert (gate, threshold, pass_rate) == ("worth", 0.3, None)
     assert value == pytest.approx(0.8 * 0.75)
 
 
@@ -83,7 +83,7 @@ def test_no_run_passes_by_a_rate_whose_confidence_is_below_the_base_rate() -> No
 def test_the_score_can_follow_a_rate_too() -> None:
     values = [number / 100 for number in range(100)]
     policy = DomainPolicy(pass_rate=0.2, threshold=0.95)
-    assert checked(breakdown(), policy, values) == ("score", breakdown().total, 0.8)
+    assert checked(breakdown(), policy, values) == ("score", breakdown().total, 0.8, 0.2)
     few = checked(breakdown(), policy, [0.5] * 3)
     assert few.threshold == 0.95
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain.gate.recent_values import WINDOW, RecentValues
+from kp_langchain.gate.recent_values import WINDOW, JudgedRun, RecentValues
 
 units = st.floats(0, 1)
 
@@ -19,7 +19,7 @@ def stream(recent: RecentValues, values: list[float], pass_rate: float) -> list[
     for value in values:
         threshold = recent.threshold(pass_rate)
         passes.append(threshold is not None and value >= threshold)
-        recent.add(value, passes=passes[-1])
+        recent.add(JudgedRun(value, passes[-1], pass_rate))
     return passes
 
 
@@ -49,7 +49,8 @@ def test_a_restart_between_changes_nothing(seed: int) -> None:
     values = [draw.random() for _ in range(WINDOW)]
     whole = stream(RecentValues(held_out), values, 0.1)
     before = stream(RecentValues(held_out), values[:120], 0.1)
-    again = RecentValues(held_out, zip(values[:120], before, strict=True))
+    judged = [JudgedRun(one, passes, 0.1) for one, passes in zip(values, before, strict=False)]
+    again = RecentValues(held_out, judged)
     assert [*before, *stream(again, values[120:], 0.1)] == whole
 
 
@@ -61,21 +62,41 @@ def test_runs_of_one_value_pass_at_the_rate_too() -> None:
 def test_too_few_runs_have_no_threshold() -> None:
     recent = RecentValues([0.5] * 29)
     assert recent.threshold(0.1) is None
-    recent.add(0.5, passes=False)
+    recent.add(JudgedRun(0.5, passes=False, pass_rate=0.1))
     assert recent.threshold(0.1) is not None
 
 
 @given(
-    st.lists(units, min_size=30, max_size=60),
-    st.lists(units, max_size=80),
+    st.lists(units, min_size=30, max_size=300),
+    st.lists(st.booleans(), max_size=300),
     st.floats(0.01, 1.0),
 )
-def test_whatever_comes_the_balance_stays_small(
-    held_out: list[float], values: list[float], pass_rate: float
+def test_whatever_came_before_the_share_is_at_most_four_times_the_promised_one(
+    values: list[float], passes: list[bool], pass_rate: float
 ) -> None:
-    passes = stream(RecentValues(held_out), values, pass_rate)
-    # Values that stay below all known ones cannot pass until the deficit has lowered the threshold.
-    assert sum(passes) <= pass_rate * len(values) + 20 * (1 - pass_rate) + 1
+    recent = RecentValues(values, (JudgedRun(0.5, one, pass_rate) for one in passes))
+    known = [*values, *[0.5] * len(passes)][-WINDOW:]
+    threshold = recent.threshold(pass_rate)
+    assert threshold is not None
+    above = sum(value > threshold for value in known)
+    assert above <= round(min(1.0, 4 * pass_rate) * len(known))
+
+
+def test_what_passed_by_a_fixed_threshold_is_not_made_up_for() -> None:
+    draw = random.Random(1)
+    judged = [JudgedRun(draw.random(), passes=False, pass_rate=None) for _ in range(WINDOW)]
+    passes = stream(RecentValues((), judged), [draw.random() for _ in range(300)], 0.1)
+    assert sum(passes[:50]) <= 10
+    assert sum(passes) / 300 == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.1, 0.3), (0.3, 0.1)])
+def test_another_rate_holds_at_once(before: float, after: float) -> None:
+    draw = random.Random(1)
+    recent = RecentValues(draw.random() for _ in range(100))
+    stream(recent, [draw.random() for _ in range(300)], before)
+    passes = stream(recent, [draw.random() for _ in range(200)], after)
+    assert sum(passes) / 200 == pytest.approx(after, abs=0.03)
 
 
 def test_everything_passes_at_rate_1() -> None:

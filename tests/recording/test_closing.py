@@ -85,7 +85,8 @@ def test_async_with_waits_while_the_event_loop_goes_on(monkeypatch: pytest.Monke
 def test_the_lifespan_of_a_service_stores_and_sends() -> None:
     with LoopbackRegistry(keys={KEY}) as server, TraceStore("runs.db") as store:
         registry = Registry(server.url, api_key=KEY)
-        watching = handler("finance", store=store, registry=registry, policy=POLICY)
+        policy = POLICY.model_copy(update={"twin_similarity": 1.0})  # the same run again
+        watching = handler("finance", store=store, registry=registry, policy=policy)
         for times in (1, 2):  # an application may be started again
             with TestClient(asking(watching, lifespan=watching.lifespan)) as client:
                 assert client.get("/").text == "42"

@@ -158,9 +158,11 @@ def test_the_rate_begins_with_the_models_held_out_worths_and_survives_a_restart(
     first = last(handler(store=store, policy=policy), searching())
     assert first.gate == "worth"
     assert first.threshold == pytest.approx(0.7)
-    assert store.recent_values("default", "worth") == [(first.worth, False)]
+    assert store.recent_values("default", "worth") == [(first.worth, False, 0.3)]
     again = last(handler(store=TraceStore(store.location), policy=policy), searching())
     # One run of 101 did not pass, of which 0.3 should have: of the next, 0.315 are to pass.
     assert again.threshold == pytest.approx(0.68)
     store.report_outcome(first.trace.id, success=True)
-    assert store.recent_values("default", "worth") == [(again.worth, False)]
+    both = [(first.worth, False, 0.3), (again.worth, False, 0.3)]
+    assert store.recent_values("default", "worth") == both
+    assert store.recent_values("default", "score") == []

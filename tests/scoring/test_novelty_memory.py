@@ -195,3 +195,54 @@ def test_a_memory_that_is_away_costs_novelty_alone(use, embedder):
     if breakdown is not None:
         assert breakdown.novelty.value == 0.5
         assert breakdown.novelty_source == "memory failed: ConnectionError"
+
+
+class CountingLetters(Letters):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def embed(self, texts):
+        self.texts += texts
+        return super().embed(texts)
+
+
+@pytest.mark.parametrize("use", ["score", "evaluate"])
+def test_an_entry_is_what_the_memory_gets_and_embeds_nothing_twice(use):
+    embedder, memory = CountingLetters(), PlainMemory()
+    scorer, trace = Scorer(embedder=embedder, cache=memory), trace_of("abba")
+    USES[use](scorer, trace)
+    entry = scorer.entry(trace)
+    assert len(embedder.texts) == 1
+    scorer.remember(trace)
+    kept = memory.entries[-1]
+    np.testing.assert_array_equal(entry.vector, kept.vector)
+    assert entry._replace(vector=None) == kept._replace(vector=None)
+    assert entry.trace_id == trace.id
+    assert len(memory.entries) == (2 if use == "evaluate" else 1)
+
+
+def test_an_entry_of_another_trace_or_thread_is_embedded_anew():
+    embedder = CountingLetters()
+    scorer, one, other = Scorer(embedder=embedder), trace_of("ab"), trace_of("ba")
+    scorer.evaluate(one)
+    np.testing.assert_array_equal(scorer.entry(other).vector, scorer.entry(one).vector)
+    assert len(embedder.texts) == 2
+    threads = [threading.Thread(target=scorer.entry, args=(one,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(embedder.texts) == 4
+
+
+def test_without_a_vector_an_entry_has_the_hash_of_the_text():
+    class Broken:
+        def embed(self, texts):
+            raise RuntimeError
+
+    one, other = trace_of("a"), trace_of("a")
+    for scorer in (Scorer(embedder=None), Scorer(embedder=Broken())):
+        first, second = scorer.entry(one), scorer.entry(other.model_dump())
+        assert first.vector is None
+        assert first.fingerprint == second.fingerprint
+        assert (first.trace_id, second.trace_id) == (one.id, other.id)

@@ -253,6 +253,7 @@ def test_a_run_of_a_version_without_worth_has_none(url, scored, tmp_path):
             columns = [tables.runs.c[name] for name in ("gate", "worth", "twin_of", "replaced_by")]
             assert set(connection.execute(sa.select(*columns))) == {(None, None, None, None)}
             assert connection.execute(sa.select(tables.remembered)).all() == []
+            assert connection.execute(sa.select(tables.run_entries)).all() == []
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,8 @@ from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.errors import ConfigError
 from kp_langchain.scoring import MemoryEntry, NoveltyMemory
 from kp_langchain.scoring.in_process_memory import InProcessMemory
-from kp_langchain.store import pending_entries, sqlite, stored_memory
+from kp_langchain.store import pending_entries, remembered_queries, sqlite, stored_memory
+from kp_langchain.store import remembered as stored_remembered
 from kp_langchain.store.tables import remembered
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,6 +192,31 @@ def test_a_vector_that_comes_late_joins_its_fingerprint(url):
         assert nearest.trace_id == repeat.trace_id == "kp:trace:a"
 
 
+def test_a_vector_of_a_model_that_is_known_already_joins_its_row(url):
+    with TraceStore(url) as store:
+        memory = store.novelty_memory()
+        memory.add(MemoryEntry("kp:trace:a", b"a" * 32, None, LETTERS))
+        memory.add(MemoryEntry("kp:trace:a", None, np.array([1, 0, 0], "f4"), LETTERS))
+        memory.add(MemoryEntry("kp:trace:a", b"b" * 32, np.array([0, 1, 0], "f4"), LETTERS))
+        (row,) = rows_in(store)
+        assert row["fingerprint"] == b"a" * 32
+        assert np.frombuffer(row["vector"], "<f4").tolist() == [1, 0, 0]
+
+
+def test_postgres_has_one_writer_at_a_time(new_postgres_url):
+    """Otherwise a row could appear after one with a higher number, and never be read."""
+    with TraceStore(new_postgres_url()) as store:
+        store.novelty_memory().add(MemoryEntry("kp:trace:a", b"a" * 32))
+        (row,) = rows_in(store)
+        row |= {"trace_id": "kp:trace:b"}
+        locks = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        with store.database.writing() as connection, store.database.reading() as other:
+            assert other.scalar(locks) == 0
+            del row["number"]
+            remembered_queries.add(connection, [row])
+            assert other.scalar(locks) == 1
+
+
 class TestAge:
     def test_it_carries_over(self, url):
         with TraceStore(url) as store:
@@ -210,8 +237,9 @@ class TestAge:
             hour_ms = 3_600_000
             memory = store.novelty_memory(ttl_ms=hour_ms + 200)
             memory.compare(entry)
+            until = time.monotonic() + 600  # far less than an hour
             while memory.compare(entry) != (None, None):
-                pass  # far less than an hour
+                assert time.monotonic() < until
 
     def test_a_clock_that_is_ahead_counts_as_now(self, url):
         with TraceStore(url) as store:
@@ -225,7 +253,7 @@ class TestAge:
             for name in "abc":
                 memory.add(MemoryEntry(f"kp:trace:{name}", name.encode() * 32))
             with store.database.writing() as connection:
-                for number, minutes in ((1, 0), (2, 50), (3, 20)):
+                for number, minutes in ((1, 0), (2, 20), (3, 50)):
                     at = datetime.now(UTC) - timedelta(minutes=minutes)
                     statement = sa.update(remembered).where(remembered.c.number == number)
                     connection.execute(statement.values(at=at))
@@ -308,6 +336,18 @@ def test_two_memories_that_look_each_time_are_one(always, url, turns):
         for text, is_second in turns:
             trace = trace_of(text)
             assert matched(scorers[is_second], trace) == matched(expected, trace)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 12])
+def test_a_memory_is_read_in_pages(url, monkeypatch, size):
+    monkeypatch.setattr(stored_remembered, "_PAGE_SIZE", 2)
+    with TraceStore(url) as store:
+        traces = [trace_of(f"{'x' * number}{'y' * (9 - number)}") for number in range(10)]
+        list(scorer_on(store).evaluate_many(traces))
+        scorer = scorer_on(store, max_remembered=size)
+        for number, trace in enumerate(traces):
+            nearest = scorer.score(trace.model_copy(update={"id": "kp:trace:q"})).nearest
+            assert (nearest.trace_id == trace.id) is (number >= 10 - size)
 
 
 class TestOthers:
@@ -431,7 +471,10 @@ class TestDamage:
             scorer.evaluate(first)
             for one in (scorer, scorer_on(store, Odd(), domain="s\0" * 900)):
                 assert one.score(trace_of("xx")).novelty.value == pytest.approx(0)
-            assert len(rows_in(store)) == 1
+            (row,) = rows_in(store)
+            # Read back, it is known, and takes no second place.
+            assert scorer.score(trace_of("xx")).nearest.trace_id == row["trace_id"]
+            assert scorer._memory._window._own_cache.size == 1
 
     @pytest.mark.parametrize(
         "identity", [EmbedderIdentity("m", "r", float("nan")), EmbedderIdentity(7)]
@@ -555,13 +598,13 @@ def test_an_embedder_that_changes_its_identity_is_not_followed_each_time(url, mo
         scorer_on(store, Others()).evaluate(trace_of("y"))
         scorer = scorer_on(store, embedder)
         reads = []
-        read = type(store.remembered).read
+        vectors = type(store.remembered).vectors
 
-        def counted(self, **arguments):
-            reads.append(arguments["identity"])
-            return read(self, **arguments)
+        def counted(self, identity, *rest):
+            reads.append(identity)
+            return vectors(self, identity, *rest)
 
-        monkeypatch.setattr(type(store.remembered), "read", counted)
+        monkeypatch.setattr(type(store.remembered), "vectors", counted)
         for number in range(10):
             # The adapter reads the attribute when it is made.
             scorer._embedder.identity = (LETTERS, Others.identity)[number % 2]

@@ -63,6 +63,9 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "tags": ["b", "a"],
         "gate": "score",
         "worth": None,
+        "twin_of": None,
+        "similarity_to_twin": None,
+        "replaced_by": None,
     }
     assert run.trace == one.trace
     assert run.created_at.utcoffset() == timedelta(0)

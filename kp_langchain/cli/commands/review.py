@@ -115,7 +115,12 @@ def show(
             )
             return
         console = make_console()
-        decision = decision_word(run.decision, has_registry=has_registry(store))
+        decision = decision_word(
+            run.decision,
+            has_registry=has_registry(store),
+            twin_of=run.twin_of,
+            replaced_by=run.replaced_by,
+        )
         _print_score(console, run, verdicts, decision)
         if trace is None:
             console.print(Text(_why_no_steps(run)), soft_wrap=True)
@@ -124,7 +129,7 @@ def show(
 
 
 def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], decision: str) -> None:
-    from kp_langchain.cli.run_tables import keys_line, verdict_line
+    from kp_langchain.cli.run_tables import keys_line, twin_line, verdict_line
     from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     console.print(Text(printable(run.objective), style="bold"))
@@ -135,6 +140,8 @@ def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], deci
             f"{decision}: {run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}"
         )
     )
+    if twin := twin_line(run):
+        console.print(Text(printable(twin)), soft_wrap=True)
     if keys := keys_line(run):
         console.print(Text(printable(keys)), soft_wrap=True)
     console.print(Text("\n" + ScoreBreakdown.from_dict(run.breakdown).text() + "\n"))

@@ -1,4 +1,4 @@
-"""The figures as one SVG: before and after by source, and the learning curve."""
+"""The figures as one SVG: before and after by source, what is kept, and the learning curve."""
 
 from __future__ import annotations
 
@@ -32,13 +32,18 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
         return None
     with styled() as plt:
         height = 1.6 + 0.5 * len(fitted)
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(9, max(3.0, height)), width_ratios=[1.3, 1], layout="constrained"
+        figure, (left, middle, right) = plt.subplots(
+            1, 3, figsize=(11, max(3.0, height)), width_ratios=[1.2, 1.2, 1], layout="constrained"
         )
-        _before_and_after(left, fitted)
+        _before_and_after(left, fitted, "auc", 0.5)
+        left.set_yticks(range(len(fitted)), list(fitted))
+        left.set_xlabel("AUC on tasks not learned from")
+        _before_and_after(middle, fitted, "top_lift", 1.0)
+        middle.set_yticks(range(len(fitted)), [""] * len(fitted))
+        middle.set_xlabel("success rate of the top tenth, of all = 1")
         _curves(right, learned)
-        for axis in (left, right):
-            axis.grid(axis="x" if axis is left else "y")
+        for axis in (left, middle, right):
+            axis.grid(axis="y" if axis is right else "x")
             axis.set_axisbelow(True)
             axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2,
                         handletextpad=0.1, columnspacing=1.0)  # fmt: skip
@@ -47,19 +52,21 @@ def draw(report: dict[str, Any], path: Path) -> Path | None:
     return path
 
 
-def _before_and_after(axis: Any, fitted: dict[str, Any]) -> None:
-    axis.axvline(0.5, color=INK, linewidth=1)
+def _before_and_after(axis: Any, fitted: dict[str, Any], figure: str, of_chance: float) -> None:
+    """Draw a figure of each stage with its 95 % interval, source by source."""
+    axis.axvline(of_chance, color=INK, linewidth=1)
     for row, one in enumerate(fitted.values()):
-        stages = {stage: figures["auc"] for stage, figures in one["score"].items()}
-        shown = {**stages, "auc": one["model_auc"]}
+        shown = {stage: figures[figure] for stage, figures in one["score"].items()}
+        if figure == "auc":
+            shown["auc"] = one["model_auc"]
         for number, (stage, (title, colour, marker)) in enumerate(_SHOWN.items()):
+            if stage not in shown:
+                continue
             height, estimate = row + 0.16 * (number - 1.5), shown[stage]
             axis.plot([estimate["low"], estimate["high"]], [height] * 2, color=colour, linewidth=1)
             axis.plot(estimate["value"], height, color=colour, marker=marker, markersize=5,
                       linestyle="none", label=None if row else title)  # fmt: skip
-    axis.set_yticks(range(len(fitted)), list(fitted))
     axis.set_ylim(len(fitted) - 0.5, -0.5)
-    axis.set_xlabel("AUC on tasks not learned from (95 % interval)")
 
 
 def _curves(axis: Any, learned: dict[str, Any]) -> None:

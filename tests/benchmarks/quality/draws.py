@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kp_langchain.calibration.fitting import Fit, fit
+from kp_langchain.calibration.gate_proposal import GateInForce, ThresholdTarget, propose_gate
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.domain_policy import DomainPolicy
+from kp_langchain.gate.check import DEFAULT_PASS_RATE
 from tests.benchmarks.quality.scores import Scored, Source
 
 LABELLED = 150
@@ -52,12 +55,21 @@ class Draw:
         further: Later runs, of other tasks.
         fitted: What was learned from the verdicts.
         model: The model, refused or not.
+        has_gate: Whether `calibrate --write` would write a gate by worth.
     """
 
     labelled: list[Scored]
     further: list[Scored]
     fitted: Fit
     model: ConfidenceModel
+    has_gate: bool
+
+    @property
+    def state(self) -> str:
+        """What becomes of the model: `refused`, `provisional` or `accepted`."""
+        if self.fitted.refusal is not None:
+            return "refused"
+        return "provisional" if self.fitted.provisional else "accepted"
 
     @property
     def confidences(self) -> list[float]:
@@ -85,5 +97,15 @@ def drawn(source: Source, draws: int, tell: Callable[[str], object]) -> list[Dra
         in_force = Counter(one.weights for one in order).most_common(1)[0][0]
         fitted = fit(source.name, [one.labelled for one in labelled], weights=in_force)
         if fitted.model is not None and len({one.run.success for one in further}) > 1:
-            found.append(Draw(labelled, further, fitted, fitted.model))
+            has_gate = _has_gate(labelled, fitted)
+            found.append(Draw(labelled, further, fitted, fitted.model, has_gate))
     return found
+
+
+def _has_gate(labelled: Sequence[Scored], fitted: Fit) -> bool:
+    if fitted.refusal is not None:
+        return False
+    in_force = GateInForce(fitted.domain, DomainPolicy(), fitted.weights, model=None)
+    runs, target = [one.labelled for one in labelled], ThresholdTarget(pass_rate=DEFAULT_PASS_RATE)
+    proposal = propose_gate(runs, fitted.held_out, in_force, target)
+    return proposal.proposed is not None and proposal.refusal is None

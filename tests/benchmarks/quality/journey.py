@@ -236,7 +236,9 @@ def play(
 
 
 def _model_word(result: dict[str, Any]) -> str:
-    return "accepted" if result["refusal"] is None else "refused"
+    if result["refusal"] is not None:
+        return "refused"
+    return "provisional" if result["provisional"] else "accepted"
 
 
 def _kept(household: Household, later: Sequence[Row], tasks: Sequence[str]) -> dict[str, Any]:
@@ -269,7 +271,7 @@ def _twins(runs: Sequence[Run]) -> float:
     embedder = resolve_embedder("auto")
     if embedder is None or not runs:
         return 0.0
-    alike = KnownEmbeddings(embedder, runs).similarities(runs) > TWINS_FROM
+    alike = KnownEmbeddings(embedder, runs).similarities(runs) >= TWINS_FROM
     return sum(bool(alike[at, :at].any()) for at in range(len(runs))) / len(runs)
 
 

@@ -80,6 +80,7 @@ def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
     strongest = sorted(fitted.model.terms, key=lambda term: -abs(term.weight))[:FEATURES_TOLD]
     return {
         "refusal": fitted.refusal,
+        "provisional": fitted.provisional,
         "base_rate": ranking.base_rate,
         "model_auc": asdict(fitted.auc),
         "brier": fitted.brier,
@@ -119,13 +120,14 @@ def _summary(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "fitted": len(fitted),
         "refused": refusals.total(),
         "refusals": dict(refusals),
+        "provisional": sum(one["provisional"] for one in fitted),
     }
     if not fitted:
         return figures
     aucs = [one["model_auc"]["value"] for one in fitted]
     return {
-        **figures,
         **mean_of([{**one, "features": None} for one in fitted]),
+        **figures,
         "features": fitted[0]["features"],
         "model_auc_of_samples": {"lowest": min(aucs), "highest": max(aucs)},
     }

@@ -11,7 +11,7 @@ from kp_langchain.calibration.threshold_curve import propose_threshold
 from kp_langchain.domain_policy import DomainPolicy
 from kp_langchain.gate import decide
 from kp_langchain.gate.check import check
-from kp_langchain.gate.recent_values import RecentValues
+from kp_langchain.gate.recent_values import JudgedRun, RecentValues
 from tests.benchmarks.quality.draws import Draw
 from tests.benchmarks.quality.scores import Scored, Source
 
@@ -89,6 +89,6 @@ def _judged(
             base_rate=draw.model.base_rate,
         )
         passes = decide(gate_check.value, gate_check.threshold) == "contributed"
-        recent.add(gate_check.value, passes=passes)
+        recent.add(JudgedRun(gate_check.value, passes, gate_check.pass_rate))
         passed.append(passes)
     return passed

@@ -16,6 +16,7 @@ from kp_langchain.calibration.features import features_of
 from kp_langchain.calibration.hypothetical_score import hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.config import Settings
+from kp_langchain.embedding.checks import clean_texts
 from kp_langchain.embedding.embedder_protocol import Embedder
 from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.embedding.identity import identity_of
@@ -66,7 +67,7 @@ class KnownEmbeddings:
 
     def __init__(self, embedder: Embedder, runs: Sequence[Run]) -> None:
         self.identity = identity_of(embedder)
-        texts = list({embedded_text(run.trace): None for run in runs})
+        texts = list({_text(run): None for run in runs})
         embeddings = embed_texts(embedder, texts)
         self._vectors = {
             text: one.vector
@@ -79,12 +80,17 @@ class KnownEmbeddings:
 
     def similarities(self, runs: Sequence[Run]) -> NDArray[np.float64]:
         """The cosine similarity of each two runs; 0 where one has no vector."""
-        found = [self._vectors.get(embedded_text(run.trace)) for run in runs]
+        found = [self._vectors.get(_text(run)) for run in runs]
         length = next((len(one) for one in found if one is not None), 1)
         vectors = np.array([np.zeros(length) if one is None else one for one in found], dtype=float)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
         return np.asarray(unit @ unit.T)
+
+
+def _text(run: Run) -> str:
+    """The text of a run as it reaches an embedder."""
+    return clean_texts([embedded_text(run.trace)])[0]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from kp_langchain.calibration.hypothetical_score import hypothetical_worth
+from kp_langchain.domain_policy import DomainPolicy
 from tests.benchmarks.quality.draws import Draw
 from tests.benchmarks.quality.models import model_score
 from tests.benchmarks.quality.ranking import TOP_SHARE, highest
 from tests.benchmarks.quality.resampling import Array, Sampled, Selection, TaskResamples, mean
 from tests.benchmarks.quality.scores import Source
 
-TWINS_FROM = 0.9
-"""The cosine similarity from which two runs are twins."""
+TWINS_FROM = DomainPolicy().twin_similarity
 _NOT_NEW = 0.1  # novelty of a run that has a twin
 _SUREST = 0.25
 
@@ -34,7 +35,7 @@ class Candidates:
         novelties: When each was scored.
         tasks: Of each.
         similarities: Of each two.
-        is_refused: Whether the model was refused.
+        gate_values: What the gate holds against its threshold after `calibrate --write`.
     """
 
     scores: Array
@@ -44,7 +45,7 @@ class Candidates:
     novelties: Array
     tasks: Sequence[str]
     similarities: Array
-    is_refused: bool
+    gate_values: Array
 
     def best(self, values: Array, may_join: Callable[[int, list[int]], bool]) -> list[int]:
         """The tenth with the highest values of those that may join the ones before them."""
@@ -56,7 +57,7 @@ class Candidates:
         return kept
 
     def has_twin(self, at: int, others: Sequence[int]) -> bool:
-        return bool((self.similarities[at, list(others)] > TWINS_FROM).any())
+        return bool((self.similarities[at, list(others)] >= TWINS_FROM).any())
 
     def among_the_surest(self) -> Array:
         surest = np.argsort(-self.confidences, kind="stable")
@@ -66,7 +67,7 @@ class Candidates:
 
 
 WORTH = "worth: confidence x (0.5 + novelty / 2)"
-IN_USE = "worth, or the score where the model is refused"
+IN_USE = "what `calibrate --write` leaves as the gate"
 
 FORMS: Mapping[str, Callable[[Candidates], list[int]]] = {
     "score as it is": lambda runs: highest(runs.scores.tolist()),
@@ -87,7 +88,7 @@ FORMS: Mapping[str, Callable[[Candidates], list[int]]] = {
     "worth, one run a task": lambda runs: runs.best(
         runs.worths, lambda at, kept: runs.tasks[at] not in {runs.tasks[one] for one in kept}
     ),
-    IN_USE: lambda runs: highest((runs.scores if runs.is_refused else runs.worths).tolist()),
+    IN_USE: lambda runs: highest(runs.gate_values.tolist()),
 }
 
 
@@ -144,7 +145,8 @@ def report(by_source: Mapping[str, tuple[Sequence[Draw], Mapping[str, Gain]]]) -
         "sources": {
             name: {
                 "draws": len(draws),
-                "refused": sum(draw.fitted.refusal is not None for draw in draws),
+                "models": Counter(draw.state for draw in draws),
+                "gates": sum(draw.has_gate for draw in draws),
                 "labelled": statistics.fmean(len(draw.labelled) for draw in draws),
                 "further": statistics.fmean(len(draw.further) for draw in draws),
             }
@@ -165,15 +167,19 @@ def report(by_source: Mapping[str, tuple[Sequence[Draw], Mapping[str, Gain]]]) -
 def _candidates(source: Source, draw: Draw) -> Candidates:
     runs, confidences = draw.further, draw.confidences
     pairs = list(zip(runs, confidences, strict=True))
+    scores = np.array([one.breakdown.total for one in runs])
+    model_scores = np.array([model_score(one, chance) for one, chance in pairs])
+    worths = np.array([hypothetical_worth(one.labelled, chance) for one, chance in pairs])
+    gate_values = scores if draw.state == "refused" else model_scores
     return Candidates(
-        scores=np.array([one.breakdown.total for one in runs]),
-        model_scores=np.array([model_score(one, chance) for one, chance in pairs]),
+        scores=scores,
+        model_scores=model_scores,
         confidences=np.array(confidences),
-        worths=np.array([hypothetical_worth(one.labelled, chance) for one, chance in pairs]),
+        worths=worths,
         novelties=np.array([one.breakdown.novelty.value for one in runs]),
         tasks=[one.run.task for one in runs],
         similarities=source.similarities(runs),
-        is_refused=draw.fitted.refusal is not None,
+        gate_values=worths if draw.has_gate else gate_values,
     )
 
 

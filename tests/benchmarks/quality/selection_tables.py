@@ -22,14 +22,15 @@ def _forms(selection: dict[str, Any]) -> Iterator[str]:
     sources = selection["sources"]
     yield titled(
         "The success rate of the top tenth of later runs, of all = 1, by the form of worth",
-        ["ranked by", *sources, "mean", f"behind the best ({selection['best']})"],
+        ["ranked by", *sources, "mean", "behind the best"],
         [
             *(
-                [form, *map(interval, _column(one, "lift")), _behind(one["behind_best"])]
+                [form, *map(interval, _column(one, "lift")),
+                 "best" if form == selection["best"] else interval(one["behind_best"])]
                 for form, one in selection["forms"].items()
             ),
-            ["draws, of these with a refused model",
-             *(f"{one['draws']}, {one['refused']}" for one in sources.values()), "", ""],
+            ["draws: models accepted / provisional / refused; gates by worth",
+             *(_models(one) for one in sources.values()), "", ""],
             ["runs with a verdict, later runs",
              *(f"{one['labelled']:.0f}, {one['further']:.0f}" for one in sources.values()),
              "", ""],
@@ -66,10 +67,9 @@ def _column(one: dict[str, Any], figure: str) -> list[Any]:
     return [found[figure] for found in [*one["sources"].values(), one["mean"]]]
 
 
-def _behind(estimate: dict[str, float] | None) -> str:
-    if estimate is None or estimate["low"] == estimate["high"] == 0:
-        return ""
-    return interval(estimate)
+def _models(one: dict[str, Any]) -> str:
+    states = (one["models"].get(state, 0) for state in ("accepted", "provisional", "refused"))
+    return f"{' / '.join(map(str, states))}; {one['gates']}"
 
 
 def _solved(one: dict[str, Any]) -> str:

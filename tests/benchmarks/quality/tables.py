@@ -63,7 +63,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
     yield titled(
         f"Confidence models of at most {at_most} verdicts, on tasks that they never saw",
         ["source", "verdicts", "AUC", "Brier", "Brier of the base rate", "Brier by default",
-         "model refused"],
+         "models refused, provisional"],
         [*(_model(name, one) for name, one in learned.items()), _model_mean(learned)],
     )  # fmt: skip
     yield titled(
@@ -77,7 +77,7 @@ def tables(report: dict[str, Any]) -> Iterator[str]:
         "The success rate of the top tenth, of all = 1",
         ["source", *(f"top tenth {stage}" for stage in STAGES.values()),
          "by worth, refused too", "tasks in it", "tasks solved for each run kept",
-         "model refused"],
+         "models refused, provisional"],
         [*(_top(name, one) for name, one in learned.items()), _top_mean(learned)],
     )  # fmt: skip
     numbers = sorted({int(number) for one in ranked.values() for number in one["learned"]})
@@ -127,11 +127,15 @@ def _gate(name: str, one: dict[str, Any]) -> list[str]:
 
 
 def _model(name: str, one: dict[str, Any]) -> list[str]:
-    refused = f"{one['refused']} of {one['samples']}"
+    refused = _refused(one)
     if not one["fitted"]:
         return [name, str(one["verdicts"]), "too few", "", "", "", refused]
     briers = [f"{one[key]:.3f}" for key in ("brier", "base_brier", "default_brier")]
     return [name, str(one["verdicts"]), interval(one["model_auc"]), *briers, refused]
+
+
+def _refused(one: dict[str, Any]) -> str:
+    return f"{one['refused']}, {one['provisional']} of {one['samples']}"
 
 
 def _model_mean(learned: dict[str, dict[str, Any]]) -> list[str]:
@@ -155,7 +159,7 @@ def _aucs_of_stages(name: str, one: dict[str, Any]) -> list[str]:
 
 
 def _top(name: str, one: dict[str, Any]) -> list[str]:
-    refused = f"{one['refused']} of {one['samples']}"
+    refused = _refused(one)
     if not one["fitted"]:
         return [name, "too few", *[""] * (len(STAGES) + 2), refused]
     stages = [one["score"][stage] for stage in STAGES]

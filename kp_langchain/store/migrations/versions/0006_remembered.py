@@ -16,10 +16,26 @@ def upgrade() -> None:
     for column in (
         sa.Column("gate", sa.String()),
         sa.Column("worth", sa.Double()),
+        sa.Column("gated_value", sa.Double()),
+        sa.Column("passed", sa.Boolean()),
+        sa.Column("pass_rate", sa.Double()),
         sa.Column("twin_of", key),
         sa.Column("replaced_by", key),
+        sa.Column("twin_similarity", sa.Double()),
+        sa.Column("similarity_to_twin", sa.Double()),
     ):
         op.add_column("runs", column)
+    op.create_table(
+        "run_entries",
+        sa.Column("trace_id", key, primary_key=True),
+        sa.Column("fingerprint", sa.LargeBinary()),
+        sa.Column("vector", sa.LargeBinary()),
+        sa.Column("model", sa.String(), nullable=False),
+        sa.Column("revision", sa.String(), nullable=False),
+        sa.Column("baseline", sa.Double(), nullable=False),
+        sa.Column("confidence", sa.Double(), nullable=False),
+        sa.Column("is_stated", sa.Boolean(), nullable=False),
+    )
     op.create_table(
         "remembered",
         sa.Column("number", sa.Integer(), primary_key=True),

@@ -1,0 +1,166 @@
+"""`KeptMemory`: the kept runs that new ones are compared with, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kp_langchain._forksafe import ForkSafeLock, allow_forks
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.gate.twins import OFF, KeptTrace, hold_against_twins
+from kp_langchain.store.kept_traces import MOST_COMPARED
+from kp_langchain.store.rows import trace_key
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+    from kp_langchain.store.kept_traces import KeptPage
+
+# Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
+_MOST_DOMAINS = 64
+# A verdict is noticed at once. So late are the kept runs of other processes.
+_READ_AGAIN_S = 60.0
+# A run that the store has not got by then was lost on its way there.
+_LOST_AFTER_S = 600.0
+
+
+class Read(Protocol):
+    """Reads the kept runs of a domain as `KeptTraces.read` does."""
+
+    def __call__(
+        self, domain: str, *, unless: int | None, awaited: Collection[str]
+    ) -> KeptPage | None:
+        """Return the kept runs; None if `unless` is still the number of the newest verdict."""
+        ...
+
+
+@dataclass(slots=True)
+class _Domain:
+    """The kept runs of one domain.
+
+    Attributes:
+        traces: By the trace's id, the oldest first.
+        unwritten: When those were added, by the monotonic clock, that the store did not have yet.
+        replaced: The id of the trace that took the place of each, which the store may not know yet.
+        newest_verdict: The number of the newest verdict that they are based on.
+        read_at: When they were last read, by the monotonic clock.
+        reads: The number of reads that were begun.
+        newest_read: The number of the one that they were last brought up to date with.
+    """
+
+    traces: dict[str, KeptTrace] = field(default_factory=dict)
+    unwritten: dict[str, float] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+    newest_verdict: int | None = None
+    read_at: float = float("-inf")
+    reads: int = 0
+    newest_read: int = 0
+
+    def add(self, trace: KeptTrace, replaces: Collection[str]) -> None:
+        trace_id = trace.entry.trace_id
+        for other in replaces:
+            self.traces.pop(other, None)
+            self.unwritten.pop(other, None)
+            self.replaced[other] = trace_id
+        self.replaced.pop(trace_id, None)
+        self.traces[trace_id] = trace
+        self.unwritten[trace_id] = time.monotonic()
+        for ids in (self.traces, self.unwritten, self.replaced):
+            while len(ids) > MOST_COMPARED:
+                del ids[next(iter(ids))]
+
+    def update(self, page: KeptPage, read: int) -> None:
+        """Bring the traces up to date with what the store has, unless a later read already has."""
+        if read < self.newest_read:
+            return
+        self.newest_read = read
+        kept = {trace.entry.trace_id: trace for trace in page.traces}
+        known = page.written | kept.keys()
+        now = time.monotonic()
+        self.unwritten = {
+            trace_id: added_at
+            for trace_id, added_at in self.unwritten.items()
+            if trace_id not in known and now < added_at + _LOST_AFTER_S
+        }
+        self.replaced = {
+            trace_id: by for trace_id, by in self.replaced.items() if by in self.unwritten
+        }
+        unwritten = {key: trace for key, trace in self.traces.items() if key in self.unwritten}
+        stored = {key: trace for key, trace in kept.items() if key not in self.replaced}
+        self.traces = stored | unwritten
+        self.newest_verdict, self.read_at = page.newest_verdict, now
+
+
+class KeptMemory:
+    """The kept runs of each domain. Safe to use from several threads, and after a fork.
+
+    They are read from the store when the first run of the domain passes its threshold, again when
+    there are new verdicts, and once a minute for what other processes keep.
+
+    Args:
+        read: Reads them from the store; None without a store.
+    """
+
+    def __init__(self, read: Read | None) -> None:
+        self._read = read
+        self._lock = ForkSafeLock()
+        self._domains: OrderedDict[str, _Domain] = OrderedDict()
+
+    def admit(self, run: ScoredTrace) -> ScoredTrace:
+        """Return a run as it is decided on beside the kept ones, and add it to them if it is kept.
+
+        That is one atomic act: of two runs that repeat each other and come at the same time, one is
+        compared with the other.
+
+        Args:
+            run: The run. Without an `entry` it is returned as it is.
+        """
+        if run.decision != "contributed" or run.entry is None:
+            return run
+        entry = run.entry._replace(trace_id=trace_key(run.entry.trace_id))
+        candidate = KeptTrace.of(run, entry)
+        domain = run.trace.metadata.task_domain
+        if run.twin_similarity < OFF:
+            self._refresh(domain)
+        with self._lock:
+            kept = self._of(domain)
+            run = hold_against_twins(run, candidate, kept.traces.values())
+            if run.decision == "contributed":
+                kept.add(candidate, run.replaces)
+        return run
+
+    def _of(self, domain: str) -> _Domain:
+        kept = self._domains.setdefault(domain, _Domain())
+        self._domains.move_to_end(domain)
+        if len(self._domains) > _MOST_DOMAINS:
+            self._domains.popitem(last=False)
+        return kept
+
+    def _refresh(self, domain: str) -> None:
+        """Read what the store has, if it may have changed."""
+        if self._read is None:
+            return
+        with self._lock:
+            kept = self._of(domain)
+            is_recent = time.monotonic() < kept.read_at + _READ_AGAIN_S
+            unless = kept.newest_verdict if is_recent else None
+            unwritten = list(kept.unwritten)
+            kept.reads += 1
+            read = kept.reads
+        try:
+            # Outside the lock, because it waits for the store's thread.
+            with allow_forks():
+                page = self._read(domain, unless=unless, awaited=unwritten)
+        except Exception as error:  # noqa: BLE001 - a full disk, a dead server
+            warn_once(
+                f"kept:{type(error).__name__}",
+                "the kept runs cannot be read from the store now (%s); new ones are compared with "
+                "those of this process",
+                describe_error(error),
+            )
+            return
+        if page is not None:
+            with self._lock:
+                kept.update(page, read)

@@ -1,0 +1,70 @@
+"""What the command line says of runs that repeat a kept one."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+
+from kp_langchain import DomainPolicy, TraceStore
+from kp_langchain.cli.app import main
+from tests.agents import ASK, handler, searching
+
+
+def cli(*words: str) -> str:
+    """Run a command in this process, and return what it prints."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setenv("COLUMNS", "120")
+        patch.setattr(sys, "argv", ["kp-langchain", *words, "--database", "runs.db"])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert end.value.code == 0
+    return out.getvalue()
+
+
+@pytest.fixture
+def ids() -> Iterator[list[str]]:
+    """The trace ids of three equal runs: one replaced, the one that did so, and a twin."""
+    with TraceStore("runs.db") as store:
+        scored: list[Any] = []
+        for confidence in (0.5, 0.8, 0.6):
+            watching = handler(
+                store=store,
+                policy=DomainPolicy(threshold=0.0),
+                outcome=lambda _, sure=confidence: {"confidence": sure},
+                on_scored=scored.append,
+            )
+            searching().invoke(ASK, {"callbacks": [watching]})
+            assert watching.flush(60)
+        yield [one.trace.id for one in scored]
+
+
+def test_review_says_what_is_a_twin_and_what_was_replaced(ids: list[str]) -> None:
+    lines = [line.split() for line in cli("review").splitlines() if "answer?" in line]
+    assert [words[-1] for words in lines] == ["twin", "kept", "replaced"]
+    replaced, kept, twin = (cli("review", "show", trace_id) for trace_id in ids)
+    assert "\nreplaced: score" in replaced
+    assert f"\nreplaced by {ids[1]}, which repeats it and was surer\n" in replaced
+    assert "\nkept: score" in kept
+    assert "\ntwin: score" in twin
+    line = f"\ntwin of {ids[1]}, similarity 1.00; it is not surer than that one, which was kept\n"
+    assert line in twin
+    shown = json.loads(cli("review", "show", ids[2], "--json"))
+    assert (shown["decision"], shown["twin_of"], shown["similarity_to_twin"]) == (
+        "below_threshold",
+        ids[1],
+        1.0,
+    )
+
+
+def test_label_says_why_a_success_is_not_kept(ids: list[str]) -> None:
+    assert "below_threshold -> kept" in cli("label", ids[2], "--success")
+    assert "kept -> below_threshold" not in (said := cli("label", ids[0], "--success"))
+    beginning = ids[2].removeprefix("kp:trace:")[:8]
+    assert f"below_threshold, because it repeats {beginning}, which is kept" in said

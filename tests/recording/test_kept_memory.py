@@ -1,0 +1,177 @@
+"""The kept runs of a process, beside what the store says of them, in any order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from kp_langchain import ScoredTrace, Scorer
+from kp_langchain.gate.twins import KeptTrace
+from kp_langchain.recording import kept_memory
+from kp_langchain.recording.kept_memory import KeptMemory
+from kp_langchain.scoring import MemoryEntry
+from kp_langchain.store.kept_traces import KeptPage
+from tests.agents import run, searching
+
+
+class Shelf:
+    """Stands for a store: what is on it is what a read returns."""
+
+    def __init__(self) -> None:
+        self.traces: list[KeptTrace] = []
+        self.written: set[str] = set()
+        self.verdicts = 0
+        self.awaited: Collection[str] = ()
+
+    def read(self, domain: str, *, unless: int | None, awaited: Collection[str]) -> KeptPage | None:
+        self.awaited = awaited
+        if unless == self.verdicts:
+            return None
+        return KeptPage(self.verdicts, list(self.traces), self.written & set(awaited))
+
+    def put(self, *runs: ScoredTrace) -> None:
+        for one in runs:
+            assert one.entry is not None
+            self.traces.append(KeptTrace.of(one, one.entry))
+            self.written.add(one.trace.id)
+
+
+@pytest.fixture(scope="module")
+def template() -> ScoredTrace:
+    return run(searching(), scorer=Scorer(embedder=None))
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def make(template: ScoredTrace):
+    """Builds a run that passed; those of one text are twins."""
+    numbers = iter(range(10_000))
+
+    def make(text: str = "text", sure: float = 0.5, domain: str = "default") -> ScoredTrace:
+        number = next(numbers)
+        trace = template.trace.model_copy(
+            update={
+                "id": f"kp:trace:{number}",
+                "metadata": template.trace.metadata.model_copy(update={"task_domain": domain}),
+            }
+        )
+        return replace(
+            template,
+            trace=trace,
+            run_id=f"run {number}",
+            breakdown=template.breakdown.with_worth(sure),
+            decision="contributed",
+            twin_similarity=0.9,
+            entry=MemoryEntry(trace.id, text.encode()),
+        )
+
+    return make
+
+
+def test_a_replaced_run_is_no_longer_compared(make) -> None:
+    memory = KeptMemory(None)
+    first, second, third = (memory.admit(make(sure=sure)) for sure in (0.2, 0.4, 0.6))
+    assert second.replaces == (first.trace.id,)
+    assert third.replaces == (second.trace.id,)
+
+
+def test_the_store_may_not_know_yet_what_was_replaced(make, shelf: Shelf) -> None:
+    memory = KeptMemory(shelf.read)
+    first, second = memory.admit(make(sure=0.2)), memory.admit(make(sure=0.4))
+    shelf.put(first)
+    shelf.verdicts += 1
+    assert set(shelf.awaited) == {first.trace.id}
+    third = memory.admit(make(sure=0.6))
+    assert third.replaces == (second.trace.id,)
+
+
+def test_once_it_does_its_word_counts(make, shelf: Shelf) -> None:
+    memory = KeptMemory(shelf.read)
+    first, second = memory.admit(make(sure=0.2)), memory.admit(make(sure=0.4))
+    shelf.put(first, second)  # a verdict has contributed the first again
+    shelf.verdicts += 1
+    third = memory.admit(make(sure=0.6))
+    assert set(third.replaces) == {first.trace.id, second.trace.id}
+
+
+def test_what_is_written_and_no_longer_kept_is_forgotten(make, shelf: Shelf) -> None:
+    memory = KeptMemory(shelf.read)
+    first = memory.admit(make())
+    assert memory.admit(make()).twin_of == first.trace.id
+    shelf.written.add(first.trace.id)
+    shelf.verdicts += 1
+    assert memory.admit(make()).decision == "contributed"
+
+
+def test_a_read_that_comes_late_undoes_nothing(make, shelf: Shelf) -> None:
+    elsewhere = make()
+    nested: list[ScoredTrace] = []
+
+    def slow(domain: str, *, unless: int | None, awaited: Collection[str]) -> KeptPage | None:
+        page = shelf.read(domain, unless=unless, awaited=awaited)
+        if not shelf.traces:
+            shelf.put(elsewhere)
+            shelf.verdicts += 1
+            nested.append(memory.admit(make()))
+        return page
+
+    memory = KeptMemory(slow)
+    assert memory.admit(make()).twin_of == elsewhere.trace.id
+    assert [one.twin_of for one in nested] == [elsewhere.trace.id]
+
+
+def test_the_newest_of_each_domain_are_held(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_memory, "MOST_COMPARED", 3)
+    memory = KeptMemory(None)
+    for text in "abcd":
+        assert memory.admit(make(text)).decision == "contributed"
+    assert memory.admit(make("b")).decision == "below_threshold"
+    assert memory.admit(make("a")).decision == "contributed"
+
+
+def test_the_domains_that_were_used_last_are_held(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_memory, "_MOST_DOMAINS", 2)
+    memory = KeptMemory(None)
+    for domain in "abac":
+        memory.admit(make(domain=domain))
+    assert memory.admit(make(domain="a")).decision == "below_threshold"
+    assert memory.admit(make(domain="b")).decision == "contributed"
+
+
+def test_without_an_entry_a_run_is_as_it_was(make) -> None:
+    memory = KeptMemory(None)
+    assert memory.admit(replace(make(), entry=None)).decision == "contributed"
+    below = replace(make(), decision="below_threshold")
+    assert memory.admit(below) is below
+    assert memory.admit(make()).decision == "contributed"
+
+
+def test_with_the_rule_off_the_store_is_not_asked(make, shelf: Shelf) -> None:
+    shelf.put(make())
+    memory = KeptMemory(shelf.read)
+    assert memory.admit(replace(make(), twin_similarity=1.0)).decision == "contributed"
+    assert memory.admit(make()).decision == "below_threshold"
+
+
+def test_of_equal_runs_that_come_at_the_same_time_one_is_kept(make) -> None:
+    memory, begin = KeptMemory(None), threading.Barrier(8)
+    runs = [make() for _ in range(8)]
+    held: list[ScoredTrace] = []
+
+    def admit(one: ScoredTrace) -> None:
+        begin.wait(60)
+        held.append(memory.admit(one))
+
+    threads = [threading.Thread(target=admit, args=(one,)) for one in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(one.decision == "contributed" for one in held) == 1

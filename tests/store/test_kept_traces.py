@@ -1,0 +1,279 @@
+"""What a store has of its kept runs, to compare others with; on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from kp_langchain import ScoredTrace, TraceStore
+from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.scoring import MemoryEntry
+from kp_langchain.store import tables
+
+REGISTRY = "https://registry.example.org"
+MODEL = EmbedderIdentity("a model", "1", 0.25)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[TraceStore]:
+    with TraceStore(url) as store:
+        yield store
+
+
+@pytest.fixture
+def passed(scored: Callable[..., ScoredTrace]) -> Callable[..., ScoredTrace]:
+    """Builds a run that passed, with what others are compared with; a higher number is newer."""
+
+    def build(
+        number: int = 0,
+        vector: tuple[float, ...] | None = (1.0, 0.5),
+        identity: EmbedderIdentity = MODEL,
+        text: bytes = b"hash",
+        **more: Any,
+    ) -> ScoredTrace:
+        one = scored(number, **{"keep_days": 7.0, **more})
+        array = None if vector is None else np.array(vector, np.float32)
+        entry = MemoryEntry(one.trace.id, text, array, identity)
+        return replace(one, entry=entry, twin_similarity=0.9)
+
+    return build
+
+
+def traces(store: TraceStore, domain: str = "finance", **options: Any) -> list[Any]:
+    page = store.kept.read(domain, **options)
+    assert page is not None
+    return page.traces
+
+
+def entries(store: TraceStore) -> set[str]:
+    with store.database.reading() as connection:
+        return set(connection.scalars(sa.select(tables.run_entries.c.trace_id)))
+
+
+def test_kept_runs_come_back_as_they_were_the_oldest_first(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    new, old = passed(2), passed(1, visibility="network")
+    below, elsewhere = passed(3, score=0.1), passed(4, domain="code")
+    store.add_many([new, old, below, elsewhere])
+    first, second = traces(store)
+    assert [one.entry.trace_id for one in (first, second)] == [old.trace.id, new.trace.id]
+    assert (first.may_leave, second.may_leave) == (True, False)
+    assert first.run_id == str(old.run_id)
+    assert (first.confidence, first.is_stated) == (0.7, False)
+    assert first.entry.fingerprint == b"hash"
+    assert first.entry.identity == MODEL
+    np.testing.assert_array_equal(first.entry.vector, np.array([1.0, 0.5], np.float32))
+    assert first.entry.vector.dtype == np.float32
+
+
+def test_a_run_without_its_trace_is_not_compared(
+    store: TraceStore, passed: Callable[..., ScoredTrace], scored: Callable[..., ScoredTrace]
+) -> None:
+    store.add_many([passed(1, keep=False), scored(2)])
+    assert traces(store) == []
+    assert entries(store) == set()
+
+
+def test_a_run_that_is_added_again_has_the_new_entry_alone(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one = passed(1)
+    store.add(one)
+    store.add(replace(one, entry=MemoryEntry(one.trace.id, b"other")))
+    (kept,) = traces(store)
+    assert (kept.entry.fingerprint, kept.entry.vector) == (b"other", None)
+    store.add(replace(one, entry=None))
+    assert traces(store) == []
+
+
+def test_what_has_expired_is_compared_no_longer(
+    url: str, store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, other = passed(1, score=0.1), passed(2, score=0.1)
+    store.add_many([one, other])
+    with store.database.writing() as connection:
+        past = datetime.now(UTC) - timedelta(days=1)
+        update = sa.update(tables.runs).where(tables.runs.c.trace_id == one.trace.id)
+        connection.execute(update.values(body_expires_at=past))
+    with TraceStore(url) as again:
+        again.add(passed(3, score=0.1))  # every process deletes them with its first write
+    assert one.trace.id not in entries(store)
+    assert other.trace.id in entries(store)
+
+
+def test_a_trace_that_a_verdict_has_deleted_is_compared_no_longer(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one = passed(1, keep_days=0)
+    store.add(one)
+    assert entries(store) == {one.trace.id}
+    store.report_outcome(one.trace.id, success=False)
+    assert entries(store) == set()
+
+
+def test_one_that_is_replaced_is_deleted_at_once_if_it_is_to_be_kept_for_no_days(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, other = passed(1, keep_days=0), passed(2)
+    store.add_many([one, replace(other, replaces=(one.trace.id,))])
+    assert entries(store) == {other.trace.id}
+    with store.database.reading() as connection:
+        select = sa.select(tables.runs.c.trace_id).where(tables.runs.c.body.is_not(None))
+        assert connection.scalars(select).all() == [other.trace.id]
+
+
+def test_nothing_is_read_again_before_the_next_verdict(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, two = passed(1), passed(2, text=b"other", vector=None)
+    store.add_many([one, two])
+    page = store.kept.read("finance")
+    assert page is not None
+    assert store.kept.read("finance", unless=page.newest_verdict) is None
+    store.report_outcome(one.trace.id, success=False)
+    page = store.kept.read("finance", unless=page.newest_verdict)
+    assert page is not None
+    assert [kept.entry.trace_id for kept in page.traces] == [two.trace.id]
+
+
+def test_it_says_which_of_the_awaited_runs_it_has(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, below = passed(1), passed(2, score=0.1)
+    store.add_many([one, below])
+    page = store.kept.read("finance", awaited=[one.trace.id, below.trace.id, "kp:trace:never"])
+    assert page is not None
+    assert page.written == {one.trace.id, below.trace.id}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"vector": b"abc"},
+        {"vector": np.array([np.nan, 1], "<f4").tobytes()},
+        {"vector": b""},
+    ],
+)
+def test_a_damaged_vector_does_not_count(
+    store: TraceStore, passed: Callable[..., ScoredTrace], damage: dict[str, Any]
+) -> None:
+    store.add(passed(1))
+    with store.database.writing() as connection:
+        connection.execute(sa.update(tables.run_entries).values(**damage))
+    (kept,) = traces(store)
+    assert (kept.entry.fingerprint, kept.entry.vector) == (b"hash", None)
+
+
+@pytest.mark.parametrize("column", ["fingerprint", "model", "confidence", "vector", "is_stated"])
+def test_a_row_that_was_changed_by_hand_costs_no_other(
+    folder: Any, passed: Callable[..., ScoredTrace], column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In SQLite, which takes a value of any type in any column."""
+    with TraceStore(folder / "traces.db") as store:
+        one, other = passed(1), passed(2)
+        store.add_many([one, other])
+        with store.database.writing() as connection:
+            value = b"\0" if column in ("model", "confidence") else "text"
+            row = sa.table("run_entries", sa.column("trace_id"), sa.column(column))
+            update = sa.update(row).where(row.c.trace_id == one.trace.id)
+            connection.execute(update.values({column: value}))
+        with caplog.at_level(logging.WARNING, "kp_langchain"):
+            kept = traces(store)
+        assert other.trace.id in {trace.entry.trace_id for trace in kept}
+        assert len(kept) == 1 or column in ("vector", "is_stated")
+        assert ("are damaged" in caplog.text) is (len(kept) == 1)
+        # A verdict on it, and on its twin, gets an answer, too.
+        for run in (one, other):
+            store.report_outcome(run.trace.id, success=True)
+
+
+def test_an_identity_that_no_database_takes_leaves_the_text(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    odd = EmbedderIdentity(["no", "text"], "", 0.0)  # type: ignore[arg-type]
+    store.add(passed(1, identity=odd))
+    (kept,) = traces(store)
+    assert (kept.entry.fingerprint, kept.entry.vector) == (b"hash", None)
+
+
+def test_ids_and_names_of_any_kind_are_found_again(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    long_id = "kp:trace:" + "x" * 300
+    one = passed(1, trace_id=long_id, score=0.7, identity=EmbedderIdentity("m\ud800\x00", "", 0.0))
+    store.add(one)
+    (kept,) = traces(store)
+    surer = replace(passed(2), replaces=(kept.entry.trace_id,))
+    store.add(surer)
+    assert [trace.entry.trace_id for trace in traces(store)] == [surer.trace.id]
+    assert store.get(kept.entry.trace_id).replaced_by == surer.trace.id  # type: ignore[union-attr]
+
+
+def test_what_a_verdict_states_meanwhile_is_not_replaced_by_an_estimate(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, surer = passed(1, visibility="network"), passed(2, visibility="network")
+    store.add(one, registry=REGISTRY)
+    store.report_outcome(one.trace.id, success=True)
+    store.add(replace(surer, replaces=(one.trace.id,)), registry=REGISTRY)
+    assert store.count(decision="contributed") == 2
+    assert store.outbox.counts()["pending"] == 2
+
+
+def test_a_confidence_alone_takes_back_no_statement(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one = passed(1)
+    store.add(one)
+    store.report_outcome(one.trace.id, success=True)
+    store.report_outcome(one.trace.id, confidence=0.8)
+    (kept,) = traces(store)
+    assert kept.is_stated
+    assert kept.confidence == pytest.approx(0.8)
+
+
+def test_a_chain_of_surer_runs_in_one_transaction_leaves_the_last(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    runs = [passed(number, visibility="network") for number in range(4)]
+    chain = [replace(run, replaces=(before.trace.id,)) for before, run in pairwise(runs)]
+    store.add_many([runs[0], *chain], registry=REGISTRY)
+    assert [run.trace_id for run in store.runs(decision="contributed")] == [runs[-1].trace.id]
+    assert store.outbox.counts() == {"pending": 1, "sent": 0, "dead": 0, "withdrawn": 3}
+
+
+def test_a_run_of_an_earlier_version_is_recognised_by_its_text(
+    store: TraceStore, scored: Callable[..., ScoredTrace]
+) -> None:
+    """Once a verdict came on it; before, the store has nothing to compare."""
+    one, twin = (
+        replace(scored(0, score=0.49, threshold=0.5), keep_days=7.0, twin_similarity=0.9)
+        for _ in range(2)
+    )
+    store.add_many([one, twin])
+    assert entries(store) == set()
+    (first,) = store.report_outcome(one.trace.id, success=True)
+    (second,) = store.report_outcome(twin.trace.id, success=True)
+    assert (first.decision, second.decision) == ("contributed", "below_threshold")
+    assert (second.twin_of, second.similarity_to_twin) == (one.trace.id, 1.0)
+
+
+def test_a_run_that_was_stored_without_the_rule_passes_by_a_verdict(
+    store: TraceStore, scored: Callable[..., ScoredTrace]
+) -> None:
+    runs = [scored(0, score=0.49, threshold=0.5, keep_days=7.0) for _ in range(2)]
+    store.add_many(runs)
+    with store.database.writing() as connection:
+        connection.execute(sa.update(tables.runs).values(twin_similarity=None))
+    for run in runs:
+        (change,) = store.report_outcome(run.trace.id, success=True)
+        assert change.decision == "contributed"
