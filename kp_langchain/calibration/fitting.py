@@ -31,9 +31,11 @@ FEWEST_RUNS = 30
 FEWEST_TASKS = 5
 """A model is fitted only if successes and failures each come from at least this many tasks."""
 
-# A model is installed if shuffled verdicts follow the features as closely in at most this share of
-# shuffles, and is provisional if that share is above the second.
-_MOST_CHANCE = 0.05
+# A model is installed if at most the first share of shuffles follows the features as closely; if
+# more than the second does, it is provisional. With repeated tasks these shares come out a little
+# too low, and at most 5 % of random labels are to pass: hence 0.04.
+# `python -m tests.benchmarks.quality` counts what is installed from random labels and true ones.
+_MOST_CHANCE = 0.04
 _MOST_CHANCE_UNLESS_PROVISIONAL = 0.01
 
 

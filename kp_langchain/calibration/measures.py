@@ -119,6 +119,29 @@ def brier(successes: Sequence[bool], confidences: Sequence[float]) -> float:
     return _mean([(p - y) ** 2 for y, p in zip(successes, confidences, strict=True)])
 
 
+def mean_p_value(values: Sequence[float], tasks: Sequence[str]) -> float:
+    """Return how likely chance alone makes the mean of values so large if it is really 0.
+
+    Student's t test, one-sided, with the sums of the tasks as what was sampled.
+
+    Args:
+        values: One value for each run.
+        tasks: The runs' tasks.
+
+    Returns:
+        The probability, 0 to 1; 1 if there are fewer than two tasks.
+    """
+    import numpy as np
+
+    middle, number = _mean(values), len(set(tasks))
+    error = _clustered_error((np.asarray(values) - middle) / len(values), tasks)
+    if number < 2:
+        return 1.0
+    if error == 0.0:
+        return 0.0 if middle > 0 else 1.0
+    return float(import_calibrate_extra("scipy.stats").t.sf(middle / error, number - 1))
+
+
 def reliability(
     successes: Sequence[bool], confidences: Sequence[float], tasks: Sequence[str], bins: int = 5
 ) -> tuple[ReliabilityBin, ...]:

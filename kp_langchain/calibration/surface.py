@@ -9,9 +9,9 @@ from pydantic import Field
 
 from kp_langchain.calibration.feature_meanings import meaning_of
 
-# Chosen on recorded runs. With labels that follow one size, or follow it but for a tenth, 0.99 and
-# 0.94 of the models are warned of; with the true labels 0.07.
-_MARGIN = 0.05
+# Chosen on recorded runs, so that labels that follow one size but for a tenth are warned of nearly
+# always and true ones rarely; `python -m tests.benchmarks.quality` counts both.
+_MARGIN = 0.03
 _LEAST_AUC = 0.75
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.errors import MissingExtraError
 from kp_langchain.printable import printable
 from kp_langchain.store.confidence_models import InstalledModel
+
+if TYPE_CHECKING:
+    from kp_langchain.calibration.later_verdicts import LaterVerdicts
+    from kp_langchain.store import TraceStore
 
 
 def leaning_lines(model: ConfidenceModel) -> Iterator[str]:
@@ -17,13 +25,58 @@ def leaning_lines(model: ConfidenceModel) -> Iterator[str]:
         yield f"Warning: {printable(model.warning)}."
 
 
-def model_lines(entry: InstalledModel) -> Iterator[str]:
-    """Yield a summary of a model in force, and what speaks against it."""
+def model_lines(entry: InstalledModel, later: LaterVerdicts | None) -> Iterator[str]:
+    """Yield a summary of a model in force, and what speaks against it.
+
+    Args:
+        entry: The model.
+        later: What the verdicts given since say of it; None if that is not known.
+    """
     yield f"{printable(entry.domain)}: version {entry.version}, {entry.model.source}"
     if not entry.model.is_current:
         yield f"outdated and not used; {how_to_refit(entry.domain)}"
     if entry.model.warning is not None:
         yield f"warning: {printable(entry.model.warning)}"
+    if later is not None and later.is_broken:
+        yield f"{later}; {how_to_refit(entry.domain)}"
+
+
+def later_line(domain: str, later: LaterVerdicts) -> str:
+    """Return what the verdicts given since a model was fitted say of it."""
+    advice = f"; {how_to_refit(domain)}" if later.is_broken else ""
+    text = f"{later}{advice}."
+    return text[:1].upper() + text[1:]
+
+
+def later_verdicts_of(store: TraceStore, entry: InstalledModel) -> LaterVerdicts | None:
+    """Return what the verdicts given since say of a model; None if that is not known.
+
+    Raises:
+        StoreError: The labelled runs cannot be read.
+    """
+    from kp_langchain.calibration.later_verdicts import later_verdicts
+
+    with suppress(MissingExtraError):
+        return later_verdicts(entry.model, store.models.labelled(entry.domain))
+    return None
+
+
+def model_json(store: TraceStore, entry: InstalledModel) -> dict[str, Any]:
+    """Return a model and what there is to say about it, ready for JSON.
+
+    Raises:
+        StoreError: The labelled runs cannot be read.
+    """
+    later = later_verdicts_of(store, entry) if entry.active else None
+    return {
+        "version": entry.version,
+        "active": entry.active,
+        "installed_at": entry.installed_at.isoformat(),
+        "leans_on": entry.model.leans_on,
+        "warning": entry.model.warning,
+        "later_verdicts": later and asdict(later),
+        "model": entry.model.to_dict(),
+    }
 
 
 def how_to_refit(domain: str) -> str:

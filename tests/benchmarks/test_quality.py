@@ -195,7 +195,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     file = written(out / "runs.jsonl", lines)
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.quality", file, "--no-embedder", "--draws", "2",
-         "--curve", "40", "1000", "--out", out],
+         "--curve", "40", "1000", "--label-draws", "6", "--out", out],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -262,6 +262,32 @@ def test_a_model_of_chance_is_refused_and_changes_nothing(
         assert learned["score"][stage]["gain"]["value"] == 0
     assert learned["worth_of_refused_too"]["auc"] != before["auc"]
     assert "| 1, 0 of 1 |" in printed
+
+
+def test_true_labels_are_told_from_random_ones(
+    evaluated: tuple[dict[str, Any], str, Path],
+) -> None:
+    """The labels of one source say what its runs say; those of the other say nothing."""
+    report, printed, _ = evaluated
+    assert set(report["installed"]) == {"30", "50", "100"}  # of 120 runs
+    for one in report["installed"].values():
+        assert [one[labels]["draws"] for labels in ("true", "random", "length")] == [12, 24, 6]
+        assert one["true"]["installed"] >= 6
+        assert one["random"]["installed"] <= 6
+        assert one["length"]["installed"] == one["length"]["warned"] >= 1
+    assert report["installed"]["50"]["true"]["auc_of_installed"] > 0.9
+    assert "### Models installed from true and from random labels" in printed
+
+
+def test_models_are_held_against_runs_that_changed_and_against_others(
+    evaluated: tuple[dict[str, Any], str, Path],
+) -> None:
+    report, printed, _ = evaluated
+    found = report["promises"]["telling"]
+    assert found["models"] == 6  # of 50 verdicts: of 120 runs too few are left after 100
+    assert found["broken"]["as before"] <= 1
+    assert found["broken"]["opposite"] == 6
+    assert "### Models said to hold no longer" in printed
 
 
 def test_later_runs_of_other_tasks_are_selected_by_every_form(

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain.calibration.measures import auc, auc_gain, brier, reliability, share
+from kp_langchain.calibration.measures import (
+    auc,
+    auc_gain,
+    auc_value,
+    brier,
+    mean_p_value,
+    reliability,
+    share,
+)
 
 metrics = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
@@ -103,3 +111,37 @@ def test_reliability_counts_every_run_once(pairs: Any) -> None:
     assert sum(one.runs for one in bins) == len(pairs)
     assert sum(one.runs * one.success_rate.value for one in bins) == pytest.approx(sum(truth))
     assert all(one.confidence <= next_.confidence + 1e-9 for one, next_ in pairwise(bins))
+
+
+def test_the_p_value_of_a_mean_is_that_of_a_t_test_for_runs_of_a_task_each() -> None:
+    rng = random.Random(3)
+    values = [rng.gauss(0.2, 1) for _ in range(30)]
+    tasks = [str(at) for at in range(30)]
+    expected = stats.ttest_1samp(values, 0, alternative="greater").pvalue
+    assert mean_p_value(values, tasks) == pytest.approx(expected, abs=1e-9)
+
+
+def test_repeats_of_a_task_make_a_mean_no_surer() -> None:
+    rng = random.Random(4)
+    values, tasks = [rng.gauss(0.5, 1) for _ in range(20)], [str(at) for at in range(20)]
+    once = mean_p_value(values, tasks)
+    assert 0 < once < 0.2
+    assert mean_p_value(values * 5, tasks * 5) == pytest.approx(once)
+    apart = [str(at) for at in range(100)]
+    assert mean_p_value(values * 5, apart) < once / 10
+
+
+@pytest.mark.parametrize(
+    ("values", "tasks", "expected"),
+    [([1.0, 1.0], ["a", "a"], 1.0), ([1.0, 1.0], ["a", "b"], 0.0), ([0.0, 0.0], ["a", "b"], 1.0)],
+)
+def test_a_mean_without_spread(values: list[float], tasks: list[str], expected: float) -> None:
+    assert mean_p_value(values, tasks) == expected
+
+
+@given(SCORED)
+def test_the_value_of_an_auc_is_that_with_an_interval(pairs: Any) -> None:
+    truth, scores = [one[0] for one in pairs], [one[1] for one in pairs]
+    assert (
+        auc_value(truth, scores) == auc(truth, scores, [str(at) for at in range(len(pairs))]).value
+    )

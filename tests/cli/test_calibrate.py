@@ -411,3 +411,60 @@ def test_what_a_model_leans_on_is_said_in_one_line_with_a_warning(store):
 
 def test_a_refused_model_does_not_say_what_it_leans_on(two_domains):
     assert "leans on" not in run("--domain", "code").stdout
+
+
+def judged_since(store, *, runs: int, opposite: bool) -> None:
+    """Add runs with verdicts after the model was fitted, perhaps all the other way round."""
+    known = {run.trace_id for run in store.runs(limit=None)}
+    fill(store, "finance", runs=runs, seed=7)
+    for run in store.models.labelled("finance"):
+        if opposite and run.trace_id not in known:
+            store.report_outcome(run.trace_id, success=not run.success)
+
+
+def shown_json() -> dict:
+    (line,) = run("show", "--json").stdout.splitlines()
+    return json.loads(line)
+
+
+def test_a_model_is_held_against_later_verdicts(store):
+    run("--domain", "finance")
+    assert "  0 verdicts so far on runs that it was not fitted to; it is held against them" in (
+        run("show").stdout
+    )
+    assert shown_json()["later_verdicts"]["holds"] is None
+    judged_since(store, runs=60, opposite=False)
+    later = shown_json()["later_verdicts"]
+    assert (later["runs"], later["holds"]) == (50, True)
+    assert f"  It holds: promised Brier score {later['promised_brier']:.3f}" in run("show").stdout
+
+
+def test_a_model_that_no_longer_holds_is_named_with_what_to_do(store):
+    run("--domain", "finance")
+    judged_since(store, runs=60, opposite=True)
+    later = shown_json()["later_verdicts"]
+    assert later["holds"] is False
+    assert later["auc"] < 0.5
+    shown = run("show").stdout
+    assert (
+        f"  It no longer holds: promised Brier score {later['promised_brier']:.3f}, AUC " in shown
+    )
+    assert "succeeded; fit it again: kp-langchain calibrate --domain finance.\n" in shown
+
+
+def test_a_model_out_of_force_is_not_held_against_verdicts(store):
+    run("--domain", "finance")
+    run("remove", "finance")
+    assert shown_json()["later_verdicts"] is None
+    assert "verdicts so far" not in run("show").stdout
+
+
+def test_models_are_shown_without_scikit_learn(store, monkeypatch):
+    run("--domain", "finance")
+    judged_since(store, runs=60, opposite=True)
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    done = run("show")
+    assert done.exit_code == 0
+    assert "finance: version 1 is in force" in done.stdout
+    assert "It no longer holds" not in done.stdout
+    assert shown_json()["later_verdicts"] is None

@@ -95,6 +95,24 @@ def test_the_models_in_force_are_shown_with_what_speaks_against_them(onnx: str) 
     assert "outdated and not used; fit it again: kp-langchain calibrate --domain" in done.stdout
 
 
+def test_a_model_that_no_longer_holds_is_named(onnx: str) -> None:
+    pytest.importorskip("sklearn")
+    with TraceStore("runs.db") as store:
+        fill(store, "finance")
+        model = fit("finance", store.models.labelled("finance")).model
+        assert model is not None
+        store.models.install(model)
+        fill(store, "finance", runs=60, seed=7)
+        for run in store.models.labelled("finance"):
+            if run.trace_id not in model.held_out:
+                store.report_outcome(run.trace_id, success=not run.success)
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_DATABASE_URL="runs.db", columns=200)
+    assert done.returncode == 0
+    said = row(done.stdout, "model")
+    assert "it no longer holds: promised Brier score" in said
+    assert said.endswith("fit it again: kp-langchain calibrate --domain finance")
+
+
 def test_a_model_that_cannot_be_read_is_broken(onnx: str) -> None:
     pytest.importorskip("sklearn")
     with TraceStore("runs.db") as store:

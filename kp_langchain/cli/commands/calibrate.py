@@ -16,7 +16,7 @@ from kp_langchain.near_names import near_name
 from kp_langchain.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rich.console import RenderableType
 
@@ -103,6 +103,7 @@ def show(
     as_json: AsJsonLines = False,
 ) -> None:
     """Show the models in force and earlier ones, their figures, and what they are based on."""
+    from kp_langchain.cli.model_lines import model_json
     from kp_langchain.cli.model_tables import models_report
     from kp_langchain.config import Settings
 
@@ -111,16 +112,7 @@ def show(
         entries = store.models.entries(domain)
         if as_json:
             for entry in entries:
-                say_json(
-                    {
-                        "version": entry.version,
-                        "active": entry.active,
-                        "installed_at": entry.installed_at.isoformat(),
-                        "leans_on": entry.model.leans_on,
-                        "warning": entry.model.warning,
-                        "model": entry.model.to_dict(),
-                    }
-                )
+                say_json(model_json(store, entry))
             return
         if not entries:
             which = "" if domain is None else f" of domain {domain!r}"
@@ -129,8 +121,17 @@ def show(
             of_domain = [entry for entry in entries if entry.domain == name]
             _print(models_report(of_domain))
             if (in_force := next((one for one in of_domain if one.active), None)) is not None:
-                _print([_kept_line(store, settings, in_force)])
+                _print([*_later_line(store, in_force), _kept_line(store, settings, in_force)])
             say("")
+
+
+def _later_line(store: TraceStore, in_force: InstalledModel) -> Iterator[RenderableType]:
+    from kp_langchain.cli.model_lines import later_line, later_verdicts_of
+
+    later = later_verdicts_of(store, in_force)
+    if later is not None:
+        style = "yellow" if later.is_broken else ""
+        yield Text(f"  {later_line(in_force.domain, later)}", style=style)
 
 
 def _kept_line(store: TraceStore, settings: Settings, in_force: InstalledModel) -> RenderableType:

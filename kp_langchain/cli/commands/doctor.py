@@ -229,17 +229,17 @@ def _store(database: str | None) -> Finding:
 
 def _models(database: str | None) -> Iterator[Finding]:
     """Yield the confidence models in force, with what speaks against them."""
-    from kp_langchain.cli.model_lines import model_lines
+    from kp_langchain.cli.model_lines import later_verdicts_of, model_lines
     from kp_langchain.store import TraceStore
 
     try:
         with TraceStore(database) as store:
             entries = [] if is_missing(store) else store.models.entries(only_active=True)
+            for entry in entries:
+                later = later_verdicts_of(store, entry)
+                yield Finding("model", "\n".join(model_lines(entry, later)))
     except KPError as error:
         yield Finding("model", str(error), is_broken=True)
-        return
-    for entry in entries:
-        yield Finding("model", "\n".join(model_lines(entry)))
 
 
 def _registry(settings: Settings, database: str | None) -> Iterator[Finding]:

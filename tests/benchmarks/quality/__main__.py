@@ -46,7 +46,9 @@ from tests.benchmarks import machine
 from tests.benchmarks.quality import (
     drawing,
     draws,
+    installed,
     models,
+    promises,
     rates,
     runs,
     scores,
@@ -76,6 +78,9 @@ def options() -> argparse.Namespace:
                         metavar="N", help="numbers of verdicts (default: %(default)s)")  # fmt: skip
     parser.add_argument("--draws", type=int, default=5, metavar="N",
                         help="how often verdicts are drawn (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--label-draws", type=int, default=20, metavar="N",
+                        help="how often labels are drawn for what is installed; 0: not at all "
+                        "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--no-embedder", action="store_true",
                         help="leave novelty at 0.5")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path(".benchmarks"), metavar="FOLDER",
@@ -89,8 +94,10 @@ def options() -> argparse.Namespace:
     for file in [*chosen.files, *filter(None, [chosen.into])]:
         if not file.is_file():
             parser.error(f"{file}: no such file")
-    if min(chosen.verdicts, chosen.draws, *chosen.curve) < 1:
-        parser.error("--verdicts, --curve and --draws take numbers above 0")
+    if min(chosen.verdicts, chosen.draws, *chosen.curve) < 1 or chosen.label_draws < 0:
+        parser.error(
+            "--verdicts, --curve and --draws take numbers above 0, --label-draws 0 or more"
+        )
     return chosen
 
 
@@ -128,6 +135,8 @@ def main() -> int:
     written.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
     print(f"Runs: {counts}.\n")
     printed = [*tables(report), *selection_tables.tables(report)]
+    if report["installed"]:
+        printed += [*installed.tables(report["installed"]), *promises.tables(report["promises"])]
     print("\n".join(printed))
     if chosen.into is not None:
         text = chosen.into.read_text(encoding="utf-8")
@@ -150,6 +159,7 @@ def _measured(found: runs.Runs, chosen: argparse.Namespace, tell: Any) -> dict[s
     embedder = None if chosen.no_embedder else resolve_embedder("auto")
     numbers = sorted({*chosen.curve, chosen.verdicts})
     figures, gains, pass_rates = {}, {}, {}
+    learnable = []
     for name, of_source in sorted(by_source.items(), key=lambda item: (-len(item[1]), item[0])):
         tell(f"{name}: {len(of_source)} runs")
         source = scores.scored(name, of_source, settings, embedder)
@@ -158,6 +168,7 @@ def _measured(found: runs.Runs, chosen: argparse.Namespace, tell: Any) -> dict[s
         figures[name] = one
         if not one["enough"]:
             continue
+        learnable.append(source)
         one["learned"] = models.by_verdicts(source, numbers, chosen.draws, tell)
         if drawn := draws.drawn(source, chosen.draws, tell):
             gains[name] = (drawn, selection.gains(source, drawn))
@@ -166,6 +177,12 @@ def _measured(found: runs.Runs, chosen: argparse.Namespace, tell: Any) -> dict[s
         "sources": figures,
         "selection": selection.report(gains) if gains else None,
         "pass_rates": pass_rates,
+        "installed": installed.figures(learnable, chosen.label_draws, tell)
+        if chosen.label_draws
+        else {},
+        "promises": promises.figures(learnable, chosen.label_draws, tell)
+        if chosen.label_draws
+        else {},
     }
 
 
