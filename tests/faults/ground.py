@@ -21,7 +21,8 @@ from tests.loopback_registry import LoopbackRegistry
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 # Agents that search score above it, a bare answer scores 0.1.
-POLICY = DomainPolicy(threshold=0.3, visibility="network")
+# The runs are all alike, and each is to be sent.
+POLICY = DomainPolicy(threshold=0.3, visibility="network", twin_similarity=1.0)
 FATES = (
     "scored", "cancelled", "abandoned", "handed_over", "empty", "dropped", "failed", "open",
     "paused", "queued",

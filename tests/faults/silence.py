@@ -41,7 +41,7 @@ def play(runs: int, configured: str | None) -> tuple[int, list[str]]:
         if event in REACHING:
             reached.append(event)
 
-    policy = DomainPolicy(threshold=0.0, visibility="network")
+    policy = DomainPolicy(threshold=0.0, visibility="network", twin_similarity=1.0)
     with tempfile.TemporaryDirectory() as folder:
         watching = handler(
             "finance", store=Path(folder, "traces.db"), policy=policy, registry=configured
