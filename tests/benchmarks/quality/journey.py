@@ -13,8 +13,7 @@ Needs the recorded runs beside the checkout. Of each source with enough of them,
 5. What the gate kept of these later runs is read from the store.
 
 Beside it, the same later runs meet the default gate: without 2 and 3. Prints tables in Markdown and
-writes `journey.json` into the folder. A run takes up to 100 ms, nearly all for its embedding:
-FIGURE minutes for four sources and three draws.
+writes `journey.json` into the folder. A run takes up to 100 ms, nearly all for its embedding.
 """
 
 from __future__ import annotations
