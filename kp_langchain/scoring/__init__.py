@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.scoring.trace_text import embedded_text
+    from kp_langchain.scoring.worth import Worth
     from kp_langchain.weights import PROFILES, ScoringWeights
 
 _HOMES = {
