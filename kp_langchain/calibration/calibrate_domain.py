@@ -13,7 +13,7 @@ from kp_langchain.calibration.gate_proposal import (
     ThresholdTarget,
     propose_gate,
 )
-from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
+from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.model import ConfidenceModel
 
@@ -126,10 +126,7 @@ def _with_gate_values(result: Fit, runs: Sequence[LabelledRun]) -> Fit:
     pairs = list(zip(runs, result.held_out, strict=True))
     model = replace(
         result.model,
-        scores=tuple(
-            hypothetical_score(run, result.weights, one, success=not run.proves_failure)
-            for run, one in pairs
-        ),
+        scores=tuple(estimated_score(run, result.weights, one) for run, one in pairs),
         worths=tuple(hypothetical_worth(run, one) for run, one in pairs),
     )
     return replace(result, model=model)

@@ -19,7 +19,7 @@ from kp_langchain.calibration.feature_table import FeatureTable
 from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.folds import tasks_with
 from kp_langchain.calibration.held_out import HeldOut
-from kp_langchain.calibration.hypothetical_score import hypothetical_score
+from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_score
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.measures import Estimate, ReliabilityBin, auc, brier, reliability
 from kp_langchain.calibration.model import ConfidenceModel, task_hash, with_weights
@@ -123,8 +123,7 @@ def fit(domain: str, runs: Sequence[LabelledRun], *, weights: ScoringWeights | N
     provisional = refusal is None and by_chance > _MOST_CHANCE_UNLESS_PROVISIONAL
     scores = [hypothetical_score(run, weights) for run in runs]
     new_scores = [
-        hypothetical_score(run, weights, one, success=not run.proves_failure)
-        for run, one in zip(runs, confidences, strict=True)
+        estimated_score(run, weights, one) for run, one in zip(runs, confidences, strict=True)
     ]
     return Fit(
         *numbers,

@@ -8,6 +8,7 @@ from kp_langchain.scoring.dimensions import (
     DIMENSION_NAMES,
     NEUTRAL_NOVELTY,
     TraceShape,
+    estimated_success,
     outcome_confidence,
 )
 from kp_langchain.scoring.weighted_sum import combine
@@ -42,18 +43,40 @@ def hypothetical_score(
         success = run.looked_successful
     if confidence is None:
         confidence = DEFAULT_CONFIDENCE[success]
-    outcome = outcome_confidence(confidence, success=success)
-    values = {**run.values, "outcome_confidence": outcome}
-    contributions = [values.get(name, 0.0) * getattr(weights, name) for name in DIMENSION_NAMES]
-    return combine(contributions, TraceShape.from_counts(run.features), success=success).total
+    return _score(run, weights, outcome_confidence(confidence, success=success), success=success)
+
+
+def estimated_score(run: LabelledRun, weights: ScoringWeights, confidence: float) -> float:
+    """Return the score (0 to 1) that the run would have if nobody had judged it but a model.
+
+    Args:
+        run: The run.
+        weights: The weights to use.
+        confidence: The confidence of the model, 0 to 1.
+    """
+    success = estimated_success(
+        confidence, looked_successful=run.looked_successful, proves_failure=run.proves_failure
+    )
+    return _score(run, weights, calibrated_confidence(run, confidence), success=success)
 
 
 def hypothetical_worth(run: LabelledRun, confidence: float) -> float:
-    """Return the worth (0 to 1) that the run would have if nobody had judged it.
+    """Return the worth (0 to 1) that the run would have if nobody had judged it but a model.
 
     Args:
         run: The run; its novelty is that of the time when it was scored.
-        confidence: The confidence of a model, 0 to 1.
+        confidence: The confidence of the model, 0 to 1.
     """
-    calibrated = outcome_confidence(confidence, success=not run.proves_failure)
-    return Worth.of(calibrated, run.values.get("novelty", NEUTRAL_NOVELTY)).value
+    novelty = run.values.get("novelty", NEUTRAL_NOVELTY)
+    return Worth.of(calibrated_confidence(run, confidence), novelty).value
+
+
+def calibrated_confidence(run: LabelledRun, confidence: float) -> float:
+    """Return what a model's confidence (0 to 1) in a run counts: less if the run proves failure."""
+    return outcome_confidence(confidence, success=not run.proves_failure)
+
+
+def _score(run: LabelledRun, weights: ScoringWeights, outcome: float, *, success: bool) -> float:
+    values = {**run.values, "outcome_confidence": outcome}
+    contributions = [values.get(name, 0.0) * getattr(weights, name) for name in DIMENSION_NAMES]
+    return combine(contributions, TraceShape.from_counts(run.features), success=success).total

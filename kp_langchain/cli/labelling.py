@@ -128,9 +128,16 @@ class Labelling:
             f"{change.gate} {change.gated_value_before:.3f} -> {change.gated_value:.3f}  {decision}"
         )
 
-    def word(self, decision: str) -> str:
-        """Return the word for a decision that people read."""
-        return decision_word(decision, has_registry=self._has_registry)
+    def word(
+        self, decision: str, *, twin_of: str | None = None, replaced_by: str | None = None
+    ) -> str:
+        """Return the word for a decision that people read; see `decision_word`."""
+        return decision_word(
+            decision,
+            has_registry=self._has_registry,
+            twin_of=twin_of,
+            replaced_by=replaced_by,
+        )
 
     def _send(self, timeout_s: float) -> None:
         due = self._due()

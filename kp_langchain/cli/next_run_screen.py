@@ -172,7 +172,6 @@ def _value(value: object) -> str:
 
 def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
     run = next_run.run
-    counts = "looked like" if next_run.given is None else "counts as"
     outcome = "a success" if run.success else "a failure"
     source = f" ({run.confidence_source})" if run.confidence_source else ""
     others = next_run.successes + next_run.failures + next_run.waiting
@@ -185,8 +184,9 @@ def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
     rows = [
         (
             "claims",
-            f"{counts} {outcome}, confidence {run.confidence:.2f}{source}; "
-            f"score {run.score:.3f}, threshold {run.threshold:.3f}: {next_run.decision}",
+            f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "
+            f"{run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}: "
+            f"{next_run.decision}",
         ),
         ("repeats", repeats),
         ("offered", next_run.offer.reason),

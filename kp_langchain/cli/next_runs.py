@@ -119,7 +119,7 @@ class NextRuns:
             offer=offer,
             run=run,
             trace=trace,
-            decision=labelling.word(run.decision),
+            decision=labelling.word(run.decision, twin_of=run.twin_of, replaced_by=run.replaced_by),
             waiting=self._runs_without[task] - 1 - len(given_on_task),
             successes=successes,
             failures=len(before + given_on_task) - successes,

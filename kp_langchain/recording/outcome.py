@@ -17,7 +17,7 @@ from uuid import UUID
 from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.verdict_reader import plain_number
-from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE
+from kp_langchain.scoring.dimensions import DEFAULT_CONFIDENCE, estimated_success
 from kp_langchain.verdict import Verdict, first_decisive, is_unit
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def choose_outcome(
         structured: The `confidence` of the structured output, 0 to 1.
         token_probability: Mean probability of the tokens of the last model answer, 0 to 1.
         model_verdict: The confidence by the domain's model. Not used if success or failure is
-            stated. A run that only looks like a failure does not count as one then, because the
-            model knows its looks: they must not lower its estimate twice.
+            stated. A run that only looks like a failure counts as a success if the model finds one
+            likelier.
         proves_failure: Whether the run itself proves that it failed; see `Draft.proves_failure`.
 
     Returns:
@@ -120,8 +120,10 @@ def choose_outcome(
         sources.append(model_verdict)
     sources.append(Verdict(confidence=DEFAULT_CONFIDENCE[success], source="default"))
     best = next(verdict for verdict in sources if verdict.confidence is not None)
-    if best is model_verdict:
-        success = not proves_failure
+    if best is model_verdict and best.confidence is not None:
+        success = estimated_success(
+            best.confidence, looked_successful=success, proves_failure=proves_failure
+        )
     return Verdict(success, best.confidence, source=best.source)
 
 

@@ -27,7 +27,8 @@ from kp_langchain.recording.trace_entry import entry_of
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.breakdown import ScoreBreakdown
-from kp_langchain.scoring.dimensions import outcome_confidence
+from kp_langchain.scoring.changed_outcome import with_outcome
+from kp_langchain.scoring.dimensions import TraceShape, outcome_confidence
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.verdict import Verdict, first_decisive
 
@@ -205,7 +206,10 @@ class Pipeline:
         success, confidence = bool(outcome.success), outcome.confidence or 0.0
         trace.metadata.success, trace.outcome.confidence = success, confidence
         breakdown, entry = self._breakdown(draft, trace)
-        breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
+        if success or draft.proves_failure or model is None or outcome.source != model.source:
+            breakdown = breakdown.with_confidence_from(outcome.source, confidence, success=success)
+        else:
+            breakdown = _with_estimate(breakdown, outcome, trace)
         if estimate is not None and estimate.confidence is not None:
             calibrated = breakdown.outcome_confidence.value
             if not verdicts:  # the run may state a confidence of its own, which nothing has tested
@@ -337,6 +341,20 @@ def _breakdown_and_entry(
             "Scorer.evaluate does"
         )
     return breakdown, entry_of(scorer, trace)
+
+
+def _with_estimate(
+    breakdown: ScoreBreakdown, estimate: Verdict, trace: ReasoningTrace
+) -> ScoreBreakdown:
+    """Return the score of a run that looks like a failure, its confidence a model's estimate."""
+    return with_outcome(
+        breakdown,
+        success=False,
+        confidence=estimate.confidence or 0.0,
+        source=estimate.source,
+        shape=TraceShape.of(trace),
+        lowers_confidence=False,
+    )
 
 
 def _unscored_copy(trace: ReasoningTrace) -> ReasoningTrace:

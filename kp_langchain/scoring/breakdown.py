@@ -113,7 +113,7 @@ class ScoreBreakdown:
         return self.line()
 
     def with_confidence_from(
-        self, source: str, confidence: float, *, success: bool
+        self, source: str, confidence: float, *, success: bool, lowers_confidence: bool = True
     ) -> ScoreBreakdown:
         """Return the same breakdown with another source of its confidence.
 
@@ -121,10 +121,10 @@ class ScoreBreakdown:
             source: Where the confidence comes from.
             confidence: The outcome's confidence, 0 to 1.
             success: Whether the run succeeded.
+            lowers_confidence: Whether a failure lowers the confidence.
         """
-        outcome = replace(
-            self.outcome_confidence, why=why_outcome(confidence, source, success=success)
-        )
+        why = why_outcome(confidence, source, success=success, lowers_confidence=lowers_confidence)
+        outcome = replace(self.outcome_confidence, why=why)
         return replace(self, outcome_confidence=outcome, confidence_source=source)
 
     def with_worth(self, confidence: float) -> ScoreBreakdown:

@@ -1,4 +1,4 @@
-"""The score of a run with another outcome, for a verdict on it."""
+"""The score of a run with another outcome: of a verdict on it, or of a model's estimate."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def with_outcome(
     confidence: float,
     source: str,
     shape: TraceShape,
+    lowers_confidence: bool = True,
 ) -> ScoreBreakdown:
     """Return the breakdown that the same run would have had with another outcome.
 
@@ -27,11 +28,13 @@ def with_outcome(
         confidence: The outcome's confidence, 0 to 1.
         source: Where the verdict comes from.
         shape: The shape of the run's trace.
+        lowers_confidence: Whether a failure lowers the confidence. A model has seen already that a
+            run looks like one.
 
     Raises:
         ValueError: `confidence` is not within 0..1.
     """
-    value = outcome_confidence(confidence, success=success)
+    value = outcome_confidence(confidence, success=success or not lowers_confidence)
     weight = breakdown.outcome_confidence.weight
     outcome = replace(breakdown.outcome_confidence, value=value, contribution=value * weight)
     dimensions = breakdown.dimensions | {"outcome_confidence": outcome}
@@ -43,5 +46,5 @@ def with_outcome(
         weighted_sum=weighted_sum,
         total=total,
         rules=rules,
-    ).with_confidence_from(source, confidence, success=success)
+    ).with_confidence_from(source, confidence, success=success, lowers_confidence=lowers_confidence)
     return changed if breakdown.worth is None else changed.with_worth(value)

@@ -133,6 +133,17 @@ def outcome_confidence(confidence: float, *, success: bool) -> float:
     return confidence * (1.0 if success else 0.3)
 
 
+def estimated_success(confidence: float, *, looked_successful: bool, proves_failure: bool) -> bool:
+    """Return whether a run counts as a success whose confidence a model has estimated.
+
+    Args:
+        confidence: The estimate, 0 to 1.
+        looked_successful: Whether the run looks successful by itself.
+        proves_failure: Whether the run itself proves that it failed.
+    """
+    return not proves_failure and (looked_successful or confidence >= 0.5)
+
+
 def check_confidence(confidence: float) -> None:
     """Check that an outcome's confidence is within 0..1.
 
@@ -143,9 +154,20 @@ def check_confidence(confidence: float) -> None:
         raise ValueError(f"outcome.confidence is {confidence!r}; it must be within 0..1")
 
 
-def why_outcome(confidence: float, source: str, *, success: bool) -> str:
-    """Return in words what the dimension outcome confidence rests on."""
-    ending = "succeeded" if success else "failed, so x 0.3"
+def why_outcome(
+    confidence: float, source: str, *, success: bool, lowers_confidence: bool = True
+) -> str:
+    """Return in words what the dimension outcome confidence rests on.
+
+    Args:
+        confidence: The outcome's confidence, 0 to 1.
+        source: Where it comes from.
+        success: Whether the run succeeded.
+        lowers_confidence: Whether a failure lowers the confidence.
+    """
+    ending = "failed, so x 0.3" if lowers_confidence else "looked like a failure"
+    if success:
+        ending = "succeeded"
     origin = f" ({source})" if source != TRACE_SOURCE else ""
     return f"confidence {confidence:.2f}{origin}, {ending}"
 

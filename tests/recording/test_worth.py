@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,25 @@ def test_a_run_that_only_looks_like_a_failure_has_the_models_confidence(store: T
     assert scored.breakdown.outcome_confidence.value == pytest.approx(CONFIDENCE)
     assert scored.features is not None
     assert scored.features["looked_successful"] == 0.0
+
+
+@pytest.mark.parametrize(("confidence", "success"), [(0.5, True), (0.49, False)])
+def test_a_run_that_looks_like_a_failure_is_a_success_if_that_is_likelier(
+    folder: Path, confidence: float, *, success: bool
+) -> None:
+    store = TraceStore(folder / "traces.db")
+    store.models.install(model(intercept=math.log(confidence / (1 - confidence))))
+    scored = last(handler(store=store), agent(say("I search.", call("search", q="a")), say("")))
+    assert scored.trace.metadata.success is success
+    outcome = scored.breakdown.outcome_confidence
+    assert outcome.value == scored.trace.outcome.confidence == pytest.approx(confidence)
+    assert outcome.contribution == pytest.approx(confidence * outcome.weight)
+    parts = sum(one.contribution for one in scored.breakdown.dimensions.values())
+    assert scored.breakdown.weighted_sum == pytest.approx(parts)
+    assert outcome.why.endswith("succeeded" if success else "looked like a failure")
+    run = store.get(scored.trace.id)
+    assert run is not None
+    assert (run.success, run.score) == (success, scored.breakdown.total)
 
 
 def test_a_run_that_an_error_ended_has_failed_whatever_the_model_says(store: TraceStore) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
+from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.scores import Scored, Source
 
@@ -97,9 +97,7 @@ def learned(name: str, runs: Sequence[Scored]) -> dict[str, Any]:
 
 def model_score(one: Scored, confidence: float) -> float:
     """The score of a run with a model's confidence, as the pipeline takes it."""
-    return hypothetical_score(
-        one.labelled, one.weights, confidence, success=not one.labelled.proves_failure
-    )
+    return estimated_score(one.labelled, one.weights, confidence)
 
 
 def _stage(ranking: Ranking, scores: Sequence[float]) -> dict[str, Any]:
