@@ -14,6 +14,9 @@ Gate = Literal["score", "worth"]
 """What a run is held against a threshold by."""
 
 
+_THRESHOLDS = ("threshold", "worth_threshold")
+
+
 class DomainPolicy(BaseModel):
     """The policy for the runs of one domain. A field that is omitted or None is inherited.
 
@@ -24,7 +27,8 @@ class DomainPolicy(BaseModel):
         worth_threshold: With `worth`, the worth (0 to 1) that a run must reach.
         pass_rate: Share of runs, above 0, at most 1, that is to pass: in place of a fixed
             threshold, the gate follows the scores or worths of the domain's last 300 runs. It comes
-            before both thresholds. Where the domain has a model and no threshold is set, 0.1.
+            before both thresholds, unless it is inherited and they are not. Where the domain has a
+            model and no threshold is set, 0.1.
         twin_similarity: The similarity (0 to 1) from which a run repeats a kept one. It is then not
             kept, unless it is surer by 0.15 and takes the place of that one. 1 switches this off.
         weights: Scoring weights that replace the domain's built-in profile.
@@ -72,5 +76,12 @@ class DomainPolicy(BaseModel):
         return self.privacy_level == "private"
 
     def merged_over(self, base: DomainPolicy) -> DomainPolicy:
-        """Return `base` with the fields of this policy replacing its own."""
-        return base.model_copy(update=self.given())
+        """Return `base` with the fields of this policy replacing its own.
+
+        A pass rate comes before thresholds, so that of `base` does not outlast a threshold that
+        this policy gives.
+        """
+        given = self.given()
+        if base.pass_rate is not None and not given.keys().isdisjoint(_THRESHOLDS):
+            given.setdefault("pass_rate", None)
+        return base.model_copy(update=given)

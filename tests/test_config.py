@@ -238,12 +238,23 @@ class TestPolicies:
         assert merged.model_fields_set == {"threshold", "visibility", "keep"}
         assert DomainPolicy().merged_over(base) == base
 
+    @pytest.mark.parametrize("field", ["threshold", "worth_threshold"])
+    def test_a_threshold_replaces_a_pass_rate_of_a_layer_below(self, field):
+        base = DomainPolicy(pass_rate=0.2)
+        merged = DomainPolicy(**{field: 0.5}).merged_over(base)
+        assert (getattr(merged, field), merged.pass_rate) == (0.5, None)
+        both = DomainPolicy(**{field: 0.5}, pass_rate=0.3).merged_over(base)
+        assert both.pass_rate == 0.3
+        assert DomainPolicy(visibility="org").merged_over(base).pass_rate == 0.2
+        assert base.merged_over(DomainPolicy(**{field: 0.5})).pass_rate == 0.2
+
     @given(
         st.lists(
             st.fixed_dictionaries(
                 {},
                 optional={
                     "threshold": st.none() | st.floats(0, 1),
+                    "pass_rate": st.none() | st.floats(0.1, 1),
                     "visibility": st.sampled_from(["private", "org", "network"]),
                     "privacy_level": st.sampled_from(["aggregated", "federated", "private"]),
                     "keep": st.sampled_from(["passed", "all"]),
@@ -256,6 +267,8 @@ class TestPolicies:
     def test_the_last_layer_that_gives_a_field_decides(self, layers):
         expected = DomainPolicy().model_dump()
         for layer in layers:
+            if layer.get("threshold") is not None:
+                expected["pass_rate"] = None
             expected.update({name: value for name, value in layer.items() if value is not None})
         merged = DomainPolicy()
         for layer in layers:

@@ -6,14 +6,20 @@ Every figure is of confidences that are held out: those of a model that never sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
+from kp_langchain.calibration.hypothetical_score import (
+    calibrated_confidence,
+    estimated_score,
+    hypothetical_score,
+    hypothetical_worth,
+)
 from kp_langchain.calibration.measures import Estimate, auc, auc_gain, share
 from kp_langchain.calibration.threshold_curve import (
     ThresholdPoint,
+    point_at,
     propose_threshold,
     threshold_curve,
 )
@@ -79,6 +85,7 @@ class GateProposal:
         base_rate: The share of successes among all labelled runs: what no gate would keep.
         in_force: What the gate in force keeps of them; None if the model in force is one of an
             earlier version, which does not know what it was fitted to.
+        with_model: What it keeps of them once the fitted model is in force.
         proposed: What the proposed gate keeps; None if no threshold reaches the target.
         target: The target, in words.
         curve: What the gate by worth keeps at every threshold, the lowest first.
@@ -87,6 +94,7 @@ class GateProposal:
 
     base_rate: float
     in_force: GateFigures | None
+    with_model: GateFigures
     proposed: GateFigures | None
     target: str
     curve: tuple[ThresholdPoint, ...]
@@ -118,10 +126,9 @@ def propose_gate(
 ) -> GateProposal:
     """Return the gate by worth for a target, with reasons if it is not to be put in force.
 
-    It is refused if it keeps no larger share of successes than no gate would, or if the gate in
-    force surely ranks better and what it keeps is as often right. It is also refused if the worth's
-    advantage over chance may itself be chance, unless the gate in force keeps a smaller share of
-    successes than no gate would, and surely ranks worse.
+    It is refused if it keeps no larger share of successes than no gate would, if the worth's
+    advantage over chance may itself be chance, or if the gate in force surely ranks better and what
+    it keeps is as often right.
 
     Args:
         runs: The labelled runs.
@@ -132,25 +139,32 @@ def propose_gate(
     Raises:
         ConfigError: The target is out of range.
     """
-    worths = [hypothetical_worth(run, one) for run, one in zip(runs, held_out, strict=True)]
+    policy, weights = in_force.policy, in_force.weights
+    worths = _Values.of(runs, held_out, "worth", weights)
     threshold = propose_threshold(
-        runs, worths, pass_rate=target.pass_rate, precision=target.precision
+        runs,
+        worths.values,
+        pass_rate=target.pass_rate,
+        precision=target.precision,
+        may_pass=worths.may_pass,
     )
+    with_model = _Values.of(runs, held_out, policy.gate, weights)
+    values_in_force = _values_in_force(runs, in_force)
+    present = None
+    if values_in_force is not None:
+        present = _by_policy(runs, values_in_force, in_force.domain, policy)
     base_rate = sum(run.success for run in runs) / len(runs)
-    present, gain = None, None
-    if (known := _values_in_force(runs, in_force)) is not None:
-        kind, values = known
-        present = _in_force(runs, kind, values, in_force)
-        truth, tasks = [run.success for run in runs], [run.task for run in runs]
-        gain = auc_gain(truth, worths, values, tasks, certainty=_CERTAINTY)
     proposed, refusal = None, threshold.refusal
-    if threshold.point is not None:
-        proposed = _figures(runs, "worth", worths, (threshold.point.threshold,))
-        proposed = replace(proposed, pass_rate=target.pass_rate)
-        refusal = _refusal(proposed, present, gain, base_rate)
+    if (point := threshold.point) is not None:
+        proposed = _figures(runs, worths, (point.threshold,), target.pass_rate)
+        refusal = _no_better_than_none(proposed, base_rate)
+        if refusal is None and values_in_force is not None and present is not None:
+            gain = _gain(runs, worths, values_in_force)
+            refusal = _worse_than_in_force(proposed, present, gain)
     return GateProposal(
         base_rate=base_rate,
         in_force=present,
+        with_model=_by_policy(runs, with_model, in_force.domain, policy),
         proposed=proposed,
         target=threshold.target,
         curve=threshold.curve,
@@ -158,105 +172,136 @@ def propose_gate(
     )
 
 
-def _values_in_force(
-    runs: Sequence[LabelledRun], gate: GateInForce
-) -> tuple[Gate, list[float]] | None:
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What a gate holds against its threshold.
+
+    Attributes:
+        gate: Whether it is the score or the worth.
+        values: Of each run, 0 to 1.
+        may_pass: Which runs a pass rate lets pass at all: those whose confidence reaches the base
+            rate; see `kp_langchain.gate.check`.
+        has_model: Whether a model is in force beside the gate.
+    """
+
+    gate: Gate
+    values: Sequence[float]
+    may_pass: Sequence[bool]
+    has_model: bool
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[LabelledRun],
+        confidences: Sequence[float],
+        gate: Gate,
+        weights: ScoringWeights,
+        base_rate: float | None = None,
+    ) -> _Values:
+        """Return what a gate would hold against its threshold with the confidences of a model."""
+        if base_rate is None:
+            base_rate = sum(run.success for run in runs) / len(runs)
+        pairs = list(zip(runs, confidences, strict=True))
+        values = [
+            hypothetical_worth(run, one) if gate == "worth" else estimated_score(run, weights, one)
+            for run, one in pairs
+        ]
+        may_pass = [calibrated_confidence(run, one) >= base_rate for run, one in pairs]
+        return cls(gate, values, may_pass, has_model=True)
+
+
+def _values_in_force(runs: Sequence[LabelledRun], in_force: GateInForce) -> _Values | None:
     """Return what the gate in force holds against its threshold; None if that is not known."""
-    model = gate.model
+    model, weights = in_force.model, in_force.weights
     if model is None:
-        return "score", [hypothetical_score(run, gate.weights) for run in runs]
+        scores = [hypothetical_score(run, weights) for run in runs]
+        return _Values("score", scores, [True] * len(runs), has_model=False)
     held_out = [model.held_out_confidence(run) for run in runs]
     confidences = [one for one in held_out if one is not None]
     if len(confidences) < len(runs):
         return None
-    pairs = list(zip(runs, confidences, strict=True))
-    if gate.policy.gate == "worth":
-        return "worth", [hypothetical_worth(run, one) for run, one in pairs]
-    return "score", [
-        hypothetical_score(run, gate.weights, one, success=not run.proves_failure)
-        for run, one in pairs
-    ]
+    return _Values.of(runs, confidences, in_force.policy.gate, weights, model.base_rate)
 
 
-def _in_force(
-    runs: Sequence[LabelledRun], kind: Gate, values: Sequence[float], gate: GateInForce
+def _by_policy(
+    runs: Sequence[LabelledRun], values: _Values, domain: str, policy: DomainPolicy
 ) -> GateFigures:
+    """Return what a gate keeps with the thresholds or the pass rate of a policy."""
     thresholds: tuple[float, ...]
-    pass_rate = pass_rate_of(gate.policy, kind, has_model=gate.model is not None)
+    pass_rate = pass_rate_of(policy, values.gate, has_model=values.has_model)
     if pass_rate is not None:
-        curve = threshold_curve(runs, values)
-        thresholds = (
-            next((one for one in curve if one.pass_rate <= pass_rate), curve[-1]).threshold,
-        )
-    elif kind == "worth" and gate.policy.worth_threshold is not None:
-        thresholds = (gate.policy.worth_threshold,)
+        curve = threshold_curve(runs, values.values, values.may_pass)
+        point = point_at(curve, pass_rate) or (curve[-1] if curve else None)
+        thresholds = (1.0 if point is None else point.threshold,)
+    elif values.gate == "worth" and policy.worth_threshold is not None:
+        thresholds = (policy.worth_threshold,)
     else:
-        thresholds = tuple(dict.fromkeys(threshold_of(gate.domain, gate.policy.threshold)))
-    return replace(_figures(runs, kind, values, thresholds), pass_rate=pass_rate)
+        thresholds = tuple(dict.fromkeys(threshold_of(domain, policy.threshold)))
+    return _figures(runs, values, thresholds, pass_rate)
 
 
 def _figures(
     runs: Sequence[LabelledRun],
-    gate: Gate,
-    values: Sequence[float],
+    values: _Values,
     thresholds: tuple[float, ...],
+    pass_rate: float | None,
 ) -> GateFigures:
     # The last threshold is for novelty that was not measured, which is then the neutral one.
     passes = [
         value >= thresholds[-1 if run.values.get("novelty") == NEUTRAL_NOVELTY else 0]
-        for run, value in zip(runs, values, strict=True)
+        and (pass_rate is None or may_pass)
+        for run, value, may_pass in zip(runs, values.values, values.may_pass, strict=True)
     ]
     kept = list(compress(runs, passes))
     truth, tasks = [run.success for run in runs], [run.task for run in runs]
     return GateFigures(
-        gate=gate,
+        gate=values.gate,
         thresholds=thresholds,
-        pass_rate=None,
+        pass_rate=pass_rate,
         runs=len(kept),
         kept=len(kept) / len(runs),
         right=share([run.success for run in kept], [run.task for run in kept]) if kept else None,
         tasks_per_run=len({run.task for run in kept if run.success}) / max(1, len(kept)),
-        auc=auc(truth, values, tasks, certainty=_CERTAINTY),
+        auc=auc(truth, values.values, tasks, certainty=_CERTAINTY),
     )
 
 
-def _refusal(
-    proposed: GateFigures, present: GateFigures | None, gain: Estimate | None, base_rate: float
-) -> str | None:
-    """Return why a gate is not to be put in force.
-
-    Args:
-        proposed: The gate.
-        present: The gate in force, if what it keeps is known.
-        gain: How much higher its AUC is than that of the gate in force, if that is known.
-        base_rate: The share of successes among all runs.
-    """
+def _no_better_than_none(proposed: GateFigures, base_rate: float) -> str | None:
+    """Return a refusal if what a gate keeps may be no more often right than all runs."""
     right = 0.0 if proposed.right is None else proposed.right.value
     if right <= base_rate:
         return (
             f"of the runs that it would keep, {right:.2f} succeeded on held-out tasks, and "
             f"{base_rate:.2f} of all runs did"
         )
-    if proposed.auc.low <= 0.5 and not _is_better_than_a_bad_gate(present, gain, base_rate):
+    if proposed.auc.low <= 0.5:
         return (
             "its advantage over keeping any runs may be chance: the AUC of the worth is "
             f"{proposed.auc} on held-out tasks; collect more verdicts"
         )
-    if present is None or present.right is None or gain is None:
-        return None
-    if gain.high < 0 and right <= present.right.value:
-        return (
-            f"compared with the gate in force, its AUC would change by {gain} on held-out tasks, "
-            f"and of the kept runs {right:.2f} would have succeeded, instead of "
-            f"{present.right.value:.2f}"
-        )
     return None
 
 
-def _is_better_than_a_bad_gate(
-    present: GateFigures | None, gain: Estimate | None, base_rate: float
-) -> bool:
-    """Return whether the gate in force is worse than none, and its AUC surely lower."""
-    if present is None or present.right is None or gain is None:
-        return False
-    return present.right.value < base_rate and gain.low > 0
+def _gain(runs: Sequence[LabelledRun], values: _Values, others: _Values) -> Estimate:
+    """Return how much higher the AUC of a gate's values is than that of another's."""
+    truth, tasks = [run.success for run in runs], [run.task for run in runs]
+    return auc_gain(truth, values.values, others.values, tasks, certainty=_CERTAINTY)
+
+
+def _worse_than_in_force(proposed: GateFigures, present: GateFigures, gain: Estimate) -> str | None:
+    """Return a refusal if the gate in force surely ranks better, and keeps what is as often right.
+
+    Args:
+        proposed: What the gate keeps.
+        present: What the gate in force keeps.
+        gain: How much higher the AUC of the first is.
+    """
+    if gain.high >= 0 or proposed.right is None or present.right is None:
+        return None
+    if proposed.right.value > present.right.value:
+        return None
+    return (
+        f"compared with the gate in force, its AUC would change by {gain} on held-out tasks, "
+        f"and of the kept runs {proposed.right.value:.2f} would have succeeded, instead of "
+        f"{present.right.value:.2f}"
+    )

@@ -170,7 +170,18 @@ def share(successes: Sequence[bool], tasks: Sequence[str]) -> Estimate:
         successes: Which runs succeeded; at least one run.
         tasks: Their tasks.
     """
-    value, n, z = _mean([float(one) for one in successes]), len(set(tasks)), _Z_90
+    return share_of(sum(successes), len(successes), tasks=len(set(tasks)))
+
+
+def share_of(successes: int, runs: int, *, tasks: int) -> Estimate:
+    """Return the same as `share`, from numbers.
+
+    Args:
+        successes: How many runs succeeded.
+        runs: How many runs there are; at least one.
+        tasks: How many different tasks they have.
+    """
+    value, n, z = successes / runs, tasks, _Z_90
     middle = (value + z * z / (2 * n)) / (1 + z * z / n)
     reach = z / (1 + z * z / n) * math.sqrt(value * (1 - value) / n + z * z / (4 * n * n))
     return Estimate(value, max(0.0, middle - reach), min(1.0, middle + reach))

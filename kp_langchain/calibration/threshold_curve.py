@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from kp_langchain.calibration.labelled_run import LabelledRun
-from kp_langchain.calibration.measures import Estimate, share
+from kp_langchain.calibration.measures import Estimate, share_of
 from kp_langchain.errors import ConfigError
 
 
@@ -53,6 +55,7 @@ def propose_threshold(
     *,
     pass_rate: float | None = None,
     precision: float | None = None,
+    may_pass: Sequence[bool] | None = None,
 ) -> ThresholdProposal:
     """Read a threshold from the scores or worths of labelled runs.
 
@@ -65,6 +68,7 @@ def propose_threshold(
             good.
         pass_rate: The share of runs that is to pass, above 0, at most 1.
         precision: The share of successes among the runs that pass, above 0, below 1.
+        may_pass: For a pass rate, which runs it lets pass at all; all by default.
 
     Raises:
         ConfigError: Both targets are given, or neither; it is out of range; or there are no runs.
@@ -73,19 +77,23 @@ def propose_threshold(
         raise ConfigError("give either a pass rate or a precision")
     if not runs:
         raise ConfigError("no labelled runs to read a threshold from; collect verdicts first")
-    curve = threshold_curve(runs, scores)
     if pass_rate is not None:
+        curve = threshold_curve(runs, scores, may_pass)
         return _at_pass_rate(curve, _check("pass rate", pass_rate, may_be_1=True), len(runs))
+    curve = threshold_curve(runs, scores)
     return _at_precision(curve, _check("precision", precision, may_be_1=False), len(runs))
 
 
 def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
-    refusal = (
-        f"no threshold lets as few as {target:.2f} pass: the highest, "
-        f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {runs} runs"
-    )
-    point = next((point for point in curve if point.pass_rate <= target), None)
-    return ThresholdProposal(point, curve, f"pass rate {target:.2f}", None if point else refusal)
+    point, refusal = point_at(curve, target), None
+    if not curve:
+        refusal = "no run has a confidence that reaches the share of successes among all"
+    elif point is None:
+        refusal = (
+            f"no threshold lets as few as {target:.2f} pass: the highest, "
+            f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {runs} runs"
+        )
+    return ThresholdProposal(point, curve, f"pass rate {target:.2f}", refusal)
 
 
 def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
@@ -108,30 +116,50 @@ def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
 
 
 def threshold_curve(
-    runs: Sequence[LabelledRun], scores: Sequence[float]
+    runs: Sequence[LabelledRun],
+    scores: Sequence[float],
+    may_pass: Sequence[bool] | None = None,
 ) -> tuple[ThresholdPoint, ...]:
     """Return which runs pass at every threshold, the lowest first.
 
     Args:
         runs: The labelled runs.
         scores: Their scores or worths, 0 to 1.
+        may_pass: Which runs may pass at all; all by default.
     """
     # Rounded as thresholds are written into a file, so that the figures hold for the written one.
+    by_thousandths: defaultdict[int, list[LabelledRun]] = defaultdict(list)
+    for run, score, may in zip(runs, scores, may_pass or repeat(True, len(runs)), strict=True):
+        if may:
+            by_thousandths[_thousandths(score)].append(run)
     points = []
-    for thousandths in sorted({_thousandths(score) for score in scores}):
-        threshold = thousandths / 1000
-        passing = [run for run, score in zip(runs, scores, strict=True) if score >= threshold]
-        tasks = [run.task for run in passing]
+    passing = successes = 0
+    tasks: set[str] = set()
+    for thousandths in sorted(by_thousandths, reverse=True):
+        more = by_thousandths[thousandths]
+        passing += len(more)
+        successes += sum(run.success for run in more)
+        tasks.update(run.task for run in more)
         points.append(
             ThresholdPoint(
-                threshold=threshold,
-                runs=len(passing),
-                tasks=len(set(tasks)),
-                pass_rate=len(passing) / len(runs),
-                precision=share([run.success for run in passing], tasks),
+                threshold=thousandths / 1000,
+                runs=passing,
+                tasks=len(tasks),
+                pass_rate=passing / len(runs),
+                precision=share_of(successes, passing, tasks=len(tasks)),
             )
         )
-    return tuple(points)
+    return tuple(reversed(points))
+
+
+def point_at(curve: Sequence[ThresholdPoint], pass_rate: float) -> ThresholdPoint | None:
+    """Return the lowest threshold that at most a share of the runs reaches; None if none does.
+
+    Args:
+        curve: All thresholds, the lowest first.
+        pass_rate: The share, 0 to 1.
+    """
+    return next((point for point in curve if point.pass_rate <= pass_rate), None)
 
 
 def _thousandths(score: float) -> int:

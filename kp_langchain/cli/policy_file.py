@@ -106,13 +106,9 @@ def _read(path: Path) -> tuple[Path, str | None]:
 
 
 def _differences(settings: Settings, domain: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the fields whose values the settings do not give for a domain; None counts as none."""
+    """Return the fields whose values the settings do not give for a domain."""
     policy = settings.policy_for(domain)
-    return [
-        field
-        for field, value in values.items()
-        if value is not None and getattr(policy, field) != value
-    ]
+    return [field for field, value in values.items() if getattr(policy, field) != value]
 
 
 def with_policy(text: str, domain: str, values: Mapping[str, Any]) -> str:

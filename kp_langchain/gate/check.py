@@ -68,7 +68,7 @@ def check(
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
         base_rate: The share of successes among the runs that the domain's model was fitted to. With
-            a pass rate, no run passes by its worth whose confidence is lower: keeping it would be
+            a pass rate, no run passes whose calibrated confidence is lower: keeping it would be
             worse than keeping any.
     """
     has_model = breakdown.worth is not None
@@ -84,6 +84,18 @@ def check(
     if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
         following = recent("score").threshold(pass_rate)
         if following is not None:
-            return GateCheck("score", breakdown.total, following, pass_rate)
+            floor = _least_score(breakdown, base_rate)
+            return GateCheck("score", breakdown.total, max(following, floor), pass_rate)
     fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
     return GateCheck("score", breakdown.total, fixed)
+
+
+def _least_score(breakdown: ScoreBreakdown, base_rate: float) -> float:
+    """Return the score that the run would have if its confidence were the base rate.
+
+    The score reaches it if the calibrated confidence reaches the base rate.
+    """
+    if breakdown.worth is None:
+        return 0.0
+    lacking = base_rate - breakdown.worth.confidence
+    return breakdown.total + breakdown.outcome_confidence.weight * lacking

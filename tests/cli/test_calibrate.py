@@ -94,6 +94,8 @@ def test_the_proposed_gate_is_held_against_no_gate_and_the_one_in_force(store):
     shown = run("--dry-run").stdout
     assert re.search(rf"none +100% +{proposal['base_rate']:.2f}", shown)
     assert re.search(r"in force: score from 0.61 or 0.68 +\d+%", shown)
+    assert (proposal["with_model"]["gate"], proposal["with_model"]["pass_rate"]) == ("score", 0.1)
+    assert re.search(r"with this model: the best 10% by score +\d+%", shown)
     assert re.search(rf"the best 10% by worth +\d+% +{proposed['right']['value']:.2f} \(", shown)
 
 
@@ -173,6 +175,16 @@ def test_a_precision_is_written_as_a_threshold_in_place_of_a_pass_rate(store):
     assert (policy.gate, policy.worth_threshold) == ("worth", gate["thresholds"][0])
     run("--domain", "finance", "--write", "--pass-rate", "0.2")
     assert Settings().policy_for("finance").pass_rate == 0.2  # which comes before a threshold
+
+
+def test_a_precision_is_written_although_a_pass_rate_is_inherited(store, monkeypatch):
+    Path("kp.toml").write_text("[defaults]\npass_rate = 0.3\n")
+    run("--domain", "finance", "--write", "--precision", "0.7")
+    policy = Settings().policy_for("finance")
+    assert (policy.gate, policy.pass_rate) == ("worth", None)
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__PASS_RATE", "0.33")
+    done = run("--domain", "finance", "--write", "--precision", "0.7")
+    assert "KP_DOMAINS__FINANCE__PASS_RATE in the environment sets another pass_rate" in done.stdout
 
 
 def test_a_variable_that_comes_first_is_told(store, monkeypatch):
