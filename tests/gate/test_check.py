@@ -80,6 +80,16 @@ def test_no_run_passes_by_a_rate_whose_confidence_is_below_the_base_rate() -> No
     assert above.value >= above.threshold
 
 
+@given(units, units)
+def test_that_holds_for_the_score_too(confidence: float, base_rate: float) -> None:
+    values = [0.0] * 50
+    one = checked(with_worth(confidence), DomainPolicy(pass_rate=1.0), values, base_rate)
+    assert (one.gate, one.value) == ("score", breakdown().total)
+    # The weight is a fourth: what is smaller than the rounding of the sum does not count.
+    if abs(confidence - base_rate) > 1e-12:
+        assert (one.value >= one.threshold) is (confidence >= base_rate)
+
+
 def test_the_score_can_follow_a_rate_too() -> None:
     values = [number / 100 for number in range(100)]
     policy = DomainPolicy(pass_rate=0.2, threshold=0.95)
