@@ -381,6 +381,10 @@ def test_demo_runs_scores_gates_and_shows(onnx_folder: Path) -> None:
     assert "kp-langchain review show" in done.stdout
     shown = re.findall(r"review show (\w+) --database (\S+)", done.stdout)
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
+    again = cli("demo", "--database", "demo.db", KP_EMBEDDING_MODEL=str(onnx_folder))
+    assert f"Kept: 0 of {len(TASKS)} runs; {kept} repeat kept runs of an earlier demo" in (
+        again.stdout
+    )
 
 
 def test_demo_with_an_unknown_model_is_told_to_the_user() -> None:

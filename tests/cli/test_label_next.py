@@ -399,6 +399,15 @@ def test_other_verdicts_on_the_task_are_shown(fill) -> None:
     assert "its task has 3 more runs: 1 succeeded, 1 failed, 1 without a verdict" in second
 
 
+def test_what_decided_is_shown_be_it_score_or_worth_or_a_twin(fill) -> None:
+    gated = run(1, gate="worth", threshold=0.4)
+    breakdown = gated.breakdown.with_worth(0.4)  # novelty 0.5
+    fill(replace(gated, breakdown=breakdown), run(2, threshold=0.3, twin_of="kp:trace:x"))
+    shown = " ".join(piped("s\ns\n").stdout.split())
+    assert "counts as a success, confidence 0.80 (default); worth 0.300, threshold 0.400" in shown
+    assert "score 0.500, threshold 0.300: twin" in shown
+
+
 def test_what_others_label_or_delete_meanwhile_is_passed_over(fill) -> None:
     fill(*map(run, range(4)))
     ids = [number_of(offer) for offer in offered()]

@@ -91,13 +91,15 @@ def _print_runs(console: Console, store: TraceStore, location: str, runs: list[_
         )
     )
     passed = sum(run.scored.decision == "contributed" for run in runs)
+    twins = sum(run.scored.twin_of is not None for run in runs)
+    repeats = f"; {twins} repeat kept runs of an earlier demo" if twins else ""
     best = max(runs, key=lambda run: run.stored.score)
     console.print(Text(f"Why “{best.title}” scored highest", style="bold"))
     console.print(Text(best.scored.breakdown.text() + "\n"))
     console.print(
         Text(
-            f"{passed_word.capitalize()}: {passed} of {len(runs)} runs. Their traces, and the "
-            f"breakdowns of all runs, are in\n  {store.location}\n\n"
+            f"{passed_word.capitalize()}: {passed} of {len(runs)} runs{repeats}. Their traces, "
+            f"and the breakdowns of all runs, are in\n  {store.location}\n\n"
             "What to try next\n"
             f"  kp-langchain review --database {location}\n"
             f"  kp-langchain review show {short_id(best.stored.trace_id)}"
