@@ -16,6 +16,7 @@ from kp_langchain.calibration.gate_proposal import (
 from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from kp_langchain.calibration.labelled_run import LabelledRun
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.gate.recent_values import WINDOW
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -123,7 +124,7 @@ def _with_gate_values(result: Fit, runs: Sequence[LabelledRun]) -> Fit:
     """Return the fit with the scores and worths that a pass rate begins with in its model."""
     if result.model is None:
         return result
-    pairs = list(zip(runs, result.held_out, strict=True))
+    pairs = list(zip(runs, result.held_out, strict=True))[-WINDOW:]
     model = replace(
         result.model,
         scores=tuple(estimated_score(run, result.weights, one) for run, one in pairs),

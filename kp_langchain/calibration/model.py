@@ -122,8 +122,8 @@ class ConfidenceModel:
             model is used like any other.
         surface: The size or count that alone separates successes from failures best; None if none
             varies, or in models of earlier versions.
-        scores: The scores of those runs with their held-out confidences, 0 to 1: what a gate with a
-            pass rate begins with. Empty in models of earlier versions.
+        scores: The scores of the newest of those runs with their held-out confidences, 0 to 1: what
+            a gate with a pass rate begins with. Empty in models of earlier versions.
         worths: The worths of the same, 0 to 1.
         held_out: By trace id, the probability of each run that it was fitted to, by the fold that
             was fitted without the run's task. Empty in models of earlier versions.
