@@ -13,7 +13,9 @@ from langchain_core.runnables import RunnableLambda
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, ScoredTrace, TraceStore
 from kp_langchain.calibration.features import FEATURES_VERSION
+from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.scoring import PROFILES
 from tests.agents import ASK, agent, broken, call, handler, say, search, searching
 
 CONFIDENCE = 0.7109495
@@ -81,6 +83,12 @@ def test_a_run_that_looks_like_a_failure_is_a_success_if_that_is_likelier(
     run = store.get(scored.trace.id)
     assert run is not None
     assert (run.success, run.score) == (success, scored.breakdown.total)
+    # What calibrate would say of it.
+    store.report_outcome(scored.trace.id, success=True)
+    (labelled,) = store.models.labelled("default")
+    weights = PROFILES["default"]
+    assert estimated_score(labelled, weights, confidence) == pytest.approx(run.score)
+    assert hypothetical_worth(labelled, confidence) == pytest.approx(run.worth)
 
 
 def test_a_run_that_an_error_ended_has_failed_whatever_the_model_says(store: TraceStore) -> None:
