@@ -170,7 +170,10 @@ def _candidates(source: Source, draw: Draw) -> Candidates:
     scores = np.array([one.breakdown.total for one in runs])
     model_scores = np.array([model_score(one, chance) for one, chance in pairs])
     worths = np.array([hypothetical_worth(one.labelled, chance) for one, chance in pairs])
-    gate_values = scores if draw.state == "refused" else model_scores
+    in_use = scores
+    if draw.state != "refused":
+        may_pass = np.array(confidences) >= draw.model.base_rate
+        in_use = np.where(may_pass, worths if draw.has_gate else model_scores, -1.0)
     return Candidates(
         scores=scores,
         model_scores=model_scores,
@@ -179,7 +182,7 @@ def _candidates(source: Source, draw: Draw) -> Candidates:
         novelties=np.array([one.breakdown.novelty.value for one in runs]),
         tasks=[one.run.task for one in runs],
         similarities=source.similarities(runs),
-        gate_values=worths if draw.has_gate else gate_values,
+        gate_values=in_use,
     )
 
 
