@@ -11,6 +11,7 @@ from kp_langchain.calibration.gate_proposal import (
     GateInForce,
     GateProposal,
     ThresholdTarget,
+    gate_without_proposal,
     propose_gate,
 )
 from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
@@ -58,7 +59,7 @@ class Calibration:
         before: The model that was in force before; None if there was none.
         version: The version of the fitted model in the store, now in force; None if the model was
             refused or was not to be installed.
-        proposal: The gate proposed for the model, and the one in force; None if it was refused.
+        proposal: The gate proposed for the model, and the one in force; None without a model.
     """
 
     fit: Fit
@@ -112,11 +113,14 @@ def calibrate(
     result = _with_gate_values(fit(domain, runs, weights=policy.weights), runs)
     before = next(iter(models.entries(domain, only_active=True)), None)
     proposal = version = None
-    if result.refusal is None and result.model is not None:
+    if result.model is not None:
         in_force = before.model if before is not None and before.model.is_current else None
         gate = GateInForce(domain, policy, result.weights, in_force)
-        proposal = propose_gate(runs, result.held_out, gate, target)
-        version = _install(models, result.model, before) if install else None
+        if result.refusal is not None:
+            proposal = gate_without_proposal(runs, gate, "the model is refused")
+        else:
+            proposal = propose_gate(runs, result.held_out, gate, target)
+            version = _install(models, result.model, before) if install else None
     return Calibration(fit=result, before=before, version=version, proposal=proposal)
 
 

@@ -6,7 +6,7 @@ Every figure is of confidences that are held out: those of a model that never sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -85,20 +85,20 @@ class GateProposal:
         base_rate: The share of successes among all labelled runs: what no gate would keep.
         in_force: What the gate in force keeps of them; None if the model in force is one of an
             earlier version, which does not know what it was fitted to.
-        with_model: What it keeps of them once the fitted model is in force.
-        proposed: What the proposed gate keeps; None if no threshold reaches the target.
-        target: The target, in words.
+        with_model: What it keeps of them once the fitted model is in force; None if that is
+            refused.
+        proposed: What the proposed gate keeps; None if the model is refused, or if no threshold
+            reaches the target.
         curve: What the gate by worth keeps at every threshold, the lowest first.
-        refusal: Why it is not to be written; None if it may be.
+        refusal: Why nothing is to be written; None if the proposal may be.
     """
 
     base_rate: float
     in_force: GateFigures | None
-    with_model: GateFigures
-    proposed: GateFigures | None
-    target: str
-    curve: tuple[ThresholdPoint, ...]
-    refusal: str | None
+    with_model: GateFigures | None = None
+    proposed: GateFigures | None = None
+    curve: tuple[ThresholdPoint, ...] = ()
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,9 @@ def propose_gate(
     Raises:
         ConfigError: The target is out of range.
     """
-    policy, weights = in_force.policy, in_force.weights
-    worths = _Values.of(runs, held_out, "worth", weights)
+    before = gate_without_proposal(runs, in_force, "")
+    worths = _Values.of(runs, held_out, "worth", in_force.weights)
+    with_model = _Values.of(runs, held_out, in_force.policy.gate, in_force.weights)
     threshold = propose_threshold(
         runs,
         worths.values,
@@ -148,26 +149,36 @@ def propose_gate(
         precision=target.precision,
         may_pass=worths.may_pass,
     )
-    with_model = _Values.of(runs, held_out, policy.gate, weights)
-    values_in_force = _values_in_force(runs, in_force)
-    present = None
-    if values_in_force is not None:
-        present = _by_policy(runs, values_in_force, in_force.domain, policy)
-    base_rate = sum(run.success for run in runs) / len(runs)
     proposed, refusal = None, threshold.refusal
     if (point := threshold.point) is not None:
         proposed = _figures(runs, worths, (point.threshold,), target.pass_rate)
-        refusal = _no_better_than_none(proposed, base_rate)
-        if refusal is None and values_in_force is not None and present is not None:
-            gain = _gain(runs, worths, values_in_force)
-            refusal = _worse_than_in_force(proposed, present, gain)
-    return GateProposal(
-        base_rate=base_rate,
-        in_force=present,
-        with_model=_by_policy(runs, with_model, in_force.domain, policy),
+        refusal = _no_better_than_none(proposed, before.base_rate)
+        present = _values_in_force(runs, in_force)
+        if refusal is None and present is not None and before.in_force is not None:
+            refusal = _worse_than_in_force(proposed, before.in_force, _gain(runs, worths, present))
+    return replace(
+        before,
+        with_model=_by_policy(runs, with_model, in_force),
         proposed=proposed,
-        target=threshold.target,
         curve=threshold.curve,
+        refusal=refusal,
+    )
+
+
+def gate_without_proposal(
+    runs: Sequence[LabelledRun], in_force: GateInForce, refusal: str
+) -> GateProposal:
+    """Return what the gate in force keeps, without a proposal.
+
+    Args:
+        runs: The labelled runs; some succeeded, and some failed.
+        in_force: What gates the runs now.
+        refusal: Why none is proposed.
+    """
+    present = _values_in_force(runs, in_force)
+    return GateProposal(
+        base_rate=sum(run.success for run in runs) / len(runs),
+        in_force=None if present is None else _by_policy(runs, present, in_force),
         refusal=refusal,
     )
 
@@ -223,10 +234,9 @@ def _values_in_force(runs: Sequence[LabelledRun], in_force: GateInForce) -> _Val
     return _Values.of(runs, confidences, in_force.policy.gate, weights, model.base_rate)
 
 
-def _by_policy(
-    runs: Sequence[LabelledRun], values: _Values, domain: str, policy: DomainPolicy
-) -> GateFigures:
-    """Return what a gate keeps with the thresholds or the pass rate of a policy."""
+def _by_policy(runs: Sequence[LabelledRun], values: _Values, in_force: GateInForce) -> GateFigures:
+    """Return what a gate keeps with the thresholds or the pass rate of the policy in force."""
+    policy = in_force.policy
     thresholds: tuple[float, ...]
     pass_rate = pass_rate_of(policy, values.gate, has_model=values.has_model)
     if pass_rate is not None:
@@ -236,7 +246,7 @@ def _by_policy(
     elif values.gate == "worth" and policy.worth_threshold is not None:
         thresholds = (policy.worth_threshold,)
     else:
-        thresholds = tuple(dict.fromkeys(threshold_of(domain, policy.threshold)))
+        thresholds = tuple(dict.fromkeys(threshold_of(in_force.domain, policy.threshold)))
     return _figures(runs, values, thresholds, pass_rate)
 
 

@@ -39,13 +39,11 @@ class ThresholdProposal:
     Attributes:
         point: The proposed threshold; None if no threshold reaches the target.
         curve: All thresholds, the lowest first.
-        target: The target, in words.
         refusal: Why no threshold is proposed; None if one is.
     """
 
     point: ThresholdPoint | None
     curve: tuple[ThresholdPoint, ...]
-    target: str
     refusal: str | None
 
 
@@ -93,7 +91,7 @@ def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
             f"no threshold lets as few as {target:.2f} pass: the highest, "
             f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {runs} runs"
         )
-    return ThresholdProposal(point, curve, f"pass rate {target:.2f}", refusal)
+    return ThresholdProposal(point, curve, refusal)
 
 
 def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -> ThresholdProposal:
@@ -112,7 +110,7 @@ def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
         "lower the target, or collect more verdicts"
     )
     point = next((point for point in curve if point.precision.low >= target), None)
-    return ThresholdProposal(point, curve, f"precision {target:.2f}", None if point else refusal)
+    return ThresholdProposal(point, curve, None if point else refusal)
 
 
 def threshold_curve(

@@ -29,7 +29,7 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
     table.add_row("none", "100%", f"{proposal.base_rate:.2f}", "", "0.50")
     if proposal.in_force is not None:
         table.add_row(*_cells("in force: ", proposal.in_force))
-    if proposal.with_model != proposal.proposed:
+    if proposal.with_model is not None and proposal.with_model != proposal.proposed:
         table.add_row(*_cells("with this model: ", proposal.with_model))
     if proposal.proposed is not None:
         table.add_row(*_cells("", proposal.proposed), style="bold")
@@ -38,15 +38,16 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
     if proposal.curve:
         yield Text(f"{INDENT}What the worth keeps at other thresholds:")
         yield indent(_curve(proposal))
-    if proposal.refusal is not None:
-        yield Text(f"{INDENT}No gate is proposed: {proposal.refusal}.")
-        right = proposal.with_model.right
-        if right is not None and right.value < proposal.base_rate:
-            yield Text(
-                f"{INDENT}What stays in force keeps fewer successes than no gate would; raise "
-                "pass_rate, or lower the threshold.",
-                style="yellow",
-            )
+    if proposal.refusal is None:
+        return
+    yield Text(f"{INDENT}No gate is proposed: {proposal.refusal}.")
+    stays = proposal.with_model or proposal.in_force
+    if stays is not None and stays.right is not None and stays.right.value < proposal.base_rate:
+        yield Text(
+            f"{INDENT}What stays in force keeps fewer successes than no gate would; raise "
+            "pass_rate, or lower the threshold.",
+            style="yellow",
+        )
 
 
 def kept_line(policy: DomainPolicy, recent: Sequence[JudgedRun]) -> Text:

@@ -57,7 +57,6 @@ def test_the_best_tenth(labelled: Any) -> None:
     assert found.point is not None
     assert found.point.threshold == 0.9
     assert found.point.runs == 20
-    assert found.target == "pass rate 0.10"
 
 
 def test_a_precision_is_promised_by_the_lower_end_of_its_interval(labelled: Any) -> None:

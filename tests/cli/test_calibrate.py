@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kp_langchain import Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
-from kp_langchain.calibration.hypothetical_score import hypothetical_worth
+from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
 from kp_langchain.cli.app import app
 from kp_langchain.errors import MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
@@ -238,13 +238,34 @@ def test_a_refused_model_leaves_the_one_in_force(two_domains):
     assert done.exit_code == 1
     assert "Not installed, version 1 stays in force: " in done.stdout
     assert "Nothing was written, because the model was refused." in done.stdout
+    assert "No gate is proposed: the model is refused." in done.stdout
     found = told("--domain", "code")
-    assert (found["gate_proposal"], found["written"]) == (None, None)
+    proposal = found["gate_proposal"]
+    assert (proposal["proposed"], proposal["with_model"], found["written"]) == (None, None, None)
     assert store.models.in_force("code") == old
     assert not Path("kp.toml").exists()
     # Of both domains, one has a gate to write.
     assert run("--write").exit_code == 0
     assert Settings().policy_for("code").gate == "score"
+
+
+def test_a_gate_in_force_that_is_worse_than_none_is_named_although_the_model_is_refused(store):
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        # What scored high has failed, and what the runs look like tells nothing.
+        connection.execute("update runs set features = (select features from runs limit 1)")
+    runs = store.models.labelled("finance")
+    scores = [hypothetical_score(one, PROFILES["finance"]) for one in runs]
+    middle = sorted(scores)[len(scores) // 2]
+    failed = [one.trace_id for one, score in zip(runs, scores, strict=True) if score >= middle]
+    for trace_id in failed:
+        store.report_outcome(trace_id, success=False)
+    Path("kp.toml").write_text(f"[domains.finance]\nthreshold = {middle}\n")
+    done = run("--domain", "finance")
+    in_force = told("--domain", "finance")["gate_proposal"]["in_force"]
+    assert in_force["right"]["value"] == 0
+    assert done.exit_code == 1
+    assert re.search(r"in force: score from \S+ +\d+% +0.00 \(", done.stdout)
+    assert "What stays in force keeps fewer successes than no gate would" in done.stdout
 
 
 def test_models_are_shown_and_removed(store):
