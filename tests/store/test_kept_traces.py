@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import ScoredTrace, TraceStore
+from kp_langchain import ScoredTrace, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.gate import Rescored
 from kp_langchain.scoring import MemoryEntry
-from kp_langchain.store import kept_traces, tables
+from kp_langchain.store import kept_traces, sql, tables
 from kp_langchain.store.kept_traces import KeptPage
+from kp_langchain.store.verdicts import write_verdict
 
 REGISTRY = "https://registry.example.org"
 MODEL = EmbedderIdentity("a model", "1", 0.25)
@@ -334,3 +337,53 @@ def test_a_run_that_was_stored_without_the_rule_passes_by_a_verdict(
     for run in runs:
         (change,) = store.report_outcome(run.trace.id, success=True)
         assert change.decision == "contributed"
+
+
+def test_of_twins_that_two_processes_confirm_at_the_same_time_one_is_kept(
+    url: str, store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, twin = (passed(0, score=0.49, threshold=0.5) for _ in range(2))
+    store.add_many([one, twin])
+    changes: list[Rescored] = []
+
+    def confirm() -> None:
+        with TraceStore(url) as elsewhere:
+            changes.extend(elsewhere.report_outcome(twin.trace.id, success=True))
+
+    other = threading.Thread(target=confirm)
+    with store.database.writing() as connection, TraceStore(url) as watching:
+        (row,) = sql.run_queries.find_to_judge(connection, one.trace.id)
+        first = write_verdict(connection, row, Verdict(success=True), None)
+        assert first.decision == "contributed"
+        other.start()
+        while url.startswith("postgresql") and other.is_alive() and not is_waiting(watching):
+            pass  # in SQLite it waits, too, which nothing shows
+    other.join(60)
+    (change,) = changes
+    assert (change.decision, change.twin_of) == ("below_threshold", one.trace.id)
+
+
+def is_waiting(store: TraceStore) -> bool:
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with store.database.reading() as connection:
+        return bool(connection.scalar(sa.text(locks)))
+
+
+def test_a_run_is_added_after_a_change_that_is_under_way_in_its_domain(
+    new_postgres_url: Callable[[], str], passed: Callable[..., ScoredTrace]
+) -> None:
+    """Otherwise a change could appear after one with a higher number, and never be read."""
+    url = new_postgres_url()
+    one, two, elsewhere, below = passed(1), passed(2), passed(3, domain="code"), passed(4, score=0)
+    with TraceStore(url) as store, TraceStore(url) as other, TraceStore(url) as watching:
+        store.add(one)
+        adding = threading.Thread(target=other.add, args=(two,))
+        with store.database.writing() as connection:
+            sql.run_queries.find_to_judge(connection, one.trace.id)
+            watching.add_many([elsewhere, below])  # which does not wait
+            adding.start()
+            while adding.is_alive() and not is_waiting(watching):
+                pass
+            assert adding.is_alive()
+        adding.join(60)
+        assert store.count(decision="contributed") == 3
