@@ -257,13 +257,13 @@ class StoreWriter:
             if not write_part():
                 self._back_off()
                 return
+        # Removed before looking, twice: what another thread adds meanwhile puts it back.
         for pending in list(self._entries):  # nothing else waits for one that fails
-            self._entries.discard(pending)  # before writing: see below
             pending.write()
+            self._entries.discard(pending)
             if pending:
                 self._entries.add(pending)
         self._is_stuck = False
-        # Removed before looking: what another thread adds meanwhile puts it back.
         _writers_with_pending.discard(self)
         if self._drafts or self.waiting or self._entries:
             _writers_with_pending.add(self)
@@ -346,6 +346,8 @@ class StoreWriter:
         return answers[0]
 
     def _finish(self, timeout_s: float) -> None:
+        for pending in list(self._entries):
+            pending.end_pause()
         self.wait(timeout_s)
         unwritten = len(self._runs) + len(self._verdicts) + len(self._drafts)
         unwritten += self._pauses.pauses
@@ -353,6 +355,13 @@ class StoreWriter:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
                 unwritten,
+                self.location,
+            )
+        if forgotten := sum(map(len, self._entries)):
+            log.warning(
+                "%d traces could not be remembered for novelty in %s before exit; novelty will be "
+                "measured without them",
+                forgotten,
                 self.location,
             )
 

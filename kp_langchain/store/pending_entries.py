@@ -41,13 +41,14 @@ class PendingEntries:
         self._remembered = remembered
         self._lock = ForkSafeLock()
         self._entries: deque[TimedEntry] = deque()
+        self._in_flight = 0
         self._failures = 0
         self._due_at = 0.0
         self._until_pruning = 0  # so that a process that writes little prunes as well
         _queues.add(self)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + self._in_flight
 
     def put(self, entries: Iterable[MemoryEntry]) -> None:
         """Add up to `MAX_BATCH` entries; of more than 1,000 that wait, the oldest are dropped."""
@@ -76,23 +77,29 @@ class PendingEntries:
                 self._remembered.add(batch, prune=prune)
             except BaseException as error:
                 with self._lock:
+                    self._in_flight = 0
                     self._entries.extendleft(reversed(batch))
                 if not isinstance(error, Exception):  # such as Ctrl-C in the caller's thread
                     raise
                 self._back_off(error)
                 return
-            self._failures = 0
+            self._in_flight = self._failures = 0
             if prune:
                 self._until_pruning = max(1, self._remembered.max_elements // _SLACK)
             self._until_pruning -= len(batch)
 
+    def end_pause(self) -> None:
+        """Have the next write try again, however little time has passed since the last failure."""
+        self._due_at = 0.0
+
     def leave_to_parent(self) -> None:
         """Drop what waits, in a forked child."""
         self._entries.clear()
+        self._in_flight = 0
 
     def _next_batch(self) -> list[TimedEntry]:
         with self._lock:
-            count = min(len(self._entries), MAX_BATCH)
+            count = self._in_flight = min(len(self._entries), MAX_BATCH)
             return [self._entries.popleft() for _ in range(count)]
 
     def _back_off(self, error: BaseException) -> None:
