@@ -17,7 +17,7 @@ from kp_langchain.scoring.repeats import fingerprint
 from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
-from kp_langchain.store.remembered import embedder_of
+from kp_langchain.store.remembered import content_of, embedder_of
 from kp_langchain.store.rows import expiry_after, trace_key
 
 if TYPE_CHECKING:
@@ -180,9 +180,7 @@ def entry_row(candidate: KeptTrace) -> dict[str, Any]:
     embedder = embedder_of(entry.identity)
     identity = NO_IDENTITY if embedder is None else EmbedderIdentity(*embedder)
     if entry.vector is not None and embedder is not None:
-        import numpy as np
-
-        vector = np.asarray(entry.vector, dtype="<f4").tobytes()
+        vector = content_of(entry.vector)
     return {
         "trace_id": trace_key(entry.trace_id),
         "fingerprint": entry.fingerprint,
