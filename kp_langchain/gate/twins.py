@@ -15,6 +15,9 @@ from kp_langchain.gate.decision import may_leave
 from kp_langchain.scoring.dimensions import novelty
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kp_langchain.gate.scored_trace import ScoredTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
     from kp_langchain.scoring.novelty_memory import MemoryEntry
@@ -26,6 +29,9 @@ Of pairs of recorded runs that were twins and of which one was right, that was t
 of the cases with this margin, and in 66 % with none (tests/benchmarks/README.md). A confirmed
 success (1.0) takes the place of a run that only looked like one (0.8).
 """
+
+# Between these lengths, products in single precision are exact enough, and three times as fast.
+_SHORTEST, _LONGEST = 1e-6, 1e6
 
 OFF = 1.0
 """The similarity at which the rule is off."""
@@ -153,27 +159,41 @@ def _similarities(entry: MemoryEntry, others: Sequence[MemoryEntry]) -> list[flo
         float(entry.fingerprint is not None and entry.fingerprint == other.fingerprint)
         for other in others
     ]
-    comparable = [at for at, other in enumerate(others) if _are_comparable(entry, other)]
-    if not comparable:
+    if entry.vector is None:
         return similarities
-    import numpy as np
-
-    with _section:
-        query = np.asarray(entry.vector, dtype=np.float64)
-        rows = np.array([others[at].vector for at in comparable], dtype=np.float64)
-        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(query)
-        products = rows @ query
-        cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    for at, cosine in zip(comparable, cosines.tolist(), strict=True):
-        similarity = 1.0 - novelty(cosine, entry.identity.baseline)
-        similarities[at] = max(similarities[at], similarity)
+    comparable = [at for at, other in enumerate(others) if _are_comparable(entry, other)]
+    if comparable:
+        cosines = _cosines(entry.vector, [others[at].vector for at in comparable])
+        baseline = entry.identity.baseline
+        for at, cosine in zip(comparable, cosines, strict=True):
+            if cosine > baseline:
+                similarities[at] = max(similarities[at], 1.0 - novelty(cosine, baseline))
     return similarities
 
 
+def _cosines(vector: NDArray[np.float32], others: Sequence[object]) -> list[float]:
+    """Return the cosine similarity of a vector with others of its length; 0 for one of zeros."""
+    import numpy as np
+
+    with _section, np.errstate(over="ignore", invalid="ignore"):
+        query = np.asarray(vector, dtype=np.float32)
+        rows = np.array(others, dtype=np.float32)
+        lengths, own_length = np.linalg.norm(rows, axis=1), np.linalg.norm(query)
+        shortest, longest = min(own_length, lengths.min()), max(own_length, lengths.max())
+        if not _SHORTEST < shortest <= longest < _LONGEST:
+            rows, query = rows.astype(np.float64), query.astype(np.float64)
+            lengths, own_length = np.linalg.norm(rows, axis=1), np.linalg.norm(query)
+        lengths *= own_length
+        products = rows @ query
+        cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    values: list[float] = cosines.tolist()
+    return values
+
+
 def _are_comparable(one: MemoryEntry, other: MemoryEntry) -> bool:
-    if one.vector is None or other.vector is None:
+    if one.vector is None or other.vector is None or len(one.vector) != len(other.vector):
         return False
-    return one.identity == other.identity and len(one.vector) == len(other.vector)
+    return one.identity is other.identity or one.identity == other.identity
 
 
 _section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-# A verdict is noticed at once. So late are the kept runs of other processes.
+# Changes are noticed at once. All are read again for what is no change: a database that was
+# restored, a replacement that never reached the store.
 _READ_AGAIN_S = 60.0
 # A run that the store has not got by then was lost on its way there.
 _LOST_AFTER_S = 600.0
@@ -30,9 +31,9 @@ class Read(Protocol):
     """Reads the kept runs of a domain as `KeptTraces.read` does."""
 
     def __call__(
-        self, domain: str, *, unless: int | None, awaited: Collection[str]
+        self, domain: str, *, since: int | None, awaited: Collection[str]
     ) -> KeptPage | None:
-        """Return the kept runs; None if `unless` is still the number of the newest verdict."""
+        """Return the kept runs; or what changed after a change, None if nothing did."""
         ...
 
 
@@ -44,8 +45,8 @@ class _Domain:
         traces: By the trace's id, the oldest first.
         unwritten: When those were added, by the monotonic clock, that the store did not have yet.
         replaced: The id of the trace that took the place of each, which the store may not know yet.
-        newest_verdict: The number of the newest verdict that they are based on.
-        read_at: When they were last read, by the monotonic clock.
+        newest_change: The number of the newest change in the store that they are based on.
+        read_at: When all of them were last read, by the monotonic clock.
         reads: The number of reads that were begun.
         newest_read: The number of the one that they were last brought up to date with.
     """
@@ -53,7 +54,7 @@ class _Domain:
     traces: dict[str, KeptTrace] = field(default_factory=dict)
     unwritten: dict[str, float] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
-    newest_verdict: int | None = None
+    newest_change: int | None = None
     read_at: float = float("-inf")
     reads: int = 0
     newest_read: int = 0
@@ -67,9 +68,7 @@ class _Domain:
         self.replaced.pop(trace_id, None)
         self.traces[trace_id] = trace
         self.unwritten[trace_id] = time.monotonic()
-        for ids in (self.traces, self.unwritten, self.replaced):
-            while len(ids) > MOST_COMPARED:
-                del ids[next(iter(ids))]
+        self._drop_excess()
 
     def update(self, page: KeptPage, read: int) -> None:
         """Bring the traces up to date with what the store has, unless a later read already has."""
@@ -77,7 +76,7 @@ class _Domain:
             return
         self.newest_read = read
         kept = {trace.entry.trace_id: trace for trace in page.traces}
-        known = page.written | kept.keys()
+        known = page.written | kept.keys() | page.left
         now = time.monotonic()
         self.unwritten = {
             trace_id: added_at
@@ -87,17 +86,28 @@ class _Domain:
         self.replaced = {
             trace_id: by for trace_id, by in self.replaced.items() if by in self.unwritten
         }
-        unwritten = {key: trace for key, trace in self.traces.items() if key in self.unwritten}
         stored = {key: trace for key, trace in kept.items() if key not in self.replaced}
-        self.traces = stored | unwritten
-        self.newest_verdict, self.read_at = page.newest_verdict, now
+        if page.is_whole:
+            unwritten = {key: trace for key, trace in self.traces.items() if key in self.unwritten}
+            self.traces, self.read_at = stored | unwritten, now
+        else:
+            for key in (*page.left, *kept):
+                self.traces.pop(key, None)
+            self.traces |= stored
+        self._drop_excess()
+        self.newest_change = page.newest_change
+
+    def _drop_excess(self) -> None:
+        for ids in (self.traces, self.unwritten, self.replaced):
+            while len(ids) > MOST_COMPARED:
+                del ids[next(iter(ids))]
 
 
 class KeptMemory:
     """The kept runs of each domain. Safe to use from several threads, and after a fork.
 
-    They are read from the store when the first run of the domain passes its threshold, again when
-    there are new verdicts, and once a minute for what other processes keep.
+    They are read from the store when the first run of the domain passes its threshold. Each time
+    another one does, what verdicts and other processes have changed since is read as well.
 
     Args:
         read: Reads them from the store; None without a store.
@@ -145,14 +155,14 @@ class KeptMemory:
         with self._lock:
             kept = self._of(domain)
             is_recent = time.monotonic() < kept.read_at + _READ_AGAIN_S
-            unless = kept.newest_verdict if is_recent else None
+            since = kept.newest_change if is_recent else None
             unwritten = list(kept.unwritten)
             kept.reads += 1
             read = kept.reads
         try:
             # Outside the lock, because it waits for the store's thread.
             with allow_forks():
-                page = self._read(domain, unless=unless, awaited=unwritten)
+                page = self._read(domain, since=since, awaited=unwritten)
         except Exception as error:  # noqa: BLE001 - a full disk, a dead server
             warn_once(
                 f"kept:{type(error).__name__}",

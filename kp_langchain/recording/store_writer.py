@@ -30,6 +30,7 @@ from kp_langchain.recording.pending_runs import PendingRun, PendingRuns
 from kp_langchain.recording.pending_verdicts import Deliver, PendingVerdict, PendingVerdicts
 from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.worker import Worker
+from kp_langchain.store.backoff import Backoff
 from kp_langchain.store.unscored import MOST_CLAIMED
 
 if TYPE_CHECKING:
@@ -48,9 +49,6 @@ Answer = TypeVar("Answer")
 Parameters = ParamSpec("Parameters")
 Adopt = Callable[[Draft], None]
 
-# A dead server costs 10 s a try, which the runs behind it would wait for.
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
 # How long scoring waits for a store that has not failed, before it goes on without it.
 _PATIENCE_S = 10.0
 _CLAIM_EVERY_S = 600.0
@@ -84,12 +82,12 @@ class StoreWriter:
     def _reset(self) -> None:
         # In a forked child everything that waits is the parent's to write.
         store, max_waiting = self._store, self._max_waiting
+        self._backoff = Backoff()
+        note_success = self._backoff.note_success
         self._drafts = PendingDrafts(store, max_waiting)
         self._pauses = PendingPauses(store, max_waiting)
-        self._runs = PendingRuns(store, max_waiting, self._note_success)
-        self._verdicts = PendingVerdicts(store, max_waiting, self._write_runs, self._note_success)
-        self._failures = 0
-        self._due_at = 0.0  # when what waits is to be written, by the monotonic clock
+        self._runs = PendingRuns(store, max_waiting, note_success)
+        self._verdicts = PendingVerdicts(store, max_waiting, self._runs.write, note_success)
         self._is_stuck = False
         self._entries: set[PendingEntries] = set()
         self._adopt: Adopt | None = None
@@ -103,7 +101,7 @@ class StoreWriter:
     @property
     def has_failed_writes(self) -> bool:
         """Whether the last write failed, and something still waits."""
-        return self._failures > 0 and self.waiting > 0
+        return self._backoff.failures > 0 and self.waiting > 0
 
     @property
     def waiting(self) -> int:
@@ -142,7 +140,7 @@ class StoreWriter:
         self._drafts.discard(scored.trace.id)
         self._runs.put(PendingRun(scored, sender, counters))
         self._schedule_write()
-        if self._runs.are_too_many and not self._failures:
+        if self._runs.are_too_many and not self._backoff.failures:
             self.wait_until_written()  # it is only slower than the scoring
         self._runs.drop_excess()
 
@@ -226,7 +224,7 @@ class StoreWriter:
 
     def wait_until_written(self) -> None:
         """Wait until everything is written, unless the store fails or does not answer."""
-        if not self._failures and not self._is_stuck:
+        if not self._backoff.failures and not self._is_stuck:
             self._is_stuck = not self._worker.wait(_PATIENCE_S)
 
     def wait_for_thread(self, timeout_s: float | None = None) -> bool:
@@ -245,30 +243,30 @@ class StoreWriter:
         self._worker.submit(self._write_unless_resting)
 
     def _write_unless_resting(self) -> None:
-        if not self._failures or time.monotonic() >= self._due_at:
+        if not self._backoff.is_pausing:
             self._write()
 
     def _write(self) -> None:
         """Write everything that waits, until a write fails."""
-        parts = [self._write_drafts, self._write_pauses, self._write_runs, self._verdicts.write]
-        if self._failures:  # perhaps because of the drafts, so let the others go first
+        parts = [self._write_drafts, self._write_pauses, self._runs.write, self._verdicts.write]
+        if self._backoff.failures:  # perhaps because of the drafts, so let the others go first
             parts = [*parts[1:], parts[0]]
         for write_part in parts:
             if not write_part():
                 self._back_off()
                 return
+        # Removed before looking, twice: what another thread adds meanwhile puts it back.
         for pending in list(self._entries):  # nothing else waits for one that fails
-            self._entries.discard(pending)  # before writing: see below
             pending.write()
+            self._entries.discard(pending)
             if pending:
                 self._entries.add(pending)
         self._is_stuck = False
-        # Removed before looking: what another thread adds meanwhile puts it back.
         _writers_with_pending.discard(self)
         if self._drafts or self.waiting or self._entries:
             _writers_with_pending.add(self)
         if not (self._drafts or self.waiting):
-            self._failures = 0
+            self._backoff.note_success()
 
     def _write_drafts(self) -> bool:
         return self._drafts.write(may_wait=not self._runs)
@@ -282,16 +280,8 @@ class StoreWriter:
             return False
         return True
 
-    def _write_runs(self) -> bool:
-        return self._runs.write()
-
-    def _note_success(self) -> None:
-        self._failures = 0
-
     def _back_off(self) -> None:
-        self._failures += 1
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
-        self._due_at = time.monotonic() + pause_s
+        pause_s = self._backoff.note_failure()
         again = threading.Timer(pause_s, _try_again, (weakref.ref(self),))
         again.daemon = True
         try:
@@ -346,6 +336,8 @@ class StoreWriter:
         return answers[0]
 
     def _finish(self, timeout_s: float) -> None:
+        for pending in list(self._entries):
+            pending.end_pause()
         self.wait(timeout_s)
         unwritten = len(self._runs) + len(self._verdicts) + len(self._drafts)
         unwritten += self._pauses.pauses
@@ -353,6 +345,13 @@ class StoreWriter:
             log.warning(
                 "%d finished runs and verdicts could not be kept in %s before exit and are lost",
                 unwritten,
+                self.location,
+            )
+        if forgotten := sum(map(len, self._entries)):
+            log.warning(
+                "%d traces could not be remembered for novelty in %s before exit; novelty will be "
+                "measured without them",
+                forgotten,
                 self.location,
             )
 

@@ -13,18 +13,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 @cache
-def insert_or_replace(table: sa.Table, dialect: str) -> Any:
+def insert_or_replace(table: sa.Table, dialect: str, *, but: str | None = None) -> Any:
     """Return the statement that inserts rows; each replaces an earlier row with its primary key.
 
     Args:
         table: The table.
         dialect: The database's dialect, `sqlite` or `postgresql`.
+        but: Name of a column that keeps the value of the earlier row.
     """
     insert = insert_into(table, dialect)
     keys = table.primary_key.columns
+    stay = {*keys.keys(), but}
     return insert.on_conflict_do_update(
         index_elements=list(keys),
-        set_={c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys},
+        set_={c.name: insert.excluded[c.name] for c in table.columns if c.name not in stay},
     )
 
 

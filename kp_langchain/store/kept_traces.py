@@ -17,7 +17,7 @@ from kp_langchain.scoring.repeats import fingerprint
 from kp_langchain.scoring.trace_text import embedded_text
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
-from kp_langchain.store.remembered import embedder_of
+from kp_langchain.store.remembered import content_of, embedder_of
 from kp_langchain.store.rows import expiry_after, trace_key
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.store.entry_queries import EntryRow
 
 MOST_COMPARED = 1000
 """A run is compared with at most so many kept ones of its domain, the newest."""
@@ -36,14 +37,18 @@ class KeptPage:
     """What one read of the store returned.
 
     Attributes:
-        newest_verdict: The number of the newest verdict in the store.
-        traces: The kept runs of the domain, the oldest first.
+        newest_change: The number of the newest change to what is kept in the domain.
+        traces: The kept runs of the domain, the oldest first; or those that are new or changed.
+        left: Ids of those that are no longer kept.
         written: Which of the traces that were asked for are in the store, kept or not.
+        is_whole: Whether it has all kept runs, not just what changed.
     """
 
-    newest_verdict: int
+    newest_change: int
     traces: list[KeptTrace]
+    left: set[str]
     written: set[str]
+    is_whole: bool
 
 
 class KeptTraces:
@@ -60,31 +65,42 @@ class KeptTraces:
         return f"KeptTraces({str(self._database.location)!r})"
 
     def read(
-        self, domain: str, *, unless: int | None = None, awaited: Collection[str] = ()
+        self, domain: str, *, since: int | None = None, awaited: Collection[str] = ()
     ) -> KeptPage | None:
-        """Return the newest kept runs of a domain; damaged ones are left out.
+        """Return the newest kept runs of a domain, or what changed; damaged ones are left out.
 
         Args:
             domain: The domain's exact name.
-            unless: Return None if this is still the number of the newest verdict.
+            since: Return only what changed after the change of this number; None if nothing did.
             awaited: Ids of traces that were handed to the store.
 
         Raises:
             StoreError: The database cannot be opened or read.
         """
         with self._database.reading() as connection:
-            newest = sql.entry_queries.newest_verdict(connection)
-            if newest == unless:
+            newest = sql.entry_queries.newest_change(connection, domain)
+            if newest == since:
                 return None
-            traces = find_kept(connection, domain)
+            rows = None
+            if since is not None and since < newest:  # else it is not the database that it was
+                rows = sql.entry_queries.changed(connection, domain, since, MOST_COMPARED)
+            if rows is None or len(rows) == MOST_COMPARED:
+                traces, left, is_whole = find_kept(connection, domain), set[str](), True
+            else:
+                traces = _kept_traces([row for row in rows if row.is_kept and row.entry_of])
+                kept = {trace.entry.trace_id for trace in traces}
+                left, is_whole = {row.trace_id for row in rows} - kept, False
             written = sql.run_queries.existing(connection, awaited)
-        return KeptPage(newest, traces, written)
+        return KeptPage(newest, traces, left, written, is_whole)
 
 
 def find_kept(connection: sa.Connection, domain: str) -> list[KeptTrace]:
     """Return the newest kept runs of a domain, the oldest first; damaged ones are left out."""
-    rows = sql.entry_queries.kept(connection, domain, MOST_COMPARED)
-    traces = [trace for row in reversed(rows) if (trace := _kept_trace(row)) is not None]
+    return _kept_traces(sql.entry_queries.kept(connection, domain, MOST_COMPARED)[::-1])
+
+
+def _kept_traces(rows: Sequence[EntryRow]) -> list[KeptTrace]:
+    traces = [trace for row in rows if (trace := _kept_trace(row)) is not None]
     if len(traces) < len(rows):
         warn_once(
             "damaged entries",
@@ -95,19 +111,19 @@ def find_kept(connection: sa.Connection, domain: str) -> list[KeptTrace]:
     return traces
 
 
-def candidate_of(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) -> KeptTrace:
+def candidate_of(connection: sa.Connection, trace_id: str, run: ScoredTrace) -> KeptTrace:
     """Return a stored run that was judged again as others are compared with it.
 
     Args:
         connection: A connection to read with.
-        row: Its row in the table `runs`.
+        trace_id: Its id in the table `runs`.
         run: The run, with its body and the verdict.
     """
-    stored = sql.entry_queries.of_trace(connection, row["trace_id"])
-    known = None if stored is None else _kept_trace(row | stored)
+    stored = sql.entry_queries.of_trace(connection, trace_id)
+    known = None if stored is None else _kept_trace(stored)
     if known is None:  # of an earlier version, or added by hand
         text_hash = fingerprint(embedded_text(run.trace))
-        return KeptTrace.of(run, MemoryEntry(row["trace_id"], text_hash))
+        return KeptTrace.of(run, MemoryEntry(trace_id, text_hash))
     candidate = KeptTrace.of(run, known.entry)
     return replace(candidate, is_stated=candidate.is_stated or known.is_stated)
 
@@ -142,6 +158,8 @@ def replace_kept(
     """
     for row in sql.run_queries.lock_kept(connection, trace_ids):
         trace_id, keep_days = row["trace_id"], row["keep_days"]
+        # Also of one that stays: who took it for replaced is to read that it is not.
+        sql.entry_queries.note_change(connection, row["domain"], [trace_id])
         if row["is_stated"] and not is_stated:
             continue
         changes = {
@@ -162,9 +180,7 @@ def entry_row(candidate: KeptTrace) -> dict[str, Any]:
     embedder = embedder_of(entry.identity)
     identity = NO_IDENTITY if embedder is None else EmbedderIdentity(*embedder)
     if entry.vector is not None and embedder is not None:
-        import numpy as np
-
-        vector = np.asarray(entry.vector, dtype="<f4").tobytes()
+        vector = content_of(entry.vector)
     return {
         "trace_id": trace_key(entry.trace_id),
         "fingerprint": entry.fingerprint,
@@ -177,10 +193,10 @@ def entry_row(candidate: KeptTrace) -> dict[str, Any]:
     }
 
 
-def _kept_trace(row: dict[str, Any]) -> KeptTrace | None:
-    """Return the run that a row of `run_entries` holds; None if it is damaged."""
-    model, revision, baseline = row["model"], row["revision"], row["baseline"]
-    confidence, text_hash = row["confidence"], row["fingerprint"]
+def _kept_trace(row: EntryRow) -> KeptTrace | None:
+    """Return the run that a row holds; None if its entry is damaged."""
+    model, revision, baseline = row.model, row.revision, row.baseline
+    confidence, text_hash = row.confidence, row.fingerprint
     is_text = isinstance(model, str) and isinstance(revision, str)
     are_numbers = all(
         isinstance(value, int | float) and math.isfinite(value) for value in (baseline, confidence)
@@ -188,14 +204,12 @@ def _kept_trace(row: dict[str, Any]) -> KeptTrace | None:
     if not (is_text and are_numbers and baseline < 1 and isinstance(text_hash, bytes | None)):
         return None
     identity = EmbedderIdentity(model, revision, float(baseline))
-    vector = _vector(row["vector"])
-    entry = MemoryEntry(row["trace_id"], text_hash, vector, identity)
     return KeptTrace(
-        entry,
-        row["run_id"],
+        MemoryEntry(row.trace_id, text_hash, _vector(row.vector), identity),
+        row.run_id,
         float(confidence),
-        bool(row["is_stated"]),
-        may_leave(row["visibility"], row["privacy_level"]),
+        bool(row.is_stated),
+        may_leave(row.visibility, row.privacy_level),
     )
 
 
@@ -205,5 +219,6 @@ def _vector(content: object) -> NDArray[np.float32] | None:
         return None
     import numpy as np
 
-    vector = np.frombuffer(content, dtype="<f4").astype(np.float32)
-    return vector if np.isfinite(vector).all() else None
+    vector = np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False)
+    is_finite = math.isfinite(vector @ vector) or np.isfinite(vector).all()  # the first is fast
+    return vector if is_finite else None

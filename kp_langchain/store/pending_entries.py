@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.store.backoff import Backoff
 from kp_langchain.store.remembered import Remembered, TimedEntry
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ MAX_BATCH = 256
 """The most entries of one transaction, and the most to put at once."""
 # For the store of a service that is down for a while; an entry takes about 2 KB.
 _MAX_WAITING = 1000
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
 # Pruning waits until there are so many more than the memory holds, one for each of this number.
 _SLACK = 10
 
@@ -41,13 +39,13 @@ class PendingEntries:
         self._remembered = remembered
         self._lock = ForkSafeLock()
         self._entries: deque[TimedEntry] = deque()
-        self._failures = 0
-        self._due_at = 0.0
+        self._in_flight = 0
+        self._backoff = Backoff()
         self._until_pruning = 0  # so that a process that writes little prunes as well
         _queues.add(self)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + self._in_flight
 
     def put(self, entries: Iterable[MemoryEntry]) -> None:
         """Add up to `MAX_BATCH` entries; of more than 1,000 that wait, the oldest are dropped."""
@@ -68,7 +66,7 @@ class PendingEntries:
 
     def write(self) -> None:
         """Write the entries, batch by batch, unless the store failed a moment ago."""
-        if time.monotonic() < self._due_at:
+        if self._backoff.is_pausing:
             return
         while batch := self._next_batch():
             prune = self._until_pruning <= 0
@@ -76,29 +74,34 @@ class PendingEntries:
                 self._remembered.add(batch, prune=prune)
             except BaseException as error:
                 with self._lock:
+                    self._in_flight = 0
                     self._entries.extendleft(reversed(batch))
                 if not isinstance(error, Exception):  # such as Ctrl-C in the caller's thread
                     raise
-                self._back_off(error)
+                self._backoff.note_failure()
+                self._warn_of_failure(error)
                 return
-            self._failures = 0
+            self._in_flight = 0
+            self._backoff.note_success()
             if prune:
                 self._until_pruning = max(1, self._remembered.max_elements // _SLACK)
             self._until_pruning -= len(batch)
 
+    def end_pause(self) -> None:
+        """Have the next write try again, however little time has passed since the last failure."""
+        self._backoff.end_pause()
+
     def leave_to_parent(self) -> None:
         """Drop what waits, in a forked child."""
         self._entries.clear()
+        self._in_flight = 0
 
     def _next_batch(self) -> list[TimedEntry]:
         with self._lock:
-            count = min(len(self._entries), MAX_BATCH)
+            count = self._in_flight = min(len(self._entries), MAX_BATCH)
             return [self._entries.popleft() for _ in range(count)]
 
-    def _back_off(self, error: BaseException) -> None:
-        self._failures += 1
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
-        self._due_at = time.monotonic() + pause_s
+    def _warn_of_failure(self, error: BaseException) -> None:
         location = self._remembered.location
         warn_once(
             f"remember:{location}:{type(error).__name__}",

@@ -159,17 +159,12 @@ class Remembered:
                 self.location,
             )
             return None
-        vector = None
-        if entry.vector is not None:
-            import numpy as np
-
-            vector = np.asarray(entry.vector, dtype="<f4").tobytes()
         return {
             "trace_id": trace_key(entry.trace_id),
             "scope": self._scope,
             **embedder._asdict(),
             "fingerprint": entry.fingerprint,
-            "vector": vector,
+            "vector": None if entry.vector is None else content_of(entry.vector),
             "at": at,
             "domain": clean_name(entry.domain),
         }
@@ -231,6 +226,13 @@ class Remembered:
                 count,
                 self.location,
             )
+
+
+def content_of(vector: NDArray[np.float32]) -> bytes:
+    """Return what a column holds of a vector: float32, little-endian."""
+    import numpy as np
+
+    return np.asarray(vector, dtype="<f4").tobytes()
 
 
 def embedder_of(identity: EmbedderIdentity) -> Embedder | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from zlib import crc32
 
 import sqlalchemy as sa
 
@@ -17,6 +18,7 @@ from kp_langchain.store.rows import clean_name, clean_text, trace_key
 from kp_langchain.store.tables import run_entries, run_tags, runs
 
 _MATCHES_SHOWN = 10
+_POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a database contains
 _c, _t = runs.c, run_tags.c
@@ -25,7 +27,7 @@ _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
 # The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
 _HIDDEN_COLUMNS = {
     "body", "body_expires_at", "keep_days", "task", "features", "twin_similarity",
-    "gated_value", "passed", "pass_rate",
+    "gated_value", "passed", "pass_rate", "kept_change",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 # A page is read whole, so that no transaction stays open between two traces.
@@ -76,11 +78,12 @@ def _has_key(key: str, forms: list[str]) -> sa.ColumnElement[bool]:
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert `rows`; each replaces an earlier row with its trace id."""
+    """Insert `rows`; each replaces an earlier row with its trace id, but for its `kept_change`."""
     # Every process locks rows in one order, so that two writers of the same ids cannot deadlock.
     by_id = {row["trace_id"]: row for row in rows}
     in_order = [by_id[trace_id] for trace_id in sorted(by_id)]
-    connection.execute(insert_or_replace(runs, connection.dialect.name), in_order)
+    insert = insert_or_replace(runs, connection.dialect.name, but=_c.kept_change.name)
+    connection.execute(insert, in_order)
     connection.execute(_DELETE_TAGS, [{"tags_of": row["trace_id"]} for row in in_order])
     tags = [
         {"tag": tag, "trace_id": row["trace_id"]}
@@ -182,7 +185,7 @@ def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
 def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dict[str, Any]]:
     """Return those of the runs that are kept, locked for this transaction.
 
-    Each row has `trace_id`, `keep_days`, and `is_stated` of its entry.
+    Each row has `trace_id`, `domain`, `keep_days`, and `is_stated` of its entry.
     """
     if not trace_ids:
         return []
@@ -192,7 +195,7 @@ def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dic
         .scalar_subquery()
     )
     select = (
-        sa.select(_c.trace_id, _c.keep_days, is_stated.label("is_stated"))
+        sa.select(_c.trace_id, _c.domain, _c.keep_days, is_stated.label("is_stated"))
         .where(_c.trace_id.in_(trace_ids), _c.decision == "contributed")
         .order_by(_c.trace_id)
         .with_for_update(of=runs)
@@ -200,9 +203,28 @@ def lock_kept(connection: sa.Connection, trace_ids: Collection[str]) -> list[dic
     return [dict(row) for row in connection.execute(select).mappings()]
 
 
+def lock_domains(connection: sa.Connection, domains: Collection[str]) -> None:
+    """Have no other transaction change what is kept in these domains before this one ends.
+
+    So of two that come at the same time the later one sees what the earlier one keeps, and their
+    changes have numbers in the order in which others see them. A transaction does it once, before
+    it locks rows, so that no two wait for each other.
+    """
+    if connection.dialect.name != "postgresql":
+        return  # a SQLite file has one writer at a time anyway
+    # Two names may share a key: then they only wait for each other, too.
+    for key in sorted({crc32(name.encode()) - 2**31 for name in domains}):
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCKS, key)))
+
+
 def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return the whole rows of the runs that `find` returns, locked for this transaction."""
-    trace_ids = [run["trace_id"] for run in find(connection, id_prefix)]
+    """Return the whole rows of the runs that `find` returns, locked for this transaction.
+
+    Their domains are locked as well: see `lock_domains`.
+    """
+    matches = find(connection, id_prefix)
+    trace_ids = [run["trace_id"] for run in matches]
+    lock_domains(connection, {run["domain"] for run in matches})
     select = sa.select(runs).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
     rows = [dict(row) for row in connection.execute(select.with_for_update()).mappings()]
     now = datetime.now(UTC)

@@ -88,6 +88,9 @@ runs = sa.Table(
     # is to the one that it repeats.
     sa.Column("twin_similarity", sa.Double()),
     sa.Column("similarity_to_twin", sa.Double()),
+    # The number of the last change to what is kept in the domain that this run was part of; null if
+    # it was never kept. Later changes in a domain have higher numbers.
+    sa.Column("kept_change", sa.BigInteger()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
@@ -97,7 +100,13 @@ runs = sa.Table(
     sa.Index("ix_runs_thread", "thread", "created_at", "trace_id"),
     sa.Index("ix_runs_user_hash", "user_hash", "created_at", "trace_id"),
     sa.Index("ix_runs_run_name", "run_name", "created_at", "trace_id"),
-)
+    sa.Index(
+        "ix_runs_kept_change",
+        "domain", "kept_change",
+        sqlite_where=sa.text("kept_change IS NOT NULL"),
+        postgresql_where=sa.text("kept_change IS NOT NULL"),
+    ),
+)  # fmt: skip
 
 # The tags of `runs`, one for each row, so that an index finds them.
 run_tags = sa.Table(

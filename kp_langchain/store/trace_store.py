@@ -128,12 +128,19 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.entry is not None and row["body"] is not None
         ]
+        kept: dict[str, list[str]] = {}
+        for row in rows:
+            if row["decision"] == "contributed":
+                kept.setdefault(row["domain"], []).append(row["trace_id"])
         with self._database.writing() as connection:
+            sql.run_queries.lock_domains(connection, kept)
             replaced = {trace_id for one in runs for trace_id in one.replaces}
             sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
             sql.run_queries.write(connection, rows)
             sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.entry_queries.write(connection, entries)
+            for domain, trace_ids in kept.items():
+                sql.entry_queries.note_change(connection, domain, trace_ids)
             sql.unscored_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.verdict_queries.add(connection, verdicts)
             if leaving:

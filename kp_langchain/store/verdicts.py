@@ -92,6 +92,8 @@ def write_verdict(
     run = _decide(connection, row, rejudge(run, verdict))
     changes = _changes(row, run)
     sql.run_queries.update(connection, row["trace_id"], changes)
+    if "contributed" in (run.decision, row["decision"]):
+        sql.entry_queries.note_change(connection, row["domain"], [row["trace_id"]])
     if run.decision != row["decision"] or run.keep_body:
         _update_outbox(connection, row, row | changes, registry)
     return run
@@ -106,7 +108,7 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     if not run.keep_body:
         sql.entry_queries.remove(connection, [trace_id])
         return run
-    candidate = candidate_of(connection, row, run)
+    candidate = candidate_of(connection, trace_id, run)
     sql.entry_queries.write(connection, [entry_row(candidate)])
     if row["decision"] == "contributed":  # what is kept stays kept, whatever it repeats
         return run

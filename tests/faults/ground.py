@@ -13,9 +13,8 @@ from typing import Any
 from langchain.agents import create_agent
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, ScoredTrace, TraceStore
-from kp_langchain.recording import store_writer
 from kp_langchain.registry import pace, sender
-from kp_langchain.store import sqlite
+from kp_langchain.store import backoff, sqlite
 from tests.agents import ASK, ScriptedChatModel, call, handler, say, search
 from tests.loopback_registry import LoopbackRegistry
 
@@ -74,8 +73,8 @@ def shortened_clock() -> Iterator[None]:
         (sender, "_RETRY_TURN_S"): 0.01,
         (sender, "_OTHERS_TURN_S"): 0.001,
         (sender, "_STORE_TROUBLE_S"): 0.05,
-        (store_writer, "_FIRST_PAUSE_S"): 0.01,
-        (store_writer, "_LONGEST_PAUSE_S"): 0.05,
+        (backoff, "_FIRST_PAUSE_S"): 0.01,
+        (backoff, "_LONGEST_PAUSE_S"): 0.05,
         (sqlite, "_BUSY_TIMEOUT_S"): 0.05,
     }
     before = {(module, name): getattr(module, name) for module, name in short}

@@ -178,3 +178,16 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again() -> None:
     )
     assert judged.previous is twin
     assert rejudge(replace(passed(), replaces=("old",)), Verdict(success=True)).replaces == ()
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-12, 1.0, 1e12, 1e30])
+def test_vectors_of_any_length_are_compared(length: float) -> None:
+    others = [kept("a", at(0)), kept("b", at(60, 1e-25)), kept("c", at(90, 1e25))]
+    assert similarities(kept("new", at(0, length)), *others) == pytest.approx([1, 0.5, 0], abs=1e-5)
+
+
+def test_a_vector_that_is_no_direction_is_like_none() -> None:
+    for value in (math.nan, math.inf, 0.0):
+        odd = kept("odd", np.array([value, 1.0 if value else 0.0], np.float32))
+        assert similarities(odd, kept("a", at(0)), least=0.1) == []
+        assert similarities(kept("new", at(0)), odd, kept("a", at(0)), least=0.1) == [1.0]

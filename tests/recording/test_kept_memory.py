@@ -18,25 +18,31 @@ from tests.agents import run, searching
 
 
 class Shelf:
-    """Stands for a store: what is on it is what a read returns."""
+    """Stands for a store: what was put on it, or taken from it, is what a read returns."""
 
     def __init__(self) -> None:
-        self.traces: list[KeptTrace] = []
-        self.written: set[str] = set()
-        self.verdicts = 0
+        self.changes: list[tuple[str, KeptTrace | None]] = []
+        self.whole_reads = 0
         self.awaited: Collection[str] = ()
 
-    def read(self, domain: str, *, unless: int | None, awaited: Collection[str]) -> KeptPage | None:
+    def read(self, domain: str, *, since: int | None, awaited: Collection[str]) -> KeptPage | None:
         self.awaited = awaited
-        if unless == self.verdicts:
+        if since == len(self.changes):
             return None
-        return KeptPage(self.verdicts, list(self.traces), self.written & set(awaited))
+        self.whole_reads += since is None
+        latest = dict(self.changes[since or 0 :])
+        kept = [trace for trace in latest.values() if trace is not None]
+        left = {trace_id for trace_id, trace in latest.items() if trace is None}
+        written = set(awaited) & {trace_id for trace_id, _ in self.changes}
+        return KeptPage(len(self.changes), kept, left, written, is_whole=since is None)
 
     def put(self, *runs: ScoredTrace) -> None:
         for one in runs:
             assert one.entry is not None
-            self.traces.append(KeptTrace.of(one, one.entry))
-            self.written.add(one.trace.id)
+            self.changes.append((one.trace.id, KeptTrace.of(one, one.entry)))
+
+    def take(self, *runs: ScoredTrace) -> None:
+        self.changes += [(one.trace.id, None) for one in runs]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +92,6 @@ def test_the_store_may_not_know_yet_what_was_replaced(make, shelf: Shelf) -> Non
     memory = KeptMemory(shelf.read)
     first, second = memory.admit(make(sure=0.2)), memory.admit(make(sure=0.4))
     shelf.put(first)
-    shelf.verdicts += 1
     assert set(shelf.awaited) == {first.trace.id}
     third = memory.admit(make(sure=0.6))
     assert third.replaces == (second.trace.id,)
@@ -95,18 +100,45 @@ def test_the_store_may_not_know_yet_what_was_replaced(make, shelf: Shelf) -> Non
 def test_once_it_does_its_word_counts(make, shelf: Shelf) -> None:
     memory = KeptMemory(shelf.read)
     first, second = memory.admit(make(sure=0.2)), memory.admit(make(sure=0.4))
-    shelf.put(first, second)  # a verdict has contributed the first again
-    shelf.verdicts += 1
+    shelf.put(first, second)
+    shelf.put(first)  # a verdict has contributed it again
     third = memory.admit(make(sure=0.6))
     assert set(third.replaces) == {first.trace.id, second.trace.id}
+
+
+def test_what_changed_is_read_and_not_all_of_it_again(make, shelf: Shelf) -> None:
+    memory, own = KeptMemory(shelf.read), make("own")
+    assert memory.admit(own).decision == "contributed"
+    shelf.put(own)
+    elsewhere, other = make("a"), make("b")
+    shelf.put(elsewhere, other)
+    assert memory.admit(make("a")).twin_of == elsewhere.trace.id
+    shelf.take(elsewhere)
+    again = memory.admit(make("a"))
+    assert again.decision == "contributed"
+    assert memory.admit(make("b")).twin_of == other.trace.id
+    assert memory.admit(make("own")).twin_of == own.trace.id
+    assert shelf.whole_reads == 1
+
+
+def test_what_is_read_bit_by_bit_is_no_more_than_what_is_compared(
+    make, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_memory, "MOST_COMPARED", 3)
+    memory = KeptMemory(shelf.read)
+    memory.admit(make("first"))
+    for text in "abcd":
+        shelf.put(make(text))
+        assert memory.admit(make(text)).decision == "below_threshold"
+    assert memory.admit(make("b")).decision == "below_threshold"
+    assert memory.admit(make("a")).decision == "contributed"
 
 
 def test_what_is_written_and_no_longer_kept_is_forgotten(make, shelf: Shelf) -> None:
     memory = KeptMemory(shelf.read)
     first = memory.admit(make())
     assert memory.admit(make()).twin_of == first.trace.id
-    shelf.written.add(first.trace.id)
-    shelf.verdicts += 1
+    shelf.take(first)
     assert memory.admit(make()).decision == "contributed"
 
 
@@ -114,11 +146,10 @@ def test_a_read_that_comes_late_undoes_nothing(make, shelf: Shelf) -> None:
     elsewhere = make()
     nested: list[ScoredTrace] = []
 
-    def slow(domain: str, *, unless: int | None, awaited: Collection[str]) -> KeptPage | None:
-        page = shelf.read(domain, unless=unless, awaited=awaited)
-        if not shelf.traces:
+    def slow(domain: str, *, since: int | None, awaited: Collection[str]) -> KeptPage | None:
+        page = shelf.read(domain, since=since, awaited=awaited)
+        if not shelf.changes:
             shelf.put(elsewhere)
-            shelf.verdicts += 1
             nested.append(memory.admit(make()))
         return page
 

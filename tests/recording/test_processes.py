@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from kp_langchain import TraceStore
+from kp_langchain.store import tables
 from tests.recording.test_late_verdicts import a_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -315,3 +317,56 @@ def test_fork_while_threads_record() -> None:
     )
     with TraceStore("runs.db") as store:
         assert store.count(domain="child") == 20
+
+
+SPOILT = """
+    import sqlalchemy as sa
+    from tests.recording.test_remembering import use_letters
+    from kp_langchain import KPCallbackHandler
+    use_letters()
+    scripted = KPCallbackHandler(store=store)
+    with store.database.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE remembered RENAME TO gone"))
+    for _ in range(2):
+        searching().invoke(ASK, {"callbacks": [scripted]})
+        assert scripted.flush(600)
+    """
+
+
+def test_what_novelty_remembers_is_tried_once_more_at_exit() -> None:
+    """Though the pause after the last failure is not over."""
+    mended = """
+    with store.database.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE gone RENAME TO remembered"))
+    """
+    done = python(SPOILT + mended)
+    assert "before exit" not in done.stderr
+    with TraceStore("runs.db") as store, store.database.reading() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(tables.remembered)) == 2
+
+
+def test_what_novelty_forgets_at_exit_is_said() -> None:
+    done = python(SPOILT)
+    assert done.stderr.count("2 traces could not be remembered for novelty in") == 1
+    assert "finished runs" not in done.stderr
+    with TraceStore("runs.db") as store:
+        assert store.count() == 2
+
+
+def test_what_novelty_forgets_in_a_store_that_does_not_answer_at_exit_is_said() -> None:
+    done = python(
+        """
+        import threading
+        from kp_langchain import KPCallbackHandler
+        from kp_langchain.recording import worker
+        from kp_langchain.store.remembered import Remembered
+        from tests.recording.test_remembering import use_letters
+        use_letters()
+        begun = threading.Event()
+        Remembered.add = lambda *_, **__: begun.set() or threading.Event().wait()
+        searching().invoke(ASK, {"callbacks": [KPCallbackHandler(store=store)]})
+        assert begun.wait(600)
+        worker.exit_timeout_s = 0.05
+        """
+    )
+    assert "1 traces could not be remembered for novelty in" in done.stderr

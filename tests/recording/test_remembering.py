@@ -242,7 +242,7 @@ def test_a_memory_that_cannot_be_written_holds_up_no_run(monkeypatch, caplog):
         with store.database.writing() as connection:
             connection.execute(sa.text("ALTER TABLE gone RENAME TO remembered"))
         for pending in watching._writer._entries:
-            monkeypatch.setattr(pending, "_due_at", 0.0)
+            pending.end_pause()
         assert watching.flush(300)
         assert store.remembered.count() == 3
 

@@ -26,7 +26,7 @@ from kp_langchain.errors import StoreError
 from kp_langchain.gate.recent_values import RecentValues
 from kp_langchain.recording import kept_memory
 from kp_langchain.store import StoredRun
-from kp_langchain.store.kept_traces import KeptTraces
+from kp_langchain.store.kept_traces import KeptPage, KeptTraces
 from tests.agents import agent, call, handler, say
 from tests.loopback_registry import LoopbackRegistry
 from tests.recording.test_worth import model
@@ -256,16 +256,52 @@ def test_traces_of_one_run_by_two_handlers_are_no_twins(store: TraceStore) -> No
     assert len(kept(store)) == 2
 
 
-def test_what_another_process_keeps_is_read_after_a_while(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_process_keeps_counts_at_once(url: str) -> None:
+    """As two workers do it, each with a connection of its own."""
     with TraceStore(url) as here, TraceStore(url) as elsewhere:
-        one, two = (handler(store=store, policy=EVERY) for store in (here, elsewhere))
-        ask(one, "what is a?")
-        first = ask(two, "what is b?")
-        monkeypatch.setattr(kept_memory, "_READ_AGAIN_S", 0.0)
-        assert ask(one, "what is c?").decision == "contributed"  # it had been read a moment ago
-        assert ask(one, "what is b?").twin_of == first.trace.id
+        one, two = (
+            handler(store=store, policy=EVERY, outcome=sure(0.5)) for store in (here, elsewhere)
+        )
+        for number in range(3):
+            question = f"what is {number}?"
+            first = ask(two if number % 2 else one, question)
+            assert one.flush(60)
+            assert two.flush(60)
+            assert first.decision == "contributed"
+            for watching in (one, two):
+                assert ask(watching, question).twin_of == first.trace.id
+        surer = ask(handler(store=elsewhere, policy=EVERY, outcome=sure(0.8)), question)
+        assert two.flush(60)
+        assert surer.replaces == (first.trace.id,)
+        assert ask(one, question).twin_of == surer.trace.id
+
+
+def test_a_verdict_in_another_process_counts_at_once(url: str) -> None:
+    with TraceStore(url) as here, TraceStore(url) as elsewhere:
+        watching = handler(store=here, policy=SUCCESSES)
+        first = ask(watching)
+        assert watching.flush(60)
+        elsewhere.report_outcome(first.trace.id, success=False)
+        assert ask(watching).decision == "contributed"
+
+
+def test_what_this_process_keeps_is_not_read_whole_again(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[KeptPage | None] = []
+    read = KeptTraces.read
+
+    def noted(self: KeptTraces, *args: Any, **kwargs: Any) -> KeptPage | None:
+        pages.append(read(self, *args, **kwargs))
+        return pages[-1]
+
+    monkeypatch.setattr(KeptTraces, "read", noted)
+    watching = handler(store=store, policy=EVERY)
+    for number in range(5):
+        assert ask(watching, f"what is {number}?").decision == "contributed"
+        assert watching.flush(60)
+    assert sum(page is not None and page.is_whole for page in pages) == 1
+    assert [len(page.traces) for page in pages if page is not None] == [0, 1, 1, 1, 1]
 
 
 def test_a_run_that_never_reached_the_store_is_forgotten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import ScoredTrace, TraceStore
+from kp_langchain import ScoredTrace, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.gate import Rescored
 from kp_langchain.scoring import MemoryEntry
-from kp_langchain.store import tables
+from kp_langchain.store import kept_traces, sql, tables
+from kp_langchain.store.kept_traces import KeptPage
+from kp_langchain.store.verdicts import write_verdict
 
 REGISTRY = "https://registry.example.org"
 MODEL = EmbedderIdentity("a model", "1", 0.25)
@@ -131,18 +135,74 @@ def test_one_that_is_replaced_is_deleted_at_once_if_it_is_to_be_kept_for_no_days
         assert connection.scalars(select).all() == [other.trace.id]
 
 
-def test_nothing_is_read_again_before_the_next_verdict(
+def ids(page: KeptPage) -> list[str]:
+    return [kept.entry.trace_id for kept in page.traces]
+
+
+def test_after_a_whole_read_only_what_changed_in_the_domain_is_read(
     store: TraceStore, passed: Callable[..., ScoredTrace]
 ) -> None:
-    one, two = passed(1), passed(2, text=b"other", vector=None)
-    store.add_many([one, two])
+    one, two, three = (passed(number, text=b"%d" % number, vector=None) for number in range(3))
+    elsewhere = passed(4, domain="code")
+    store.add_many([one, two, elsewhere])
     page = store.kept.read("finance")
     assert page is not None
-    assert store.kept.read("finance", unless=page.newest_verdict) is None
+    assert (page.is_whole, ids(page)) == (True, [one.trace.id, two.trace.id])
+    store.add_many([passed(5, score=0.1), passed(6, domain="code")])
+    store.report_outcome(elsewhere.trace.id, success=False)
+    assert store.kept.read("finance", since=page.newest_change) is None
+
+    store.add(three)
     store.report_outcome(one.trace.id, success=False)
-    page = store.kept.read("finance", unless=page.newest_verdict)
+    store.report_outcome(two.trace.id, confidence=0.9)
+    page = store.kept.read("finance", since=page.newest_change)
     assert page is not None
-    assert [kept.entry.trace_id for kept in page.traces] == [two.trace.id]
+    assert (page.is_whole, ids(page)) == (False, [three.trace.id, two.trace.id])
+    assert page.left == {one.trace.id}
+    assert page.traces[1].confidence == pytest.approx(0.9)
+    assert store.kept.read("finance", since=page.newest_change) is None
+
+
+def test_one_that_is_replaced_has_left_and_one_that_was_not_has_not(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, stated, surer = (passed(number) for number in range(3))
+    store.add_many([one, stated])
+    store.report_outcome(stated.trace.id, success=True)
+    page = store.kept.read("finance")
+    assert page is not None
+    store.add(replace(surer, replaces=(one.trace.id, stated.trace.id)))
+    page = store.kept.read("finance", since=page.newest_change)
+    assert page is not None
+    assert (set(ids(page)), page.left) == ({stated.trace.id, surer.trace.id}, {one.trace.id})
+
+
+def test_a_run_that_is_added_once_more_keeps_the_order_of_changes(
+    store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, two = passed(1), passed(2)
+    store.add_many([one])
+    page = store.kept.read("finance")
+    assert page is not None
+    store.add(replace(one, decision="below_threshold"))
+    store.add(two)
+    later = store.kept.read("finance", since=page.newest_change)
+    assert later is not None
+    assert ids(later) == [two.trace.id]
+
+
+def test_more_changes_than_are_compared_and_a_database_made_anew_are_read_whole(
+    store: TraceStore, passed: Callable[..., ScoredTrace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_traces, "MOST_COMPARED", 3)
+    for number in range(4):
+        store.add(passed(number))
+    page = store.kept.read("finance", since=0)
+    assert page is not None
+    assert (page.is_whole, len(page.traces)) == (True, 3)
+    page = store.kept.read("finance", since=page.newest_change + 1)
+    assert page is not None
+    assert page.is_whole
 
 
 def test_it_says_which_of_the_awaited_runs_it_has(
@@ -277,3 +337,53 @@ def test_a_run_that_was_stored_without_the_rule_passes_by_a_verdict(
     for run in runs:
         (change,) = store.report_outcome(run.trace.id, success=True)
         assert change.decision == "contributed"
+
+
+def test_of_twins_that_two_processes_confirm_at_the_same_time_one_is_kept(
+    url: str, store: TraceStore, passed: Callable[..., ScoredTrace]
+) -> None:
+    one, twin = (passed(0, score=0.49, threshold=0.5) for _ in range(2))
+    store.add_many([one, twin])
+    changes: list[Rescored] = []
+
+    def confirm() -> None:
+        with TraceStore(url) as elsewhere:
+            changes.extend(elsewhere.report_outcome(twin.trace.id, success=True))
+
+    other = threading.Thread(target=confirm)
+    with store.database.writing() as connection, TraceStore(url) as watching:
+        (row,) = sql.run_queries.find_to_judge(connection, one.trace.id)
+        first = write_verdict(connection, row, Verdict(success=True), None)
+        assert first.decision == "contributed"
+        other.start()
+        while url.startswith("postgresql") and other.is_alive() and not is_waiting(watching):
+            pass  # in SQLite it waits, too, which nothing shows
+    other.join(60)
+    (change,) = changes
+    assert (change.decision, change.twin_of) == ("below_threshold", one.trace.id)
+
+
+def is_waiting(store: TraceStore) -> bool:
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with store.database.reading() as connection:
+        return bool(connection.scalar(sa.text(locks)))
+
+
+def test_a_run_is_added_after_a_change_that_is_under_way_in_its_domain(
+    new_postgres_url: Callable[[], str], passed: Callable[..., ScoredTrace]
+) -> None:
+    """Otherwise a change could appear after one with a higher number, and never be read."""
+    url = new_postgres_url()
+    one, two, elsewhere, below = passed(1), passed(2), passed(3, domain="code"), passed(4, score=0)
+    with TraceStore(url) as store, TraceStore(url) as other, TraceStore(url) as watching:
+        store.add(one)
+        adding = threading.Thread(target=other.add, args=(two,))
+        with store.database.writing() as connection:
+            sql.run_queries.find_to_judge(connection, one.trace.id)
+            watching.add_many([elsewhere, below])  # which does not wait
+            adding.start()
+            while adding.is_alive() and not is_waiting(watching):
+                pass
+            assert adding.is_alive()
+        adding.join(60)
+        assert store.count(decision="contributed") == 3

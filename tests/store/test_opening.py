@@ -15,6 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -143,10 +144,16 @@ def schema_of(engine: sa.Engine) -> dict[str, object]:
             inspector.get_foreign_keys(table),
             sorted(inspector.get_unique_constraints(table), key=str),
             sorted(inspector.get_check_constraints(table), key=str),
-            sorted(inspector.get_indexes(table), key=str),
+            sorted(map(comparable, inspector.get_indexes(table))),
         ]
         for (_, table), columns in inspector.get_multi_columns().items()
     }
+
+
+def comparable(index: Any) -> str:
+    """An index as a text, also one with a condition, which is an object."""
+    options = {name: str(value) for name, value in index.pop("dialect_options", {}).items()}
+    return str(sorted({**index, **options}.items()))
 
 
 def version_in(engine: sa.Engine) -> str | None:

@@ -523,7 +523,7 @@ class TestFailing:
         assert scorer.score(trace_of("y")).novelty.value == 1.0
         assert memory._resting_until > 0
         monkeypatch.setattr(memory, "_resting_until", 0.0)
-        monkeypatch.setattr(memory._pending, "_due_at", 0.0)
+        memory._pending.end_pause()
         assert scorer.evaluate(trace_of("y")).novelty.value == 0.0
         # What waited is written, in its order.
         with TraceStore(away.location) as other:
@@ -558,7 +558,7 @@ class TestFailing:
                 assert scorer.evaluate(trace_of("x")).novelty.value == 0  # it can be read
                 other.rollback()
             assert "cannot be kept" in caplog.text
-            monkeypatch.setattr(scorer._memory._pending, "_due_at", 0.0)
+            scorer._memory._pending.end_pause()
             scorer.evaluate(trace_of("y"))
             assert len(rows_in(store)) == 3
 

@@ -23,8 +23,17 @@ def upgrade() -> None:
         sa.Column("replaced_by", key),
         sa.Column("twin_similarity", sa.Double()),
         sa.Column("similarity_to_twin", sa.Double()),
+        sa.Column("kept_change", sa.BigInteger()),
     ):
         op.add_column("runs", column)
+    is_set = sa.text("kept_change IS NOT NULL")
+    op.create_index(
+        "ix_runs_kept_change",
+        "runs",
+        ["domain", "kept_change"],
+        sqlite_where=is_set,
+        postgresql_where=is_set,
+    )
     op.create_table(
         "run_entries",
         sa.Column("trace_id", key, primary_key=True),
