@@ -46,6 +46,12 @@ settings.register_profile(
 settings.load_profile("untimed")
 
 
+def pytest_sessionfinish() -> None:
+    """What a test left to be sent does not wait for a server that was stopped with the test."""
+    if worker := sys.modules.get("kp_langchain.recording.worker"):
+        worker.exit_timeout_s = 1.0
+
+
 @pytest.fixture(autouse=True)
 def fresh_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
