@@ -16,6 +16,7 @@ from kp_langchain.calibration.gate_proposal import (
 )
 from kp_langchain.calibration.hypothetical_score import estimated_score, hypothetical_worth
 from kp_langchain.calibration.labelled_run import LabelledRun
+from kp_langchain.calibration.later_verdicts import LaterVerdicts, later_verdicts
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.gate.recent_values import WINDOW
 
@@ -60,12 +61,15 @@ class Calibration:
         version: The version of the fitted model in the store, now in force; None if the model was
             refused or was not to be installed.
         proposal: The gate proposed for the model, and the one in force; None without a model.
+        later: What the verdicts given since say of the model in force before, if it stays; None
+            if that is not known.
     """
 
     fit: Fit
     before: ModelEntry | None
     version: int | None
     proposal: GateProposal | None
+    later: LaterVerdicts | None = None
 
     @property
     def to_write(self) -> dict[str, Any]:
@@ -88,6 +92,7 @@ class Calibration:
             "version": self.version,
             "before": before and {"version": before.version, "auc": before.model.auc},
             "gate_proposal": self.proposal and asdict(self.proposal),
+            "later_verdicts": self.later and asdict(self.later),
         }
 
 
@@ -112,7 +117,9 @@ def calibrate(
     policy = settings.policy_for(domain)
     result = _with_gate_values(fit(domain, runs, weights=policy.weights), runs)
     before = next(iter(models.entries(domain, only_active=True)), None)
-    proposal = version = None
+    proposal = version = later = None
+    if before is not None and result.refusal is not None:
+        later = later_verdicts(before.model, runs)
     if result.model is not None:
         in_force = before.model if before is not None and before.model.is_current else None
         gate = GateInForce(domain, policy, result.weights, in_force)
@@ -121,7 +128,7 @@ def calibrate(
         else:
             proposal = propose_gate(runs, result.held_out, gate, target)
             version = _install(models, result.model, before) if install else None
-    return Calibration(fit=result, before=before, version=version, proposal=proposal)
+    return Calibration(result, before, version, proposal, later)
 
 
 def _with_gate_values(result: Fit, runs: Sequence[LabelledRun]) -> Fit:

@@ -89,7 +89,7 @@ class GateProposal:
             refused.
         proposed: What the proposed gate keeps; None if the model is refused, or if no threshold
             reaches the target.
-        curve: What the gate by worth keeps at every threshold, the lowest first.
+        curve: What a gate by worth keeps with each fixed threshold, the lowest first.
         refusal: Why nothing is to be written; None if the proposal may be.
     """
 
@@ -160,7 +160,7 @@ def propose_gate(
         before,
         with_model=_by_policy(runs, with_model, in_force),
         proposed=proposed,
-        curve=threshold.curve,
+        curve=threshold_curve(runs, worths.values),
         refusal=refusal,
     )
 

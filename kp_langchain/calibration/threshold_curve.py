@@ -88,7 +88,7 @@ def _at_pass_rate(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
         refusal = "no run has a confidence that reaches the share of successes among all"
     elif point is None:
         refusal = (
-            f"no threshold lets as few as {target:.2f} pass: the highest, "
+            f"no threshold lets as few as {target:g} pass: the highest, "
             f"{curve[-1].threshold:.3f}, is reached by {curve[-1].runs} of {runs} runs"
         )
     return ThresholdProposal(point, curve, refusal)
@@ -105,7 +105,7 @@ def _at_precision(curve: tuple[ThresholdPoint, ...], target: float, runs: int) -
     """
     best = max(curve, key=lambda point: (point.precision.low, -point.threshold))
     refusal = (
-        f"no threshold is sure to give precision {target:.2f}: the surest, "
+        f"no threshold is sure to give precision {target:g}: the surest, "
         f"{best.threshold:.3f}, gives {best.precision} with {best.runs} of {runs} runs; "
         "lower the target, or collect more verdicts"
     )

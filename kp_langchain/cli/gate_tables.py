@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal
-from kp_langchain.cli.plain_tables import INDENT, indent, plain_table
-from kp_langchain.gate.check import pass_rate_of
-
-if TYPE_CHECKING:
-    from kp_langchain.domain_policy import DomainPolicy
-    from kp_langchain.gate.recent_values import JudgedRun
+from kp_langchain.cli.plain_tables import INDENT, indent, percent, plain_table
 
 _PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
 
@@ -32,11 +26,11 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
     if proposal.with_model is not None and proposal.with_model != proposal.proposed:
         table.add_row(*_cells("with this model: ", proposal.with_model))
     if proposal.proposed is not None:
-        table.add_row(*_cells("", proposal.proposed), style="bold")
+        table.add_row(*_cells("proposed: ", proposal.proposed), style="bold")
     yield indent(table)
     yield Text("")
     if proposal.curve:
-        yield Text(f"{INDENT}What the worth keeps at other thresholds:")
+        yield Text(f"{INDENT}What a gate by worth keeps with a fixed threshold:")
         yield indent(_curve(proposal))
     if proposal.refusal is None:
         return
@@ -50,35 +44,17 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
         )
 
 
-def kept_line(policy: DomainPolicy, recent: Sequence[JudgedRun]) -> Text:
-    """Return what the gate of a domain promises and what it has kept since its model is in force.
-
-    Args:
-        policy: The domain's policy.
-        recent: The runs since then, as `TraceStore.recent_values` returns them.
-    """
-    rate = pass_rate_of(policy, policy.gate, has_model=True)
-    promise = f"keeps what reaches a fixed {policy.gate}"
-    if rate is not None:
-        promise = f"keeps the best {rate:.0%} by {policy.gate}"
-    kept = "no run has come since"
-    if recent:
-        share = sum(run.passes for run in recent) / len(recent)
-        kept = f"of the last {len(recent)} runs it kept {share:.0%}"
-    return Text(f"{INDENT}The gate {promise}; {kept}.")
-
-
 def gate_text(gate: GateFigures) -> str:
     """Return a gate in a few words."""
     if gate.pass_rate is not None:
-        return f"the best {gate.pass_rate:.0%} by {gate.gate}"
+        return f"the best {percent(gate.pass_rate)} by {gate.gate}"
     return f"{gate.gate} from " + " or ".join(f"{one:g}" for one in gate.thresholds)
 
 
 def _cells(prefix: str, gate: GateFigures) -> tuple[str, ...]:
     return (
         prefix + gate_text(gate),
-        f"{gate.kept:.0%}",
+        percent(gate.kept),
         "none kept" if gate.right is None else str(gate.right),
         f"{gate.tasks_per_run:.2f}" if gate.runs else "",
         str(gate.auc),
@@ -96,7 +72,7 @@ def _curve(proposal: GateProposal) -> RenderableType:
         if point.threshold in shown:
             table.add_row(
                 f"{point.threshold:.3f}",
-                f"{point.pass_rate:.0%}",
+                percent(point.pass_rate),
                 str(point.tasks),
                 str(point.precision),
             )

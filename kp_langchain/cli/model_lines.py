@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.calibration.model import ConfidenceModel
+from kp_langchain.cli.kept_share import KeptShare
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.printable import printable
 from kp_langchain.store.confidence_models import InstalledModel
 
 if TYPE_CHECKING:
     from kp_langchain.calibration.later_verdicts import LaterVerdicts
+    from kp_langchain.domain_policy import DomainPolicy
     from kp_langchain.store import TraceStore
 
 
@@ -61,13 +63,34 @@ def later_verdicts_of(store: TraceStore, entry: InstalledModel) -> LaterVerdicts
     return None
 
 
-def model_json(store: TraceStore, entry: InstalledModel) -> dict[str, Any]:
+def kept_share_of(store: TraceStore, entry: InstalledModel, policy: DomainPolicy) -> KeptShare:
+    """Return what the gate of a model's domain promises, and what it kept since it is in force.
+
+    Args:
+        store: The store.
+        entry: A model in force, of the version that this package uses.
+        policy: The domain's policy.
+
+    Raises:
+        StoreError: The runs cannot be read.
+    """
+    since = entry.model.created_at
+    return KeptShare.of(policy, list(store.recent_values(entry.domain, policy.gate, since=since)))
+
+
+def model_json(store: TraceStore, entry: InstalledModel, policy: DomainPolicy) -> dict[str, Any]:
     """Return a model and what there is to say about it, ready for JSON.
+
+    Args:
+        store: The store.
+        entry: The model.
+        policy: The domain's policy.
 
     Raises:
         StoreError: The labelled runs cannot be read.
     """
     later = later_verdicts_of(store, entry) if entry.active else None
+    is_used = entry.active and entry.model.is_current
     return {
         "version": entry.version,
         "active": entry.active,
@@ -75,6 +98,7 @@ def model_json(store: TraceStore, entry: InstalledModel) -> dict[str, Any]:
         "leans_on": entry.model.leans_on,
         "warning": entry.model.warning,
         "later_verdicts": later and asdict(later),
+        "gate": asdict(kept_share_of(store, entry, policy)) if is_used else None,
         "model": entry.model.to_dict(),
     }
 

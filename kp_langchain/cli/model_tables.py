@@ -40,6 +40,12 @@ def calibration_report(result: Calibration, *, dry_run: bool) -> Iterator[Render
         yield from _evaluation(result)
     installation = INDENT + _installation(result, dry_run=dry_run)
     yield Text(installation, style="" if result.version is None else "green")
+    if result.before is not None and result.later is not None and result.later.is_broken:
+        yield Text(
+            f"{INDENT}Version {result.before.version}, which stays: {result.later}; take it out of "
+            f"force: kp-langchain calibrate remove {printable(fit.domain)}.",
+            style="yellow",
+        )
     if fit.model is not None and fit.refusal is None:
         yield from _leanings(fit.model)
     if result.proposal is not None:

@@ -183,7 +183,7 @@ def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
         )
     rows = [
         (
-            "claims",
+            "so far",
             f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "
             f"{run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}: "
             f"{next_run.decision}",

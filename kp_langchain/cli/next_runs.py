@@ -148,7 +148,8 @@ class NextRuns:
         ]
         model = f"a model needs {', '.join(needs)}" if needs else "enough for a model"
         return (
-            f"{len(self._given)} of {len(self.offers)} given; {one_line(domain, _DOMAIN_CHARS)}: "
+            f"{len(self._given)} of {len(self.offers)} verdicts given; "
+            f"{one_line(domain, _DOMAIN_CHARS)}: "
             f"{successes} succeeded, {len(verdicts) - successes} failed; {model}"
         )
 

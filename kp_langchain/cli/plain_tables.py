@@ -23,3 +23,8 @@ def plain_table(*headings: str) -> Table:
 def indent(table: RenderableType) -> RenderableType:
     """Return a table indented under its headline."""
     return Padding(table, (0, 0, 0, len(INDENT)))
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage, a small one with more digits."""
+    return f"{share:.0%}" if share >= 0.01 or not share else f"{100 * share:.2g}%"

@@ -169,7 +169,7 @@ class ScoreBreakdown:
             factor = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
             lines.append(
                 f"  {'worth':<20}{factor} = {self.worth.value:.3f}   "
-                "calibrated confidence x (0.5 + novelty / 2)"
+                "confidence x (0.5 + novelty / 2)"
             )
         lines.append(f"  novelty from        {self.novelty_source}{self._novelty_detail()}")
         lines.append(f"  confidence from     {self.confidence_source}")

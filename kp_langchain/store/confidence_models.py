@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.errors import StoreError
 from kp_langchain.store import sql
@@ -160,14 +162,22 @@ class ConfidenceModels:
 
 def _installed_model(row: dict[str, Any]) -> InstalledModel:
     try:
-        return InstalledModel(**row | {"model": ConfidenceModel.from_dict(row.pop("body"))})
+        model = ConfidenceModel.from_dict(json.loads(row.pop("body")))
+        return InstalledModel(**row, model=model)
     except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split()[:30])
         raise StoreError(
             f"version {row['version']} of the model of domain {row['domain']!r} cannot be read, so "
             "it was changed outside kp-langchain; take it out of force and fit another: "
-            f"kp-langchain calibrate remove ({reason})"
+            f"kp-langchain calibrate remove {row['domain']} ({_reason(error)})"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return in a few words why a model cannot be read."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split()[:30])
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _usable_models(rows: list[dict[str, Any]]) -> dict[str, ConfidenceModel]:

@@ -224,8 +224,10 @@ def remove_model(connection: sa.Connection, domain: str) -> bool:
 def select_models(
     connection: sa.Connection, domain: str | None, *, only_active: bool
 ) -> list[dict[str, Any]]:
-    """Return models, ordered by domain and version."""
-    select = sa.select(models).order_by(models.c.domain, models.c.version)
+    """Return models, ordered by domain and version; their bodies as text, which may be damaged."""
+    columns = [column for column in models.c if column is not models.c.body]
+    body = sa.cast(models.c.body, sa.Text()).label("body")
+    select = sa.select(*columns, body).order_by(models.c.domain, models.c.version)
     if domain is not None:
         select = select.where(models.c.domain == clean_name(domain))
     if only_active:

@@ -84,7 +84,7 @@ def test_a_precision_that_cannot_be_promised_is_not(labelled: Any, lucky: dict[s
     assert found.point is None
     assert found.curve
     assert found.refusal is not None
-    assert "no threshold is sure to give precision 0.90" in found.refusal
+    assert "no threshold is sure to give precision 0.9:" in found.refusal
     assert f"of {len(runs)} runs" in found.refusal
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from kp_langchain import Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
 from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
 from kp_langchain.cli.app import app
-from kp_langchain.errors import MissingExtraError, StoreError
+from kp_langchain.errors import ConfigError, MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.weights import PROFILES
 from tests.cli.judged import fill
@@ -294,13 +295,25 @@ def test_models_are_shown_and_removed(store):
     ]
 
 
-def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update models set body = '{}'",
+        "update models set body = '{not json'",
+        "update models set body = '[]'",
+        """update models set body = replace(body, '"auc":', '"auc": NaN, "was":')""",
+    ],
+)
+def test_a_model_that_something_else_changed_is_named_and_can_be_replaced(store, change):
     run()
     with closing(sqlite3.connect("runs.db")) as connection, connection:
-        connection.execute("update models set body = '{}'")
+        connection.execute(change)
     for words in ((), ("show",)):
-        with pytest.raises(StoreError, match="version 1 of the model of domain 'finance' cannot"):
+        with pytest.raises(StoreError) as caught:
             CliRunner().invoke(app, ["calibrate", *words], catch_exceptions=False)
+        assert "version 1 of the model of domain 'finance' cannot be read" in str(caught.value)
+        assert "kp-langchain calibrate remove finance (" in str(caught.value)
+        assert "https:" not in str(caught.value)
     assert run("remove", "finance").exit_code == 0
     assert "Installed as version 2" in run().stdout
 
@@ -483,6 +496,60 @@ def test_a_model_that_no_longer_holds_is_named_with_what_to_do(store):
         f"  It no longer holds: promised Brier score {later['promised_brier']:.3f}, AUC " in shown
     )
     assert "succeeded; fit it again: kp-langchain calibrate --domain finance.\n" in shown
+
+
+def test_a_model_that_stays_although_it_no_longer_holds_can_be_taken_out_of_force(store):
+    run("--domain", "finance")
+    judged_since(store, runs=60, opposite=True)
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        # What these runs look like tells nothing of all of them.
+        connection.execute("update verdicts set success = (number % 2), confidence = (number % 2)")
+    done = run("--domain", "finance")
+    assert done.exit_code == 1
+    assert "Not installed, version 1 stays in force" in done.stdout
+    assert "Version 1, which stays: it no longer holds: promised " in done.stdout
+    assert "take it out of force: kp-langchain calibrate remove finance." in done.stdout
+    assert told("--domain", "finance")["later_verdicts"]["holds"] is False
+
+
+def test_what_the_gate_kept_is_counted_by_what_it_promised(store):
+    run("--domain", "finance", "--write")
+    assert "The gate keeps the best 10% by worth; no run has come since." in run("show").stdout
+    later = store.models.entries("finance")[-1].model.created_at + timedelta(minutes=1)
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        connection.execute(
+            "update runs set gate = 'worth', gated_value = 0.5, passed = (rowid % 2 = 0), "
+            "pass_rate = case when rowid % 4 < 2 then 0.1 else 0.5 end, created_at = ?",
+            (f"{later:%Y-%m-%d %H:%M:%S.%f}",),
+        )
+    shown = re.search(
+        r"the best 10% by worth; of the last (\d+) runs it kept (\d+)%", run("show").stdout
+    )
+    assert shown is not None
+    gate = shown_json()["gate"]
+    assert (gate["gate"], gate["pass_rate"], gate["threshold"]) == ("worth", 0.1, None)
+    assert (gate["runs"], round(100 * gate["kept"])) == (int(shown[1]), int(shown[2]))
+    assert 40 <= gate["runs"] <= 50
+    run("remove", "finance")
+    assert "The policy gates by worth, which takes a model" in run("show").stdout
+    assert shown_json()["gate"] is None
+
+
+def test_a_file_that_cannot_be_written_does_not_hide_what_was_installed(store, monkeypatch):
+    monkeypatch.setenv("KP_CONFIG", "/dev/null")
+    done = run("--domain", "finance", "--write")
+    assert isinstance(done.exception, ConfigError)
+    assert "Installed as version 1;" in done.stdout
+    assert "Wrote" not in done.stdout
+
+
+def test_the_curve_is_what_fixed_thresholds_keep(store):
+    curve = told("--domain", "finance", "--dry-run")["gate_proposal"]["curve"]
+    runs = store.models.labelled("finance")
+    held_out = fit("finance", runs).held_out
+    worths = [hypothetical_worth(one, p) for one, p in zip(runs, held_out, strict=True)]
+    for point in curve:
+        assert point["runs"] == sum(worth >= point["threshold"] for worth in worths)
 
 
 def test_a_model_out_of_force_is_not_held_against_verdicts(store):

@@ -121,7 +121,7 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows(fill) -> None:
         assert terminal.end() == 0
     assert verdicts() == {first: [True], second: [False], third: [True]}
     _, *screens = terminal.screens
-    assert [screen.split(" given")[0].strip() for screen in screens] == [
+    assert [screen.split(" verdicts given")[0].strip() for screen in screens] == [
         "0 of 3",
         "1 of 3",
         "2 of 3",

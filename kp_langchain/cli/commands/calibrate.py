@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kp_langchain.calibration.calibrate_domain import Calibration
     from kp_langchain.calibration.gate_proposal import ThresholdTarget
     from kp_langchain.cli.policy_file import WrittenPolicy
-    from kp_langchain.config import Settings
+    from kp_langchain.domain_policy import DomainPolicy
     from kp_langchain.store import TraceStore
     from kp_langchain.store.confidence_models import InstalledModel
 
@@ -84,12 +84,14 @@ def calibrate_domains(
             result = calibrate_domain.calibrate(
                 store.models, name, settings=settings, target=target, install=not dry_run
             )
+            if not as_json:  # before the file is written, which may fail
+                _print_result(result, dry_run=dry_run, write=write)
             policy = _write(result) if write else None
             has_written = has_written or policy is not None
             if as_json:
                 _print_json(result, policy)
-            else:
-                _print_result(result, policy, dry_run=dry_run, write=write)
+            elif write:
+                _print_written(result, policy)
     is_refused = domain is not None and result is not None and result.fit.refusal is not None
     if is_refused or (write and not has_written):
         raise typer.Exit(_REFUSED)
@@ -112,7 +114,7 @@ def show(
         entries = store.models.entries(domain)
         if as_json:
             for entry in entries:
-                say_json(model_json(store, entry))
+                say_json(model_json(store, entry, settings.policy_for(entry.domain)))
             return
         if not entries:
             which = "" if domain is None else f" of domain {domain!r}"
@@ -120,8 +122,10 @@ def show(
         for name in dict.fromkeys(entry.domain for entry in entries):
             of_domain = [entry for entry in entries if entry.domain == name]
             _print(models_report(of_domain))
-            if (in_force := next((one for one in of_domain if one.active), None)) is not None:
-                _print([*_later_line(store, in_force), _kept_line(store, settings, in_force)])
+            in_force = next((one for one in of_domain if one.active), None)
+            if in_force is not None:
+                _print(_later_line(store, in_force))
+            _print(_gate_line(store, settings.policy_for(name), in_force))
             say("")
 
 
@@ -134,12 +138,18 @@ def _later_line(store: TraceStore, in_force: InstalledModel) -> Iterator[Rendera
         yield Text(f"  {later_line(in_force.domain, later)}", style=style)
 
 
-def _kept_line(store: TraceStore, settings: Settings, in_force: InstalledModel) -> RenderableType:
-    from kp_langchain.cli.gate_tables import kept_line
+def _gate_line(
+    store: TraceStore, policy: DomainPolicy, in_force: InstalledModel | None
+) -> Iterator[RenderableType]:
+    from kp_langchain.cli.model_lines import kept_share_of
 
-    policy = settings.policy_for(in_force.domain)
-    since = in_force.model.created_at
-    return kept_line(policy, store.recent_values(in_force.domain, policy.gate, since=since))
+    if in_force is not None and in_force.model.is_current:
+        yield Text(f"  {kept_share_of(store, in_force, policy)}")
+    elif policy.gate == "worth":
+        yield Text(
+            "  The policy gates by worth, which takes a model; without one the score decides.",
+            style="yellow",
+        )
 
 
 @calibrate.command()
@@ -202,18 +212,18 @@ def _domains(store: TraceStore, domain: str | None) -> list[str]:
     return [domain]
 
 
-def _print_result(
-    result: Calibration, policy: WrittenPolicy | None, *, dry_run: bool, write: bool
-) -> None:
+def _print_result(result: Calibration, *, dry_run: bool, write: bool) -> None:
     from kp_langchain.cli.model_tables import calibration_report
 
     _print(calibration_report(result, dry_run=dry_run))
+    if not write and result.to_write:
+        say(f"\n  --write puts {_fields_text(result)} into kp.toml.")
     say("")
-    if write:
-        for line in _write_report(result, policy):
-            say(line)
-    elif result.to_write:
-        say(f"  --write puts {_fields_text(result)} into kp.toml.")
+
+
+def _print_written(result: Calibration, policy: WrittenPolicy | None) -> None:
+    for line in _write_report(result, policy):
+        say(line)
     say("")
 
 
