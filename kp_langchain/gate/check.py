@@ -75,17 +75,17 @@ def check(
     if policy.gate == "worth" and breakdown.worth is not None:
         value = breakdown.worth.value
         if (pass_rate := pass_rate_of(policy, "worth", has_model=True)) is not None:
-            following = recent("worth").threshold(pass_rate)
-            if following is not None:
+            rate_threshold = recent("worth").threshold(pass_rate)
+            if rate_threshold is not None:
                 floor = base_rate * novelty_factor(breakdown.novelty.value)
-                return GateCheck("worth", value, max(following, floor), pass_rate)
+                return GateCheck("worth", value, max(rate_threshold, floor), pass_rate)
         if policy.worth_threshold is not None:
             return GateCheck("worth", value, policy.worth_threshold)
     if (pass_rate := pass_rate_of(policy, "score", has_model=has_model)) is not None:
-        following = recent("score").threshold(pass_rate)
-        if following is not None:
+        rate_threshold = recent("score").threshold(pass_rate)
+        if rate_threshold is not None:
             floor = _least_score(breakdown, base_rate)
-            return GateCheck("score", breakdown.total, max(following, floor), pass_rate)
+            return GateCheck("score", breakdown.total, max(rate_threshold, floor), pass_rate)
     fixed = threshold_of(domain, policy.threshold).for_score(breakdown)
     return GateCheck("score", breakdown.total, fixed)
 

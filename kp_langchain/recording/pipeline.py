@@ -145,14 +145,14 @@ class Pipeline:
         )
         model = self._model(trace.metadata.task_domain)
         breakdown, entry = self._rate(draft, trace, verdicts, model, features)
-        held = self._check(policy, trace.metadata.task_domain, breakdown, model)
+        gate_check = self._check(policy, trace.metadata.task_domain, breakdown, model)
         may_pass = not draft.withheld and entry is not None
-        decision = decide(held.value, held.threshold) if may_pass else "below_threshold"
+        decision = decide(gate_check.value, gate_check.threshold) if may_pass else "below_threshold"
         scored = ScoredTrace(
             trace=trace,
             breakdown=breakdown,
             decision=decision,
-            threshold=held.threshold,
+            threshold=gate_check.threshold,
             run_id=draft.run_id,
             # A withheld trace can never be contributed, so its body is not kept to await a verdict.
             keep_body=policy.keep == "all"
@@ -165,8 +165,8 @@ class Pipeline:
             withheld=draft.withheld,
             keys=draft.keys,
             registry=draft.registry,
-            gate=held.gate,
-            pass_rate=held.pass_rate,
+            gate=gate_check.gate,
+            pass_rate=gate_check.pass_rate,
             twin_similarity=policy.twin_similarity,
             entry=entry,
         )
