@@ -115,8 +115,8 @@ class Database:
         with self._using("write") as database:
             self._check_sender_lock()
             with sql.engine.write_transaction(database.engine) as connection:
-                self._drop_expired_bodies(connection)
                 yield connection
+                self._drop_expired_bodies(connection)
             loss = database.describe_file_loss()
             if loss is not None:
                 raise StoreError(

@@ -167,7 +167,9 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
 def drop_expired_bodies(connection: sa.Connection) -> bool:
     """Delete the expired bodies of up to a thousand runs; return whether there may be more."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
-    trace_ids = connection.scalars(select.limit(_MOST_EXPIRED_AT_ONCE)).all()
+    # A row that another transaction holds is left for later: it may wait for one of this.
+    select = select.limit(_MOST_EXPIRED_AT_ONCE).with_for_update(skip_locked=True)
+    trace_ids = connection.scalars(select).all()
     if trace_ids:
         update = sa.update(runs).where(_c.trace_id.in_(trace_ids))
         connection.execute(update.values(body=None, body_expires_at=None))
