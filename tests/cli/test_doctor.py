@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sqlite3
+import sys
 import tomllib
 from contextlib import closing
 from dataclasses import replace
@@ -33,6 +34,12 @@ HIDDEN = "import sys; sys.modules.update(sentence_transformers=None, fastembed=N
 def onnx(onnx_folder: Path) -> str:
     """A folder with all-MiniLM-L6-v2 that loads fast."""
     return str(onnx_folder)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs the model is imported once, and not in a process of its own for each command."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
 
 
 def row(out: str, topic: str) -> str:
