@@ -15,8 +15,8 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.near_names import near_name
 from kp_langchain.weights import PROFILES
 from tests.agents import ASK, handler, searching
-from tests.cli.test_cli import cli
 from tests.cli.test_doctor import row
+from tests.commands import cli, cli_apart
 
 VALUE = "never to be shown"
 
@@ -183,7 +183,7 @@ def test_traces_of_a_misspelt_domain_are_told_when_they_are_scored(folder: Path)
     (folder / "sitecustomize.py").write_text(
         "import sys; sys.modules.update(sentence_transformers=None, fastembed=None)"
     )
-    done = cli("score", "in.jsonl", PYTHONPATH=f"{folder}:{Path(__file__).parents[1]}")
+    done = cli_apart("score", "in.jsonl", PYTHONPATH=f"{folder}:{Path(__file__).parents[1]}")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("did you mean 'finance'?") == 1
 

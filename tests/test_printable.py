@@ -15,7 +15,7 @@ from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain._logging import log_event, warn_once
 from kp_langchain.printable import printable, printable_json
 from tests.agents import ASK, handler, searching
-from tests.cli.test_cli import cli
+from tests.commands import cli
 
 HOSTILE = (
     "a\nERROR forged\x1b]0;title\x07\x1b[2J\u202egnp.exe\u2066\x9b31m[red]x[/] [link=http://e.org]"

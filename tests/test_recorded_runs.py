@@ -10,7 +10,7 @@ import pytest
 from tests import recorded
 
 # RECORDED_EVERY=1 plays all of them: some 7 minutes.
-EVERY = int(os.environ.get("RECORDED_EVERY", "25"))
+EVERY = int(os.environ.get("RECORDED_EVERY", "50"))
 
 
 @pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, Settings, TraceStore, config_trust
+from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, Settings, TraceStore, config_trust
 from kp_langchain.cli.policy_file import write_policy
 from kp_langchain.config_files import own_file
 from kp_langchain.errors import ConfigError
 from kp_langchain.redaction import redact
 from kp_langchain.registry.from_settings import configured_registry
 from tests.agents import searching
-from tests.cli.test_cli import cli
+from tests.commands import cli
 from tests.trusting import write_trusted
 
 HOSTILE = """\
@@ -87,7 +87,7 @@ def test_no_run_and_no_key_goes_where_a_folder_says(folder, monkeypatch):
     monkeypatch.setenv("KP_API_KEY", "kp_0123456789abcdef")
     assert configured_registry(Settings()) is None
     with TraceStore("runs.db") as store:
-        watching = KPCallbackHandler("finance", store=store)
+        watching = KPCallbackHandler("finance", store=store, scorer=Scorer(embedder=None))
         asked = {"messages": [("user", "what is the answer, bob@example.com?")]}
         searching().invoke(asked, {"callbacks": [watching]})
         assert watching.flush()
@@ -448,7 +448,7 @@ class TestRunsThatStayLocal:
 def test_doctor_shows_what_each_file_sets_and_what_is_ignored(folder, own):
     own.write_text("max_queue = 5\n")
     (folder / "kp.toml").write_text(HOSTILE)
-    done = cli("doctor", columns=300)
+    done = cli("doctor", KP_EMBEDDING_MODEL="/no/such/model", columns=300)
     assert (
         f"{folder / 'kp.toml'} (in the working folder, not trusted) sets max_steps" in done.stdout
     )

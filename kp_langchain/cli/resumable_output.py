@@ -87,13 +87,20 @@ class Output:
             self._file = FileIO(os.dup(1), "w") if path is None else FileIO(path, "a")
             is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         if path is not None and is_regular:
-            lines = lines_backwards(path)
-            incomplete = next(lines)
-            incomplete.check_beginning()
-            self.last = next(lines, None)
-            if self.last is not None:
-                self.last.values()
-            self._file.truncate(incomplete.offset_bytes)
+            try:
+                self._resume(path)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _resume(self, path: str) -> None:
+        lines = lines_backwards(path)
+        incomplete = next(lines)
+        incomplete.check_beginning()
+        self.last = next(lines, None)
+        if self.last is not None:
+            self.last.values()
+        self._file.truncate(incomplete.offset_bytes)
 
     def __enter__(self) -> Output:
         return self

@@ -19,22 +19,7 @@ from langchain_core.tools import StructuredTool
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
 from kp_langchain.demo.tasks import TASKS
 from tests.agents import ASK, agent, call, handler, say, searching
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def cli(*words: str, columns: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable, "-W", "ignore", "-c",
-            "from kp_langchain.cli.app import main; main()", *words,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), **environment},
-        check=False,
-    )  # fmt: skip
+from tests.commands import ROOT, cli, cli_apart
 
 
 @pytest.fixture
@@ -185,7 +170,7 @@ def test_review_in_a_terminal_without_unicode(runs: list[str]) -> None:
         agent(say("日本語")).invoke({"messages": [("user", "€ " * 200)]}, {"callbacks": [watching]})
         assert watching.flush(600)
     for words in (["review"], ["review", "--json"]):
-        done = cli(*words, "--database", "runs.db", PYTHONIOENCODING="ascii")
+        done = cli_apart(*words, "--database", "runs.db", PYTHONIOENCODING="ascii")
         assert done.returncode == 0, done.stderr
         assert "finance" in done.stdout
         assert done.stdout.isascii()
@@ -360,7 +345,7 @@ def test_schema_is_json_schema() -> None:
 
 def test_demo_runs_scores_gates_and_shows(onnx_folder: Path) -> None:
     # A model that loads fast; .ci/run plays the demo with the one that it finds by itself.
-    done = cli("demo", "--database", "demo.db", KP_EMBEDDING_MODEL=str(onnx_folder))
+    done = cli_apart("demo", "--database", "demo.db", KP_EMBEDDING_MODEL=str(onnx_folder))
     assert done.returncode == 0, done.stderr
     for task in TASKS:
         assert task.title[:20] in done.stdout
@@ -381,14 +366,14 @@ def test_demo_runs_scores_gates_and_shows(onnx_folder: Path) -> None:
     assert "kp-langchain review show" in done.stdout
     shown = re.findall(r"review show (\w+) --database (\S+)", done.stdout)
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
-    again = cli("demo", "--database", "demo.db", KP_EMBEDDING_MODEL=str(onnx_folder))
+    again = cli_apart("demo", "--database", "demo.db", KP_EMBEDDING_MODEL=str(onnx_folder))
     assert f"Kept: 0 of {len(TASKS)} runs; {kept} repeat kept runs of an earlier demo" in (
         again.stdout
     )
 
 
 def test_demo_with_an_unknown_model_is_told_to_the_user() -> None:
-    done = cli("demo", "--model", "nobody:nothing", "--database", "demo.db")
+    done = cli_apart("demo", "--model", "nobody:nothing", "--database", "demo.db")
     assert done.returncode == 1
     assert "nobody" in done.stderr
     assert "Traceback" not in done.stderr

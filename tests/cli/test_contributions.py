@@ -11,7 +11,7 @@ import pytest
 
 from kp_langchain import DomainPolicy, Registry, TraceStore
 from tests.agents import ASK, handler, searching
-from tests.cli.test_cli import cli
+from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY, passed
 
@@ -41,6 +41,11 @@ def fill(url: str, number: int) -> list[str]:
     return [run.trace.id for run in runs]
 
 
+def send(**environment: str) -> Done:
+    """Send in a process of its own, because the sender stays until its process ends."""
+    return cli_apart("outbox", "send", **environment)
+
+
 def short(trace_id: str) -> str:
     return trace_id.removeprefix("kp:trace:")[:8]
 
@@ -57,7 +62,7 @@ def test_sending_and_taking_back(server, here):
     listed = cli("outbox", "--database", "runs.db", **here).stdout
     assert short(first) in listed
     assert "2 pending" in listed
-    done = cli("outbox", "send", **here)
+    done = send(**here)
     assert (done.returncode, done.stdout) == (0, "Sent 2, refused 0, still pending 0.\n")
     assert set(server.units) == {first, second}
 
@@ -76,7 +81,7 @@ def test_what_is_pending_can_be_dropped_or_withdrawn(server, here):
     first, second, third = fill(server.url, 3)
     assert "no longer in the outbox" in cli("outbox", "drop", short(first), **here).stdout
     assert "is withdrawn" in cli("withdraw", second, **here).stdout
-    cli("outbox", "send", **here)
+    send(**here)
     assert set(server.units) == {third}
     assert all(method == "POST" for method, *_ in server.requests)
 
@@ -96,7 +101,7 @@ def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
     busy = b"HTTP/1.1 503 -\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n"
     server.misbehave = lambda number, method, path: "reset_after" if method == "POST" else busy
     (lost,) = fill(server.url, 1)
-    assert cli("outbox", "send", **here).returncode == 1
+    assert send(**here).returncode == 1
     assert set(server.units) == {lost}
     server.misbehave = lambda number, method, path: None
     assert "no request may be sent" in cli("withdraw", lost, **here).stderr
@@ -112,26 +117,26 @@ def test_one_whose_answer_was_lost_is_deleted_all_the_same(server, here):
 def test_a_dead_one_tells_why_and_can_be_tried_again(server, here):
     server.misbehave = lambda number, method, path: "422" if number == 0 else None
     (dead,) = fill(server.url, 1)
-    assert "refused 1" in cli("outbox", "send", **here).stdout
+    assert "refused 1" in send(**here).stdout
     shown = cli("outbox", "show", dead, **here).stdout
     assert "reason: 422" in shown
     assert "steps.0.type: not one of ours" in shown
     assert short(dead) in cli("outbox", "--state", "dead", **here).stdout
     assert "is pending for" in cli("outbox", "retry", dead, **here).stdout
-    assert "Sent 1" in cli("outbox", "send", **here).stdout
+    assert "Sent 1" in send(**here).stdout
     assert "is sent; only dead or pending" in cli("outbox", "retry", dead, **here).stderr
 
 
 def test_a_refused_key_and_a_new_one(server, here):
     fill(server.url, 2)
     wrong = here | {"KP_API_KEY": "kp_wrong"}
-    done = cli("outbox", "send", **wrong)
+    done = send(**wrong)
     assert done.returncode == 1
     assert "still pending 2" in done.stdout
     assert "it does not know the key" in done.stdout
     assert "kp_wrong" not in done.stdout + done.stderr
     # Asked for by a person, it is tried again at once.
-    cli("outbox", "send", **wrong)
+    send(**wrong)
     assert len(server.requests) == 2
 
     without = {name: value for name, value in here.items() if name != "KP_API_KEY"}
@@ -142,16 +147,16 @@ def test_a_refused_key_and_a_new_one(server, here):
     key = json.loads(path.read_text())[server.url]["api_key"]
     assert key in server.keys
     assert key not in done.stdout
-    assert "Sent 2" in cli("outbox", "send", **without).stdout
+    assert "Sent 2" in send(**without).stdout
 
 
 def test_readdressing_to_the_registry_that_is_configured(server, here):
     (one,) = fill("https://gone.example.org", 1)
-    told = cli("outbox", "send", **here).stdout
+    told = send(**here).stdout
     assert "meant for another registry (https://gone.example.org)" in told
     assert server.requests == []
     cli("outbox", "retry", one, **here)
-    assert "Sent 1" in cli("outbox", "send", **here).stdout
+    assert "Sent 1" in send(**here).stdout
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,7 @@ def test_who_registers_can_withdraw(server, here, monkeypatch):
     assert watching.send(30.0)
     (unit,) = server.units.values()
     assert unit["metadata"]["agent_id"] == "kp:agent:desk"
-    done = cli("label", unit["id"], "--failure", **settings)
+    done = cli_apart("label", unit["id"], "--failure", **settings)
     assert "withdrawn 1" in done.stdout
     assert "1 of 1." in done.stdout
     assert server.units == {}
@@ -201,10 +206,10 @@ def test_who_registers_can_withdraw(server, here, monkeypatch):
 def test_a_deletion_that_is_refused_is_told_and_counted(server, here):
     server.agents[KEY] = "kp:agent:other"
     one, other = fill(server.url, 2)
-    cli("outbox", "send", **here)
+    send(**here)
     with TraceStore("runs.db") as store:
         store.report_outcome(one, success=False)
-    done = cli("outbox", "send", **here)
+    done = send(**here)
     assert done.returncode == 1
     assert "still pending 0, still to withdraw 1." in done.stdout
     assert f"{one} is not withdrawn: 403: may not be deleted: Forbidden: can only" in done.stdout
@@ -218,7 +223,7 @@ def test_a_deletion_that_is_refused_is_told_and_counted(server, here):
 
 def test_without_a_key_the_commands_say_so_and_ask_nothing(server, here):
     (one,) = fill(server.url, 1)
-    done = cli("outbox", "send", **without_key(here))
+    done = send(**without_key(here))
     assert done.returncode == 1
     assert "there is no key for it; get one: kp-langchain register" in done.stdout
     assert "there is no key for it" in cli("outbox", **without_key(here)).stdout

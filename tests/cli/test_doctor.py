@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sqlite3
+import sys
 import tomllib
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +22,7 @@ from kp_langchain.cli.commands.doctor import EXTRAS
 from kp_langchain.store import Standing
 from tests.agents import ASK, handler, searching
 from tests.cli.judged import fill
-from tests.cli.test_cli import ROOT, cli
+from tests.commands import ROOT, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 from tests.trusting import write_trusted
@@ -33,6 +34,12 @@ HIDDEN = "import sys; sys.modules.update(sentence_transformers=None, fastembed=N
 def onnx(onnx_folder: Path) -> str:
     """A folder with all-MiniLM-L6-v2 that loads fast."""
     return str(onnx_folder)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs the model is imported once, and not in a process of its own for each command."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
 
 
 def row(out: str, topic: str) -> str:
@@ -274,7 +281,7 @@ def test_a_registry_that_cannot_be_used_is_broken(onnx: str) -> None:
 
 def test_what_is_missing_comes_with_the_line_that_installs_it() -> None:
     Path("sitecustomize.py").write_text(HIDDEN)
-    done = cli("doctor", PYTHONPATH=f"{Path().absolute()}{os.pathsep}{ROOT}", columns=200)
+    done = cli_apart("doctor", PYTHONPATH=f"{Path().absolute()}{os.pathsep}{ROOT}", columns=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "novelty is 0.5" in row(done.stdout, "embedding")
     for extra in ("sentence-transformers", "torch", "embeddings"):

@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
-from kp_langchain.cli.app import main
 from tests.agents import ASK, handler, searching
+from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 SCORE = 0.48  # between the run as a failure and as a success
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def label(*words: str, stdin: str = "") -> Done:
-    """Run the command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["kp-langchain", "label", *words, "--database", "runs.db"])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-    assert isinstance(code, int)
-    return Done(code, out.getvalue(), err.getvalue())
+    return cli("label", *words, "--database", "runs.db", stdin=stdin)
 
 
-def label_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, which does not leave a sender behind."""
-    return subprocess.run(
-        [
-            sys.executable, "-W", "ignore", "-c",
-            "from kp_langchain.cli.app import main; main()",
-            "label", *words, "--database", "runs.db",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        check=False,
-    )  # fmt: skip
+def label_apart(*words: str, **environment: str) -> Done:
+    """Send in a process of its own, because the sender stays until its process ends."""
+    return cli_apart("label", *words, "--database", "runs.db", **environment)
 
 
 class Runs:

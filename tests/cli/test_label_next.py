@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,9 @@ from kp_langchain.gate import ScoredTrace
 from kp_langchain.scoring.breakdown import Dimension, ScoreBreakdown
 from tests.calibration.test_model import MODEL
 from tests.cli.terminal import Terminal
-from tests.cli.test_label import Done, label
+from tests.cli.test_label import label
+from tests.commands import ROOT, Done
 
-ROOT = Path(__file__).resolve().parents[2]
 QUESTION = "Did it succeed?"
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 NEXT = ("label", "--next", "--database", "runs.db")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kp_langchain.cli.verdict_files import read_labels
-from tests.cli.test_cli import ROOT
+from tests.commands import ROOT
 
 _PEAK = """\
 import resource, sys

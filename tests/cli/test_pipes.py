@@ -11,7 +11,7 @@ import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
 from tests.agents import ASK, handler, searching
-from tests.cli.test_cli import ROOT, cli
+from tests.commands import ROOT, cli
 
 COMMANDS = [
     ["--help"],

@@ -10,6 +10,7 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from hypothesis import strategies as st
 from kp_langchain import ReasoningTrace, Scorer, Settings, VectorCache
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, Line, read_lines
 from kp_langchain.cli.line_scorer import LineScorer, profiles
+from kp_langchain.embedding.auto_embedder import AutoEmbedder
 from kp_langchain.gate import default_threshold
 from kp_langchain.scoring import FastembedEmbedder
+from tests.commands import ROOT, Done, cli, cli_apart
 
-ROOT = Path(__file__).resolve().parents[2]
 # An installation without the embedding model: the command starts at once.
 WITHOUT_MODEL = (
     "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
@@ -77,17 +79,26 @@ def score(
     return scoring, told
 
 
-def cli(*words: object, text: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", WITHOUT_MODEL, "score", *map(str, words)],
-        input=text,
-        text=True,
-        capture_output=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-        **more,
-    )
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The command in this process, in an installation without the embedding model.
+
+    What it writes on standard output, it writes past Python's `sys.stdout`.
+    """
+    for package in ("sentence_transformers", "fastembed"):
+        monkeypatch.setitem(sys.modules, package, None)
+    # Not the one of this process, which may have found a model before.
+    monkeypatch.setattr("kp_langchain.embedding.embedder_protocol._default_embedder", AutoEmbedder)
+
+    def run(*words: str, text: str = "") -> Done:
+        return cli("score", *words, stdin=text)
+
+    return run
+
+
+def command_apart(*words: str, text: str = "") -> Done:
+    """The same in a process of its own."""
+    return cli_apart("score", *words, stdin=text, program=WITHOUT_MODEL)
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -147,7 +158,7 @@ def test_thresholds_and_weights_are_those_of_the_settings():
     Path("in.jsonl").write_text(
         jsonl(wire(1), wire(2, domain="finance"), wire(3, domain="anything"))
     )
-    done = cli("in.jsonl")
+    done = command_apart("in.jsonl")
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(r["score"], r["threshold"], r["passed"]) for r in records] == [
@@ -183,13 +194,13 @@ HOSTILE = [
 ]
 
 
-def test_hostile_lines_are_told_by_number_and_skipped():
+def test_hostile_lines_are_told_by_number_and_skipped(command):
     lines = list(itertools.chain.from_iterable((line, json.dumps(wire(9))) for line in HOSTILE))
     content = (
         jsonl(*lines).encode("utf-8", "surrogatepass") + b'{"a": "\xff"}\n\xff\xfe{\x00}\x00\n'
     )
     Path("in.jsonl").write_bytes(content)
-    done = cli("in.jsonl", "--out", "out.jsonl")
+    done = command("in.jsonl", "--out", "out.jsonl")
     assert done.returncode == 1, done.stderr
     reports = [line for line in done.stderr.splitlines() if line.startswith("in.jsonl:")]
     numbers = [*range(1, 2 * len(HOSTILE), 2), 2 * len(HOSTILE) + 1, 2 * len(HOSTILE) + 2]
@@ -213,7 +224,7 @@ def test_what_is_strange_but_no_fault():
         + json.dumps(strange, ensure_ascii=False)
     )
     Path("in.jsonl").write_bytes(text.encode())
-    done = cli("in.jsonl")
+    done = command_apart("in.jsonl")
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["source"]["line"] for record in records] == [2, 5]
@@ -231,7 +242,7 @@ def test_a_line_too_long_for_the_memory():
 
 def test_standard_input_and_several_files():
     Path("one.jsonl").write_text(jsonl(wire(1), "bad"))
-    done = cli("one.jsonl", "-", text=jsonl("", wire(2)))
+    done = command_apart("one.jsonl", "-", text=jsonl("", wire(2)))
     assert done.returncode == 1
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["source"] for r in records] == [
@@ -240,11 +251,11 @@ def test_standard_input_and_several_files():
     ]
 
 
-def test_nothing_at_all():
-    done = cli("-", text="")
+def test_nothing_at_all(command):
+    done = command_apart("-", text="")
     assert (done.returncode, done.stdout) == (0, "")
     Path("out.jsonl").write_text("")
-    assert cli("-", "--out", "out.jsonl", text="").returncode == 0
+    assert command("-", "--out", "out.jsonl", text="").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -260,10 +271,10 @@ def test_nothing_at_all():
         (["in.jsonl", "--nonsense"], "--nonsense"),
     ],
 )
-def test_wrong_usage(words, told):
+def test_wrong_usage(command, words, told):
     Path("sub").mkdir()
     Path("in.jsonl").write_text(jsonl(wire(1)))
-    done = cli(*words)
+    done = command(*words)
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
@@ -271,10 +282,10 @@ def test_wrong_usage(words, told):
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="this user may read everything")
-def test_an_unreadable_file_is_wrong_usage():
+def test_an_unreadable_file_is_wrong_usage(command):
     Path("in.jsonl").write_text(jsonl(wire(1)))
     Path("in.jsonl").chmod(0)
-    done = cli("in.jsonl")
+    done = command("in.jsonl")
     assert done.returncode == 2
     assert "may not be read" in done.stderr
 
@@ -300,9 +311,9 @@ def test_a_full_disk(by_option):
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_is_not_there_for_the_output():
+def test_a_folder_that_is_not_there_for_the_output(command):
     Path("in.jsonl").write_text(jsonl(wire(1)))
-    done = cli("in.jsonl", "--out", "no/such/out.jsonl")
+    done = command("in.jsonl", "--out", "no/such/out.jsonl")
     assert done.returncode == 1
     assert "out.jsonl cannot be opened: No such file" in done.stderr
 
@@ -398,7 +409,7 @@ def test_killed_again_and_again():
     assert_same(read(Path("out.jsonl")), read(Path("whole.jsonl")))
 
 
-def test_ctrl_c_leaves_what_can_be_resumed():
+def test_ctrl_c_leaves_what_can_be_resumed(command):
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_MODEL, "score", "-", "--out", "out.jsonl"],
         stdin=subprocess.PIPE,
@@ -422,7 +433,7 @@ def test_ctrl_c_leaves_what_can_be_resumed():
     assert "interrupted; the same command resumes from here" in told
     assert "scored 64," in told
     assert len(read(Path("out.jsonl"))) == 64
-    done = cli("-", "--out", "out.jsonl", text="".join(lines))
+    done = command("-", "--out", "out.jsonl", text="".join(lines))
     assert done.returncode == 0, done.stderr
     assert "resuming after -:64" in done.stderr
     assert [r["source"]["line"] for r in read(Path("out.jsonl"))] == list(range(1, 201))
@@ -443,26 +454,26 @@ def test_ctrl_c_leaves_what_can_be_resumed():
         "\n",
     ],
 )
-def test_a_file_of_something_else_is_left_as_it_is(content):
+def test_a_file_of_something_else_is_left_as_it_is(command, content):
     Path("in.jsonl").write_text(jsonl(wire(1)))
     Path("out.jsonl").write_text(content)
-    done = cli("in.jsonl", "--out", "out.jsonl")
+    done = command("in.jsonl", "--out", "out.jsonl")
     assert done.returncode == 2
     assert "cannot resume out.jsonl: " in done.stderr
     assert Path("out.jsonl").read_text() == content
 
 
-def test_an_output_of_other_input_is_left_as_it_is():
+def test_an_output_of_other_input_is_left_as_it_is(command):
     Path("in.jsonl").write_text(jsonl(*(wire(n) for n in range(5))))
     score(["in.jsonl"], "out.jsonl")
     content = Path("out.jsonl").read_bytes()
     Path("other.jsonl").write_text("")
     for changed in (jsonl(*(wire(n) for n in range(1, 9))), jsonl(wire(1)), "bad\n" * 9):
         Path("in.jsonl").write_text(changed)
-        done = cli("in.jsonl", "--out", "out.jsonl")
+        done = command("in.jsonl", "--out", "out.jsonl")
         assert done.returncode == 2
         assert "in.jsonl:5, which has changed" in done.stderr
-    done = cli("other.jsonl", "--out", "out.jsonl")
+    done = command("other.jsonl", "--out", "out.jsonl")
     assert done.returncode == 2
     assert "made from in.jsonl" in done.stderr
     assert Path("out.jsonl").read_bytes() == content
@@ -500,9 +511,9 @@ def test_all_bytes_are_counted(folder):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
-def test_a_bar_on_a_terminal_only():
+def test_a_bar_on_a_terminal_only(command):
     Path("in.jsonl").write_text(jsonl(*(wire(n) for n in range(300))))
-    assert "%" not in cli("in.jsonl").stderr
+    assert "%" not in command("in.jsonl").stderr
     reader, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_MODEL, "score", "in.jsonl"],
@@ -527,8 +538,8 @@ def test_a_bar_on_a_terminal_only():
     assert b"scored 300," in shown
 
 
-def test_help_tells_the_exit_statuses():
-    told = " ".join(cli("--help").stdout.split())
+def test_help_tells_the_exit_statuses(command):
+    told = " ".join(command("--help").stdout.split())
     for words in ("0, every line was scored", "1, some were skipped", "2, wrong usage"):
         assert words in told
 

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
-from kp_langchain.cli.app import main
 from tests.agents import ASK, handler, searching
+from tests.commands import cli
 
 
-def cli(*words: str) -> str:
-    """Run a command in this process, and return what it prints."""
-    out = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
-        patch.setenv("COLUMNS", "120")
-        patch.setattr(sys, "argv", ["kp-langchain", *words, "--database", "runs.db"])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert end.value.code == 0
-    return out.getvalue()
+def printed(*words: str) -> str:
+    """Run a command, and return what it prints."""
+    done = cli(*words, "--database", "runs.db")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -46,16 +38,16 @@ def ids() -> Iterator[list[str]]:
 
 
 def test_review_says_what_is_a_twin_and_what_was_replaced(ids: list[str]) -> None:
-    lines = [line.split() for line in cli("review").splitlines() if "answer?" in line]
+    lines = [line.split() for line in printed("review").splitlines() if "answer?" in line]
     assert [words[-1] for words in lines] == ["twin", "kept", "replaced"]
-    replaced, kept, twin = (cli("review", "show", trace_id) for trace_id in ids)
+    replaced, kept, twin = (printed("review", "show", trace_id) for trace_id in ids)
     assert "\nreplaced: score" in replaced
     assert f"\nreplaced by {ids[1]}, which repeats it and was surer\n" in replaced
     assert "\nkept: score" in kept
     assert "\ntwin: score" in twin
     line = f"\ntwin of {ids[1]}, similarity 1.00; it is not surer than that one, which was kept\n"
     assert line in twin
-    shown = json.loads(cli("review", "show", ids[2], "--json"))
+    shown = json.loads(printed("review", "show", ids[2], "--json"))
     assert (shown["decision"], shown["twin_of"], shown["similarity_to_twin"]) == (
         "below_threshold",
         ids[1],
@@ -64,7 +56,7 @@ def test_review_says_what_is_a_twin_and_what_was_replaced(ids: list[str]) -> Non
 
 
 def test_label_says_why_a_success_is_not_kept(ids: list[str]) -> None:
-    assert "below_threshold -> kept" in cli("label", ids[2], "--success")
-    assert "kept -> below_threshold" not in (said := cli("label", ids[0], "--success"))
+    assert "below_threshold -> kept" in printed("label", ids[2], "--success")
+    assert "kept -> below_threshold" not in (said := printed("label", ids[0], "--success"))
     beginning = ids[2].removeprefix("kp:trace:")[:8]
     assert f"below_threshold, because it repeats {beginning}, which is kept" in said

@@ -88,9 +88,9 @@ def test_many_at_once_score_as_one_by_one(embedder, make_trace):
     words = "audit the ledger of a bank against its statement and explain each gap".split()
     traces = [
         make_trace(
-            objective=" ".join(words[number % 5 :]), content=" ".join(words * (number % 7 * 4))
+            objective=" ".join(words[number % 5 :]), content=" ".join(words * (number % 3 * 12))
         )
-        for number in range(40)
+        for number in range(20)
     ]
     single = Scorer(embedder=embedder, latency_budget_ms=None)
     expected = [single.evaluate(trace) for trace in traces]

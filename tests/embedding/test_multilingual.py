@@ -36,7 +36,8 @@ def trace(text):
     return trace_from_messages([("user", text), ("ai", "OK")])
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+# One of each of the larger scripts; that the model reads the others, its tokeniser shows below.
+@pytest.mark.parametrize("language", ["de", "ru", "zh", "ko", "ar", "hi", "th"])
 def test_new_tasks_are_new_and_repeats_are_not(model, language):
     scorer = Scorer(embedder=model)
     pairs = [[trace(text) for text in task[language]] for task in TASKS]

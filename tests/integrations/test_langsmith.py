@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +17,9 @@ from kp_langchain.errors import KPError
 from kp_langchain.integrations.langsmith import feedback
 from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, handler, searching
+from tests.commands import Done, cli
 from tests.loopback_langsmith import BEGAN, LoopbackLangSmith
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN = str(uuid.uuid4())
 
 
@@ -169,20 +165,9 @@ def test_a_server_that_is_not_there() -> None:
 # ------------------------------------------------------------------ the command
 
 
-def label(server: LoopbackLangSmith, *words: str) -> subprocess.CompletedProcess[str]:
+def label(server: LoopbackLangSmith, *words: str) -> Done:
     settings = {"LANGSMITH_ENDPOINT": server.url, "LANGSMITH_API_KEY": "ls-key"}
-    return subprocess.run(
-        [
-            sys.executable, "-W", "ignore", "-c",
-            "from kp_langchain.cli.app import main; main()",
-            "label", "--langsmith", "--database", "runs.db", *words,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-        check=False,
-    )  # fmt: skip
+    return cli("label", "--langsmith", "--database", "runs.db", *words, **settings)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
 from kp_langchain.registry.sender import Sender
 from tests.agents import ASK, handler, searching
-from tests.cli.test_cli import cli
+from tests.commands import cli
 from tests.real_registry import COMMAND, REDIS, RealRegistry, redis
 from tests.registry.test_sender import Clock, drive, passed
 

@@ -72,8 +72,20 @@ def test_what_did_not_change_is_not(store):
         assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("replays", [True, False], ids=["", "without replays"])
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("slow", "drip")])
+@pytest.mark.parametrize(
+    ("url", "fault", "replays"),
+    [
+        *(
+            pytest.param("sqlite", fault, replays, id=f"{fault}{'' if replays else ', no replays'}")
+            for fault in FAULTS
+            for replays in (True, False)
+            if fault not in ("slow", "drip")
+        ),
+        # What happened to an attempt, a store learns in one of these ways.
+        *(("postgresql", fault, False) for fault in ("500", "429_retry_after", "reset_after")),
+    ],
+    indirect=["url"],
+)
 def test_it_comes_through_whatever_happens_to_the_first_attempts(store, fault, replays):
     faulty: list[int] = []
 

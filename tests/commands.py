@@ -1,0 +1,89 @@
+"""The command line as a user types it: in this process, or in one of its own.
+
+A new Python process takes a second for its imports alone, so it is for tests of what only a process
+shows: signals, pipes, terminals, what the environment decides at its start.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kp_langchain.cli.app import main
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = "from kp_langchain.cli.app import main; main()"
+
+
+class Done(NamedTuple):
+    """What a command that has ended leaves.
+
+    Args:
+        returncode: Its exit status.
+        stdout: What it printed.
+        stderr: What it and its log said beside that.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) -> Done:
+    """Run a command in this process, as if it were a new one."""
+    out, err = _stream(), _stream()
+    threads = set(threading.enumerate())
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"COLUMNS": str(columns), **environment}.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["kp-langchain", *words])
+        patch.setattr(sys, "stdin", _stream(stdin))
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        # In a new process nothing was warned of yet, and a warning of the log goes to stderr.
+        patch.setattr("kp_langchain._logging._logged_kinds", set())
+        patch.setattr(logging.getLogger(), "handlers", [])
+        time.tzset()
+        with pytest.raises(SystemExit) as end:
+            main()
+    time.tzset()
+    assert isinstance(end.value.code, int)
+    left = set(threading.enumerate()) - threads
+    assert not left, "in the process of the tests, a thread stays"
+    return Done(end.value.code, _text(out), _text(err))
+
+
+def cli_apart(
+    *words: str, stdin: str = "", columns: int = 120, program: str = PROGRAM, **environment: str
+) -> Done:
+    """Run a command in a process of its own, by a Python program that runs the command line."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), **environment},
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _stream(content: str = "") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8")
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    written = stream.buffer
+    assert isinstance(written, io.BytesIO)
+    return written.getvalue().decode()
