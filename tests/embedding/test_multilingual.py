@@ -36,7 +36,7 @@ def trace(text):
     return trace_from_messages([("user", text), ("ai", "OK")])
 
 
-# One of each of the larger scripts; that the model reads the others, its tokeniser shows below.
+# One of each of the larger scripts. Below, the tokeniser shows that the others can be read.
 @pytest.mark.parametrize("language", ["de", "ru", "zh", "ko", "ar", "hi", "th"])
 def test_new_tasks_are_new_and_repeats_are_not(model, language):
     scorer = Scorer(embedder=model)
