@@ -361,6 +361,7 @@ def _join_adjacent_texts(parts: Iterator[Part]) -> list[Part]:
     return out
 
 
+@default_on_error(None)
 def _visible(value: object, room: list[int], depth: int) -> Any:
     """Return a copy of a result without hidden fields, and with marks in place of media."""
     room[0] -= 1

@@ -349,6 +349,24 @@ def test_whatever_stands_in_a_message_is_recorded_or_left_out(
         assert len(json.dumps(step.input)) < 20_000
 
 
+def test_an_output_that_cannot_be_read_is_left_out() -> None:
+    outputs = [
+        {"type": "image", "output": {"text": "seen", "value": Rude()}},
+        {"type": "file", "output": Rude()},
+    ]
+    message = AIMessage.model_construct(
+        content=[], additional_kwargs={"tool_outputs": outputs}, response_metadata={}, type="ai",
+        tool_calls=[], invalid_tool_calls=[], id=None, name=None, usage_metadata=None,
+    )  # fmt: skip
+    scored: list[ScoredTrace] = []
+    watching = handler(on_scored=scored.append)
+    play(watching, message)
+    assert watching.flush(60)
+    assert watching.stats()["callback_errors"] == 0
+    (one,) = scored
+    assert [step.content for step in one.trace.steps] == [None, "seen", None, ""]
+
+
 def play(watching: Any, message: Any) -> None:
     """The events of a model that answers with a message that LangChain itself would not make."""
     run_id = uuid.uuid4()
