@@ -217,7 +217,10 @@ class _Values:
             hypothetical_worth(run, one) if gate == "worth" else estimated_score(run, weights, one)
             for run, one in pairs
         ]
-        may_pass = [calibrated_confidence(run, one) >= base_rate for run, one in pairs]
+        counts = gate == "worth" or weights.outcome_confidence > 0
+        may_pass = [
+            not counts or calibrated_confidence(run, one) >= base_rate for run, one in pairs
+        ]
         return cls(gate, values, may_pass, has_model=True)
 
 

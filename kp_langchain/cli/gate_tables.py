@@ -13,11 +13,12 @@ from kp_langchain.cli.plain_tables import INDENT, indent, percent, plain_table
 _PASS_RATES_SHOWN = (0.5, 0.3, 0.2, 0.1, 0.05)
 
 
-def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
+def gate_report(proposal: GateProposal, *, is_installed: bool) -> Iterator[RenderableType]:
     """Yield the parts of a report on a proposed gate.
 
     Args:
         proposal: The gate.
+        is_installed: Whether the model was installed.
     """
     table = plain_table("gate, on held-out tasks", "keeps", "of them right", "tasks per run", "AUC")
     table.add_row("none", "100%", f"{proposal.base_rate:.2f}", "", "0.50")
@@ -26,7 +27,8 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
     if proposal.with_model is not None and proposal.with_model != proposal.proposed:
         table.add_row(*_cells("with this model: ", proposal.with_model))
     if proposal.proposed is not None:
-        table.add_row(*_cells("proposed: ", proposal.proposed), style="bold")
+        prefix = "proposed: " if proposal.refusal is None else "not proposed: "
+        table.add_row(*_cells(prefix, proposal.proposed), style="bold")
     yield indent(table)
     yield Text("")
     if proposal.curve:
@@ -35,11 +37,11 @@ def gate_report(proposal: GateProposal) -> Iterator[RenderableType]:
     if proposal.refusal is None:
         return
     yield Text(f"{INDENT}No gate is proposed: {proposal.refusal}.")
-    stays = proposal.with_model or proposal.in_force
+    stays = proposal.with_model if is_installed else proposal.in_force
     if stays is not None and stays.right is not None and stays.right.value < proposal.base_rate:
         yield Text(
-            f"{INDENT}What stays in force keeps fewer successes than no gate would; raise "
-            "pass_rate, or lower the threshold.",
+            f"{INDENT}What stays in force keeps a smaller share of successes than no gate would; "
+            "raise pass_rate, or lower the threshold.",
             style="yellow",
         )
 

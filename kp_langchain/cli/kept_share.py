@@ -55,7 +55,7 @@ class KeptShare:
         promise = f"what reaches {self.gate} {self.threshold}"
         if self.pass_rate is not None:
             promise = f"the best {percent(self.pass_rate)} by {self.gate}"
-        kept = "no run has come since"
+        kept = "no run was judged by it yet"
         if self.kept is not None:
             kept = f"of the last {self.runs} runs it kept {percent(self.kept)}"
         return f"The gate keeps {promise}; {kept}."

@@ -50,7 +50,7 @@ def calibration_report(result: Calibration, *, dry_run: bool) -> Iterator[Render
         yield from _leanings(fit.model)
     if result.proposal is not None:
         yield Text("")
-        yield from gate_report(result.proposal)
+        yield from gate_report(result.proposal, is_installed=result.version is not None)
 
 
 def models_report(versions: Sequence[InstalledModel]) -> Iterator[RenderableType]:

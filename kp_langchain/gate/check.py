@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain.gate.thresholds import threshold_of
+from kp_langchain.scoring.rules import SINGLE_THOUGHT
 from kp_langchain.scoring.worth import novelty_factor
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ def check(
         policy: The policy of that domain.
         recent: Returns what the gate saw of the domain's last runs.
         base_rate: The share of successes among the runs that the domain's model was fitted to. With
-            a pass rate, no run passes whose calibrated confidence is lower: keeping it would be
-            worse than keeping any.
+            a pass rate, no run passes whose confidence is lower: keeping it would be worse than
+            keeping any. By worth, that is the calibrated confidence; by the score, the one that
+            the score has counted.
     """
     has_model = breakdown.worth is not None
     if policy.gate == "worth" and breakdown.worth is not None:
@@ -91,11 +93,12 @@ def check(
 
 
 def _least_score(breakdown: ScoreBreakdown, base_rate: float) -> float:
-    """Return the score that the run would have if its confidence were the base rate.
+    """Return the score that the run would have if its outcome's confidence were the base rate.
 
-    The score reaches it if the calibrated confidence reaches the base rate.
+    The score reaches it if the confidence does. Where the confidence does not count, because its
+    weight is 0 or the run is a single thought, every score reaches it.
     """
-    if breakdown.worth is None:
+    outcome = breakdown.outcome_confidence
+    if breakdown.worth is None or any(rule.name == SINGLE_THOUGHT for rule in breakdown.rules):
         return 0.0
-    lacking = base_rate - breakdown.worth.confidence
-    return breakdown.total + breakdown.outcome_confidence.weight * lacking
+    return breakdown.total + outcome.weight * (base_rate - outcome.value)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
-# Changes are noticed at once. All are read again for what is no change: a database that was
-# restored, a replacement that never reached the store.
+# Changes are noticed at once. All are read again for what is not counted as one: a database that
+# was restored, a replacement that never reached the store, a kept run that was added once more.
 _READ_AGAIN_S = 60.0
 # A run that the store has not got by then was lost on its way there.
 _LOST_AFTER_S = 600.0

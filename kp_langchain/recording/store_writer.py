@@ -347,7 +347,7 @@ class StoreWriter:
                 unwritten,
                 self.location,
             )
-        if forgotten := sum(map(len, self._entries)):
+        if forgotten := sum(map(len, list(self._entries))):
             log.warning(
                 "%d traces could not be remembered for novelty in %s before exit; novelty will be "
                 "measured without them",

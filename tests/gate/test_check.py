@@ -9,12 +9,13 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, ToolMessage
 
 from kp_langchain import DomainPolicy, ScoreBreakdown, Scorer, trace_from_messages
 from kp_langchain.gate import default_threshold
 from kp_langchain.gate.check import GateCheck, check
 from kp_langchain.gate.recent_values import RecentValues
-from kp_langchain.scoring import Worth
+from kp_langchain.scoring import ScoringWeights, Worth
 
 units = st.floats(0, 1)
 
@@ -80,14 +81,44 @@ def test_no_run_passes_by_a_rate_whose_confidence_is_below_the_base_rate() -> No
     assert above.value >= above.threshold
 
 
+def scored(confidence: float, weights: ScoringWeights | None = None) -> ScoreBreakdown:
+    """A run with two tool calls, with the confidence of a model."""
+    messages = [
+        ("user", "What is 6 x 7?"),
+        ("ai", "I search."),
+        AIMessage("", tool_calls=[{"name": "search", "args": {"q": "6"}, "id": "1"}]),
+        ToolMessage("42", tool_call_id="1"),
+        ("ai", "42"),
+    ]
+    trace = trace_from_messages(messages, domain="default")
+    trace.outcome.confidence = confidence
+    return Scorer(embedder=None).score(trace, weights=weights).with_worth(confidence)
+
+
 @given(units, units)
 def test_that_holds_for_the_score_too(confidence: float, base_rate: float) -> None:
-    values = [0.0] * 50
-    one = checked(with_worth(confidence), DomainPolicy(pass_rate=1.0), values, base_rate)
-    assert (one.gate, one.value) == ("score", breakdown().total)
-    # The weight is a fourth: what is smaller than the rounding of the sum does not count.
+    one = checked(scored(confidence), DomainPolicy(pass_rate=1.0), [0.0] * 50, base_rate)
+    assert one.gate == "score"
+    assert 0 <= one.threshold <= 1
+    # What is smaller than the rounding of the sum does not count.
     if abs(confidence - base_rate) > 1e-12:
         assert (one.value >= one.threshold) is (confidence >= base_rate)
+
+
+def test_a_score_that_does_not_count_the_confidence_is_not_held_against_the_base_rate() -> None:
+    rate, values = DomainPolicy(pass_rate=1.0), [0.0] * 50
+    weights = ScoringWeights(
+        complexity=0.5, novelty=0.25, tool_diversity=0.25, outcome_confidence=0.0
+    )
+    for one in (scored(0.1, weights), with_worth(0.1)):  # the latter is a single thought
+        found = checked(one, rate, values, base_rate=0.6)
+        assert found.value >= found.threshold
+
+
+def test_a_success_that_is_confirmed_later_passes() -> None:
+    one = scored(0.95).with_worth(0.3)  # the run states more than the model believes
+    found = checked(one, DomainPolicy(pass_rate=0.1), [0.1] * 50, base_rate=0.6)
+    assert found.value >= found.threshold
 
 
 def test_the_score_can_follow_a_rate_too() -> None:
