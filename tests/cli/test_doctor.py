@@ -17,6 +17,7 @@ import pytest
 import kp_langchain
 from kp_langchain import Registry, TraceStore
 from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.calibration.surface import SurfaceFeature
 from kp_langchain.cli.commands.doctor import EXTRAS
 from kp_langchain.store import Standing
@@ -82,13 +83,19 @@ def test_what_scoring_goes_by_is_shown(onnx: str) -> None:
     assert "complexity counts at most 20 steps" in said
 
 
+def learned(store: TraceStore, **options: int) -> ConfidenceModel:
+    """The model of a domain whose runs and verdicts are added here."""
+    fill(store, "finance", **options)
+    model = fit("finance", store.models.labelled("finance")).model
+    assert model is not None
+    return model
+
+
 def test_the_models_in_force_are_shown_with_what_speaks_against_them(onnx: str) -> None:
     pytest.importorskip("sklearn")
     assert "model " not in cli("doctor", KP_EMBEDDING_MODEL=onnx, columns=200).stdout
     with TraceStore("runs.db") as store:
-        fill(store, "finance", runs=30, seed=2)
-        model = fit("finance", store.models.labelled("finance")).model
-        assert model is not None
+        model = learned(store, runs=30, seed=2)
         store.models.install(replace(model, surface=SurfaceFeature("steps", 0.9, model.auc)))
         store.models.install(replace(model, domain="old\x1b[2J", features_version=0))
     done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_DATABASE_URL="runs.db", columns=200)
@@ -105,9 +112,7 @@ def test_the_models_in_force_are_shown_with_what_speaks_against_them(onnx: str) 
 def test_a_model_that_no_longer_holds_is_named(onnx: str) -> None:
     pytest.importorskip("sklearn")
     with TraceStore("runs.db") as store:
-        fill(store, "finance")
-        model = fit("finance", store.models.labelled("finance")).model
-        assert model is not None
+        model = learned(store)
         store.models.install(model)
         fill(store, "finance", runs=60, seed=7)
         for run in store.models.labelled("finance"):
@@ -123,9 +128,7 @@ def test_a_model_that_no_longer_holds_is_named(onnx: str) -> None:
 def test_a_model_that_cannot_be_read_is_broken(onnx: str) -> None:
     pytest.importorskip("sklearn")
     with TraceStore("runs.db") as store:
-        fill(store, "finance")
-        model = fit("finance", store.models.labelled("finance")).model
-        assert model is not None
+        model = learned(store)
         store.models.install(model)
     with closing(sqlite3.connect("runs.db")) as connection, connection:
         connection.execute("update models set body = '{}'")

@@ -333,16 +333,7 @@ _blocks = st.builds(
 def test_whatever_stands_in_a_message_is_recorded_or_left_out(
     content: Any, beside: Any, metadata: Any
 ) -> None:
-    message = AIMessage.model_construct(
-        content=content, additional_kwargs=beside, response_metadata=metadata, type="ai",
-        tool_calls=[], invalid_tool_calls=[], id=None, name=None, usage_metadata=None,
-    )  # fmt: skip
-    scored: list[ScoredTrace] = []
-    watching = handler(on_scored=scored.append)
-    play(watching, message)
-    assert watching.flush(60)
-    stats = watching.stats()
-    assert stats["callback_errors"] == stats["failed"] == 0
+    scored, stats = played(content=content, additional_kwargs=beside, response_metadata=metadata)
     assert stats["scored"] + stats["empty"] == 1
     for step in (step for one in scored for step in one.trace.steps):
         assert len(step.content or "") <= 4000
@@ -354,17 +345,25 @@ def test_an_output_that_cannot_be_read_is_left_out() -> None:
         {"type": "image", "output": {"text": "seen", "value": Rude()}},
         {"type": "file", "output": Rude()},
     ]
+    (one,), _ = played(
+        content=[], additional_kwargs={"tool_outputs": outputs}, response_metadata={}
+    )
+    assert [step.content for step in one.trace.steps] == [None, "seen", None, ""]
+
+
+def played(**fields: Any) -> tuple[list[ScoredTrace], dict[str, int]]:
+    """What is scored of a run whose model answers with a message that nothing has validated."""
     message = AIMessage.model_construct(
-        content=[], additional_kwargs={"tool_outputs": outputs}, response_metadata={}, type="ai",
-        tool_calls=[], invalid_tool_calls=[], id=None, name=None, usage_metadata=None,
+        type="ai", tool_calls=[], invalid_tool_calls=[], id=None, name=None, usage_metadata=None,
+        **fields,
     )  # fmt: skip
     scored: list[ScoredTrace] = []
     watching = handler(on_scored=scored.append)
     play(watching, message)
     assert watching.flush(60)
-    assert watching.stats()["callback_errors"] == 0
-    (one,) = scored
-    assert [step.content for step in one.trace.steps] == [None, "seen", None, ""]
+    stats = watching.stats()
+    assert stats["callback_errors"] == stats["failed"] == 0
+    return scored, stats
 
 
 def play(watching: Any, message: Any) -> None:
