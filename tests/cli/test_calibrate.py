@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 
 from kp_langchain import Settings, TraceStore
 from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.gate_proposal import GateFigures, GateProposal
 from kp_langchain.calibration.hypothetical_score import hypothetical_score, hypothetical_worth
+from kp_langchain.calibration.measures import Estimate
 from kp_langchain.cli.app import app
+from kp_langchain.cli.gate_tables import gate_report
 from kp_langchain.errors import ConfigError, MissingExtraError, StoreError
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.weights import PROFILES
@@ -271,6 +274,22 @@ def test_a_gate_in_force_that_is_worse_than_none_is_named_although_the_model_is_
     stays = "What stays in force keeps a smaller share of successes than no gate would"
     assert stays in " ".join(done.stdout.split())
     assert stays in " ".join(run("--domain", "finance", "--dry-run").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("right", "is_installed", "warns"),
+    [((0.2, 0.8), False, True), ((0.2, 0.8), True, False), ((0.8, 0.2), False, False),
+     ((0.8, 0.2), True, True)],
+)  # fmt: skip
+def test_what_stays_in_force_depends_on_whether_the_model_was_installed(right, is_installed, warns):
+    area = Estimate(0.6, 0.5, 0.7)
+    in_force, with_model = (
+        GateFigures("score", (0.5,), None, 10, 0.1, Estimate(one, 0.0, 1.0), 0.1, area)
+        for one in right
+    )
+    proposal = GateProposal(0.5, in_force, with_model, refusal="it may be chance")
+    parts = gate_report(proposal, is_installed=is_installed)
+    assert any("smaller share of successes" in str(part) for part in parts) is warns
 
 
 def test_models_are_shown_and_removed(store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -112,6 +113,23 @@ def test_what_has_expired_is_compared_no_longer(
         again.add(passed(3, score=0.1))  # every process deletes them with its first write
     assert one.trace.id not in entries(store)
     assert other.trace.id in entries(store)
+
+
+def test_what_has_expired_is_deleted_without_waiting_for_others_that_hold_it(
+    new_postgres_url: Callable[[], str], passed: Callable[..., ScoredTrace]
+) -> None:
+    url = new_postgres_url()
+    with TraceStore(url) as store, TraceStore(url) as again, ThreadPoolExecutor() as threads:
+        one = passed(1, score=0.1)
+        store.add(one)
+        row = tables.runs.c.trace_id == one.trace.id
+        with store.database.writing() as connection:
+            past = datetime.now(UTC) - timedelta(days=1)
+            connection.execute(sa.update(tables.runs).where(row).values(body_expires_at=past))
+        with store.database.writing() as connection:
+            connection.execute(sa.select(tables.runs.c.trace_id).where(row).with_for_update())
+            threads.submit(again.add, passed(2, score=0.1)).result(timeout=60)
+            assert one.trace.id in entries(again)
 
 
 def test_a_trace_that_a_verdict_has_deleted_is_compared_no_longer(
