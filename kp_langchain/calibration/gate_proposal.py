@@ -6,7 +6,7 @@ Every figure is of confidences that are held out: those of a model that never sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,8 @@ def propose_gate(
     Raises:
         ConfigError: The target is out of range.
     """
-    before = gate_without_proposal(runs, in_force, "")
+    base_rate = _base_rate(runs)
+    present, present_figures = _present(runs, in_force)
     worths = _Values.of(runs, held_out, "worth", in_force.weights)
     with_model = _Values.of(runs, held_out, in_force.policy.gate, in_force.weights)
     threshold = propose_threshold(
@@ -152,12 +153,12 @@ def propose_gate(
     proposed, refusal = None, threshold.refusal
     if (point := threshold.point) is not None:
         proposed = _figures(runs, worths, (point.threshold,), target.pass_rate)
-        refusal = _no_better_than_none(proposed, before.base_rate)
-        present = _values_in_force(runs, in_force)
-        if refusal is None and present is not None and before.in_force is not None:
-            refusal = _worse_than_in_force(proposed, before.in_force, _gain(runs, worths, present))
-    return replace(
-        before,
+        refusal = _no_better_than_none(proposed, base_rate)
+        if refusal is None and present is not None and present_figures is not None:
+            refusal = _worse_than_in_force(proposed, present_figures, _gain(runs, worths, present))
+    return GateProposal(
+        base_rate=base_rate,
+        in_force=present_figures,
         with_model=_by_policy(runs, with_model, in_force),
         proposed=proposed,
         curve=threshold_curve(runs, worths.values),
@@ -175,12 +176,8 @@ def gate_without_proposal(
         in_force: What gates the runs now.
         refusal: Why none is proposed.
     """
-    present = _values_in_force(runs, in_force)
-    return GateProposal(
-        base_rate=sum(run.success for run in runs) / len(runs),
-        in_force=None if present is None else _by_policy(runs, present, in_force),
-        refusal=refusal,
-    )
+    _, figures = _present(runs, in_force)
+    return GateProposal(base_rate=_base_rate(runs), in_force=figures, refusal=refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +208,7 @@ class _Values:
     ) -> _Values:
         """Return what a gate would hold against its threshold with the confidences of a model."""
         if base_rate is None:
-            base_rate = sum(run.success for run in runs) / len(runs)
+            base_rate = _base_rate(runs)
         pairs = list(zip(runs, confidences, strict=True))
         values = [
             hypothetical_worth(run, one) if gate == "worth" else estimated_score(run, weights, one)
@@ -235,6 +232,18 @@ def _values_in_force(runs: Sequence[LabelledRun], in_force: GateInForce) -> _Val
     if len(confidences) < len(runs):
         return None
     return _Values.of(runs, confidences, in_force.policy.gate, weights, model.base_rate)
+
+
+def _present(
+    runs: Sequence[LabelledRun], in_force: GateInForce
+) -> tuple[_Values, GateFigures] | tuple[None, None]:
+    """Return the values of the gate in force, and what it keeps; None if they are not known."""
+    values = _values_in_force(runs, in_force)
+    return (None, None) if values is None else (values, _by_policy(runs, values, in_force))
+
+
+def _base_rate(runs: Sequence[LabelledRun]) -> float:
+    return sum(run.success for run in runs) / len(runs)
 
 
 def _by_policy(runs: Sequence[LabelledRun], values: _Values, in_force: GateInForce) -> GateFigures:
