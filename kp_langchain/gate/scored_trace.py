@@ -88,6 +88,11 @@ class ScoredTrace:
         return gated_value(self.gate, self.breakdown.total, self.worth)
 
     @property
+    def is_stated(self) -> bool:
+        """Whether a verdict states whether the run succeeded."""
+        return self.verdict is not None and self.verdict.success is not None
+
+    @property
     def is_one_more_kept(self) -> bool:
         """Whether one more run is kept because of it; not so if it takes the place of another."""
         return self.decision == "contributed" and not self.replaces

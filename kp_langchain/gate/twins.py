@@ -59,13 +59,12 @@ class KeptTrace:
     @classmethod
     def of(cls, run: ScoredTrace, entry: MemoryEntry) -> KeptTrace:
         """Return a run as others are compared with it, with the entry of its trace."""
-        is_stated = run.verdict is not None and run.verdict.success is not None
         metadata = run.trace.metadata
         return cls(
             entry,
             str(run.run_id).lower(),
             trusted_confidence(run.breakdown),
-            is_stated,
+            run.is_stated,
             may_leave(metadata.visibility, metadata.privacy_level),
         )
 

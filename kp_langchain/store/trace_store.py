@@ -146,9 +146,7 @@ class TraceStore:
             if leaving:
                 sql.outbox_queries.enter(connection, leaving)
             for one, row in zip(runs, rows, strict=True):
-                replace_kept(
-                    connection, one.replaces, row["trace_id"], is_stated=one.verdict is not None
-                )
+                replace_kept(connection, one.replaces, row["trace_id"], is_stated=one.is_stated)
 
     @property
     def outbox(self) -> Outbox:

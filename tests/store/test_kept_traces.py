@@ -296,13 +296,15 @@ def test_ids_and_names_of_any_kind_are_found_again(
     assert store.get(kept.entry.trace_id).replaced_by == surer.trace.id  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("verdict", [None, Verdict(confidence=0.9)])
 def test_what_a_verdict_states_meanwhile_is_not_replaced_by_an_estimate(
-    store: TraceStore, passed: Callable[..., ScoredTrace]
+    store: TraceStore, passed: Callable[..., ScoredTrace], verdict: Verdict | None
 ) -> None:
     one, surer = passed(1, visibility="network"), passed(2, visibility="network")
     store.add(one, registry=REGISTRY)
     store.report_outcome(one.trace.id, success=True)
-    store.add(replace(surer, replaces=(one.trace.id,)), registry=REGISTRY)
+    surer = replace(surer, replaces=(one.trace.id,), verdict=verdict)
+    store.add(surer, registry=REGISTRY)
     assert store.count(decision="contributed") == 2
     assert store.outbox.counts()["pending"] == 2
 
