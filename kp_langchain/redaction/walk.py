@@ -11,12 +11,14 @@ from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
+from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
+from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
-from kp_langchain.redaction.text import redact_text, replacement
+from kp_langchain.redaction.text import MAX_PASSES, redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
@@ -25,6 +27,9 @@ _NAME_KEYS = tuple(
     for key in ("name", "key", "header", "field", "param", "parameter", "variable")
     for spelling in (key, key.title())
 )
+# The members of a JSON Web Key (RFC 7518) that are secret.
+_JWK_SECRETS = frozenset({"d", "p", "q", "dp", "dq", "qi", "k"})
+_PRIVATE_KEY = SensitiveField("private_key")
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
 # Types whose values contain no text.
@@ -70,7 +75,7 @@ class Walker:
         """
         try:
             if isinstance(value, str):
-                return self._leaf(value, field, name)
+                return self._replaced(value, self._leaf(value, field, name))
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, field, name)
             parts = parts_of(value)
@@ -84,15 +89,47 @@ class Walker:
         self.counts[kind] += 1
         return replacement(kind, match, self._rules) if match else placeholder(kind)
 
+    def _replaced(self, _value: Any, clean: Any) -> Any:
+        """Take note that `value` becomes `clean`, and return `clean`."""
+        return clean
+
     def _text(self, text: str) -> str:
         """Redact a text, then apply the user's redactor."""
-        clean = redact_text(text, self.counts, identifiers=self._identifiers, rules=self._rules)
+        clean = self._text_with_documents(text)
         if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
             return clean
         custom_text = self._redactor(clean)
         if not isinstance(custom_text, str):
             raise TypeError("the redactor returned no text")
         return custom_text
+
+    def _text_with_documents(self, text: str) -> str:
+        """Redact a text; each string of its documents is redacted by itself.
+
+        A replacement can change how the text is read. So this is repeated until nothing changes.
+        """
+        for _ in range(MAX_PASSES):
+            documents = read_documents(text)
+            if not documents:
+                return self._plain_text(text)
+            walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
+            if not all(walker.changes_nothing(document) for document in documents):
+                walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
+                documents = read_documents(text, with_places=True)
+                for document in documents:
+                    walker.changes_nothing(document)
+            self.counts.update(walker.counts)
+            masked = mask_documents(text, documents, walker.changes)
+            clean = masked.restore(self._plain_text(masked.text, masked.mask))
+            if clean == text:
+                return text
+            text = clean
+        raise UnstableTextError
+
+    def _plain_text(self, text: str, mask: str = "") -> str:
+        return redact_text(
+            text, self.counts, identifiers=self._identifiers, rules=self._rules, mask=mask
+        )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -190,15 +227,15 @@ class Walker:
             if isinstance(key, (str, bytes)):
                 key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
                 key_field = self._classify_name(key_name)
+                if key_name in _JWK_SECRETS and "kty" in value:
+                    key_field = _PRIVATE_KEY
                 if key_field is None and key_name.lower() == "value":
                     key_field, key_name = self._name_beside_value(value) or (None, key_name)
                 if key_field is not None:
-                    # A mapping with ordinary fields: redact only values that look random.
-                    if key_field.may_hold_fields and _has_type(item, dict):
-                        key_field = key_field._replace(is_strong=False)
-                    item_field, item_name = key_field, key_name
+                    item_field, item_name = _field_of_content(key_field, item), key_name
             clean = self.walk(item, depth, item_field, item_name)
-            result[self._distinct(self._key(key), result)] = clean
+            clean_key = self._distinct(self._key(key), result)
+            result[self._replaced(key, clean_key)] = clean
         return result
 
     def _classify_name(self, name: str) -> SensitiveField | None:
@@ -278,6 +315,38 @@ class Walker:
     def _build_tuple(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
         make = getattr(type(pair), "_make", None)
         return tuple(items) if make is None else make(items)
+
+
+class _DocumentWalker(Walker):
+    """Walks the documents of a text.
+
+    Attributes:
+        changes: What to write for each literal that changes, by its start.
+    """
+
+    def __init__(self, *, identifiers: bool, rules: Rules) -> None:
+        super().__init__(identifiers=identifiers, rules=rules)
+        self.changes: dict[int, str] = {}
+
+    def changes_nothing(self, document: Document) -> bool:
+        """Walk a document, and return whether all of it stays as it is."""
+        field = self._classify_name(document.name)
+        if field is not None:
+            field = _field_of_content(field, document.value)
+        total = self.counts.total()
+        self.walk(document.value, 0, field, document.name)
+        return self.counts.total() == total
+
+    def _replaced(self, value: Any, clean: Any) -> Any:
+        if type(value) is Literal and clean != value:
+            self.changes[value.start] = clean
+        return clean
+
+
+def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
+    """Return what a name says about its content; a mapping may also hold ordinary fields."""
+    is_mapping = field.may_hold_fields and _has_type(content, dict)
+    return field._replace(is_strong=False) if is_mapping else field
 
 
 def _is_utf8(content: bytes) -> bool:
