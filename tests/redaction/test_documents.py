@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kp_langchain.redaction import redact
 from tests.redaction.drawn import fill
 
-_SOURCE = random.Random(7)  # noqa: S311
+_SOURCE = random.Random(7)
 AWS_KEY = fill("AKIA{A16}", _SOURCE)
 GITHUB_TOKEN = fill("ghp_{x36}", _SOURCE)
 SECRET_TEXTS = (
