@@ -300,6 +300,8 @@ def read_documents(text: str, *, with_places: bool = False) -> list[Document]:
         text: Any text; takes time linear in its length.
         with_places: Whether the places of all strings and numbers are needed.
     """
+    if _START.search(text) is None:
+        return []
     return _Reader(text, with_places=with_places).documents()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
@@ -58,6 +59,16 @@ _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _MAX_CACHED_CHARS = 40
 _MAX_CACHED_TEXTS = 2000
 _harmless_texts: dict[bool, set[str]] = {False: set(), True: set()}
+
+
+def harmless_texts(rules: Rules, *, identifiers: bool) -> AbstractSet[str]:
+    """Return short texts that are known to need no redaction.
+
+    Args:
+        rules: The user's rules.
+        identifiers: Whether to redact identifiers as well as secrets.
+    """
+    return frozenset() if rules.patterns or rules.names else _harmless_texts[identifiers]
 
 
 def redact_text(

@@ -18,7 +18,7 @@ from kp_langchain.redaction.documents import Document, Literal, mask_documents, 
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
-from kp_langchain.redaction.text import MAX_PASSES, redact_text, replacement
+from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
@@ -59,6 +59,7 @@ class Walker:
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
+        self._harmless_texts = harmless_texts(rules, identifiers=identifiers)
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -73,6 +74,8 @@ class Walker:
             field: The sensitive field that contains the value, at any depth; None if there is none.
             name: The name of that field.
         """
+        if field is None and self._is_harmless(value):
+            return value
         try:
             if isinstance(value, str):
                 return self._replaced(value, self._leaf(value, field, name))
@@ -84,6 +87,11 @@ class Walker:
             return self._leaf(value, field, name)
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
+
+    def _is_harmless(self, value: Any) -> bool:
+        """Return whether `value` is a text that is known to stay as it is."""
+        is_text = type(value) is str or type(value) is Literal
+        return is_text and self._redactor is None and value in self._harmless_texts
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
