@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -16,15 +16,16 @@ from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
+from kp_langchain.redaction.structures import (
+    MappingFields,
+    NamedField,
+    header_fields,
+    read_mapping,
+)
 from kp_langchain.redaction.text import redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
-_NAME_KEYS = tuple(
-    spelling
-    for key in ("name", "key", "header", "field", "param", "parameter", "variable")
-    for spelling in (key, key.title())
-)
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
 # Types whose values contain no text.
@@ -185,33 +186,47 @@ class Walker:
         self, value: dict[Any, Any], depth: int, field: SensitiveField | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
+        context = read_mapping(value, field, name, self._classify_name)
         for key, item in list(dict.items(value)):
-            item_field, item_name = field, name
-            if isinstance(key, (str, bytes)):
-                key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-                key_field = self._classify_name(key_name)
-                if key_field is None and key_name.lower() == "value":
-                    key_field, key_name = self._name_beside_value(value) or (None, key_name)
-                if key_field is not None:
-                    # A mapping with ordinary fields: redact only values that look random.
-                    if key_field.may_hold_fields and _has_type(item, dict):
-                        key_field = key_field._replace(is_strong=False)
-                    item_field, item_name = key_field, key_name
-            clean = self.walk(item, depth, item_field, item_name)
+            if key is context.rows_key and key is not None:
+                clean = self._rows(item, context.columns, depth)
+            else:
+                item_field, item_name = self._entry_field(key, item, context, name)
+                clean = self.walk(item, depth, item_field, item_name)
             result[self._distinct(self._key(key), result)] = clean
         return result
+
+    def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
+        """Return the sensitive field of one entry of a mapping, if any, and its name."""
+        if not isinstance(key, (str, bytes)):
+            return context.inherited, name
+        if key in context.entries:
+            return context.entries[key]
+        key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        key_field = self._classify_name(key_name)
+        if key_field is None:
+            return context.inherited, name
+        # A mapping with ordinary fields: redact only values that look random.
+        if key_field.may_hold_fields and _has_type(item, dict):
+            key_field = key_field._replace(is_strong=False)
+        return key_field, key_name
+
+    def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
+        """Redact the rows of a table, whose columns have names of their own."""
+        result = [self._row(row, columns, depth + 1) for row in rows]
+        return result if isinstance(rows, list) else self._build_tuple(rows, result)
+
+    def _row(self, row: Any, columns: Sequence[NamedField], depth: int) -> Any:
+        if not _has_type(row, (list, tuple)) or len(row) != len(columns):
+            return self.walk(row, depth)
+        cells = [
+            self.walk(cell, depth + 1, *column) for cell, column in zip(row, columns, strict=True)
+        ]
+        return cells if isinstance(row, list) else self._build_tuple(row, cells)
 
     def _classify_name(self, name: str) -> SensitiveField | None:
         field = self._rules.classify_name(name)
         return None if field and field.is_identifier and not self._identifiers else field
-
-    def _name_beside_value(self, value: dict[Any, Any]) -> tuple[SensitiveField, str] | None:
-        """Return the sensitive field in `{"name": "X-Api-Key", "value": ...}`, and its name."""
-        for key in _NAME_KEYS:
-            name = dict.get(value, key)
-            if isinstance(name, str) and (field := self._classify_name(name)) is not None:
-                return field, name
-        return None
 
     def _key(self, key: Any) -> Any:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
@@ -244,6 +259,9 @@ class Walker:
         is_tuple: bool = False,
     ) -> list[Any]:
         members = list(items)
+        columns = header_fields(members, self._classify_name) if field is None else []
+        if columns:
+            return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
         result: list[Any] = []
         has_pairs = bool(members) and all(_is_pair(member) for member in members)
         is_pair = is_tuple and _is_pair(members)
