@@ -51,9 +51,12 @@ _MODEL_TOKEN_CLUES = word_set(
 _MODEL_TOKENS = frozenset(("token", "tokenstr"))
 _CLUES = (
     NAME_KEYS | _ELEMENT_KEYS | _SCHEMA_KEYS | _COLUMN_KEYS | _SECRET_MARKS | _MODEL_TOKEN_CLUES
-) | {"kind", "secondarykey", "granttype"}
+) | {"kind", "secondarykey", "granttype", "kty"}
 _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
+# The members of a JSON Web Key (RFC 7518) that are secret.
+_JWK_SECRETS = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
+_PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
 _PLAIN: NamedField = (None, "")
 _CELL_NAME = re.compile(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
@@ -100,7 +103,7 @@ def read_mapping(
     """
     if len(mapping) > _MAX_KEYS:
         return MappingFields(field)
-    keys: dict[str, Any] = {_plain_key(key): key for key in dict.keys(mapping) if type(key) is str}
+    keys: dict[str, Any] = {_plain_key(key): key for key in dict.keys(mapping) if _is(key, str)}
     if _CLUES.isdisjoint(keys):
         return MappingFields(field)
     if _is_schema(mapping, keys):
@@ -109,7 +112,7 @@ def read_mapping(
     entries = _secret_entries(mapping, keys)
     beside = _field_beside_value(mapping, keys, classify)
     inherited = field
-    if field is not None and type(mapping.get(keys.get("name"))) is str:
+    if field is not None and _is(mapping.get(keys.get("name")), str):
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
         entries |= {keys[plain]: (field, name) for plain in VALUE_KEYS & keys.keys()}
@@ -126,7 +129,7 @@ def read_mapping(
 
 def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the fields of the columns if the first of `rows` is a header, or else an empty list."""
-    if len(rows) < 2 or not all(type(row) in (list, tuple) for row in rows):
+    if len(rows) < 2 or not all(_is(row, list, tuple) for row in rows):
         return []
     header = rows[0]
     width = len(header)
@@ -139,7 +142,7 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
 
 def column_fields(header: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the field and name of each column, or an empty list if none is sensitive."""
-    if not all((type(cell) is str and _CELL_NAME.fullmatch(cell)) or cell == "" for cell in header):
+    if not all((_is(cell, str) and _CELL_NAME.fullmatch(cell)) or cell == "" for cell in header):
         return []
     fields = [(classify(cell), cell) for cell in header]
     return fields if any(field for field, _ in fields) else []
@@ -169,6 +172,11 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
     return None
 
 
+def _is(value: Any, *kinds: type) -> bool:
+    """Return whether the type of `value` is one of `kinds`; `isinstance` may run its code."""
+    return issubclass(type(value), kinds)
+
+
 @lru_cache(maxsize=4096)
 def _plain_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
@@ -176,9 +184,9 @@ def _plain_key(key: str) -> str:
 
 def _is_schema(mapping: dict[Any, Any], keys: dict[str, str]) -> bool:
     """Return whether a mapping describes a value, as JSON Schema and OpenAPI do."""
-    kind = mapping.get(keys.get("type"))
-    kinds = kind if type(kind) is list else [kind]
-    if all(type(kind) is str and kind.lower().split("(")[0] in _DATA_TYPES for kind in kinds):
+    kind: Any = mapping.get(keys.get("type"))
+    kinds = kind if _is(kind, list) else [kind]
+    if all(_is(kind, str) and kind.lower().split("(")[0] in _DATA_TYPES for kind in kinds):
         return "value" not in keys
     return not _SCHEMA_MARKS.isdisjoint(keys) and keys.keys() <= _SCHEMA_KEYS | _SAMPLE_KEYS
 
@@ -187,6 +195,8 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, 
     """Return the entries that are secret whatever their names, as in Kubernetes' Secrets."""
     if mapping.get("kind") == "Secret":
         return {key: (_SECRET, key) for key in ("data", "stringData") if key in mapping}
+    if "kty" in keys:
+        return {keys[member]: (_PRIVATE_KEY, member) for member in _JWK_SECRETS & keys.keys()}
     if "primarykey" in keys and "secondarykey" in keys:
         weak = SensitiveField("api_key", is_strong=False)
         return {keys[key]: (weak, key) for key in ("primarykey", "secondarykey")}
@@ -197,18 +207,18 @@ def _field_beside_value(
     mapping: dict[Any, Any], keys: dict[str, str], classify: Classify
 ) -> Callable[[str, Any], NamedField | None]:
     """Return a function of a key and its value: the field that the other entries give it."""
-    kind = mapping.get(keys.get("type"))
+    kind: Any = mapping.get(keys.get("type"))
     is_marked = any(mapping[keys[mark]] is True for mark in _SECRET_MARKS & keys.keys())
     named: NamedField | None = None
     element: NamedField | None = None
-    if type(kind) is str:
+    if _is(kind, str):
         if is_marked or _plain_key(kind) in _SECRET_TYPES:
             is_marked = True
         elif (field := classify(kind)) is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
     for plain, key in keys.items():
         text = mapping[key]
-        if type(text) is not str:
+        if not _is(text, str):
             continue
         if plain in NAME_KEYS and named is None and (field := classify(text)) is not None:
             named = field, text
@@ -220,11 +230,11 @@ def _field_beside_value(
             return _SECRET, plain
         if plain in VALUE_KEYS and named is not None:
             return named
-        if type(value) not in (str, int) or (type(value) is str and classify(value)):
+        if not _is(value, str, int) or (_is(value, str) and classify(value)):
             return None  # the label itself
         if element is not None and (plain in VALUE_KEYS or _is_word(value)):
             return element
-        if named is not None and type(value) is str and looks_like_password(value):
+        if named is not None and _is(value, str) and looks_like_password(value):
             return named
         return None
 
@@ -232,7 +242,7 @@ def _field_beside_value(
 
 
 def _is_word(value: Any) -> bool:
-    return type(value) is int or len(value.split()) == 1
+    return _is(value, int) or len(value.split()) == 1
 
 
 def _columns_beside_rows(
@@ -241,14 +251,13 @@ def _columns_beside_rows(
     """Return the key of a table's rows and the fields of its columns: {"columns": ..., "rows": ...}."""
     for columns_key in _COLUMN_KEYS & keys.keys():
         header = mapping[keys[columns_key]]
-        if type(header) not in (list, tuple):
+        if not _is(header, list, tuple):
             continue
         names = [
-            cell.get("name", cell.get("label", "")) if type(cell) is dict else cell
-            for cell in header
+            cell.get("name", cell.get("label", "")) if _is(cell, dict) else cell for cell in header
         ]
         columns = column_fields(names, classify) if names else []
         for rows_key in _ROW_KEYS & keys.keys() - {columns_key}:
-            if columns and type(mapping[keys[rows_key]]) in (list, tuple):
+            if columns and _is(mapping[keys[rows_key]], list, tuple):
                 return keys[rows_key], columns
     return None, []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
@@ -54,7 +56,7 @@ CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
 
 _NO_SECRETS = PERSONAL | {BLOB}
 _NO_RULES = Rules()
-_MAX_PASSES = 8
+MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 # A cache of short texts without matches: names of fields and tools occur again and again.
@@ -63,8 +65,23 @@ _MAX_CACHED_TEXTS = 2000
 _harmless_texts: dict[bool, set[str]] = {False: set(), True: set()}
 
 
+def harmless_texts(rules: Rules, *, identifiers: bool) -> AbstractSet[str]:
+    """Return short texts that are known to need no redaction.
+
+    Args:
+        rules: The user's rules.
+        identifiers: Whether to redact identifiers as well as secrets.
+    """
+    return frozenset() if rules.patterns or rules.names else _harmless_texts[identifiers]
+
+
 def redact_text(
-    text: str, counts: Counter[str], *, identifiers: bool, rules: Rules | None = None
+    text: str,
+    counts: Counter[str],
+    *,
+    identifiers: bool,
+    rules: Rules | None = None,
+    mask: str = "",
 ) -> str:
     """Return `text` with everything sensitive replaced, and add the matches to `counts`.
 
@@ -76,6 +93,7 @@ def redact_text(
         counts: The number of matches per kind; updated.
         identifiers: Whether to redact identifiers as well as secrets.
         rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
+        mask: A character that stands for a part of the text which is not to be replaced.
 
     Raises:
         UnstableTextError: The text still changes after eight passes.
@@ -83,8 +101,11 @@ def redact_text(
     """
     rules = rules or _NO_RULES
     kinds: list[str] = []
-    for _ in range(_MAX_PASSES):
-        spans = _merge_overlaps(text, _find(text, identifiers=identifiers, rules=rules))
+    for _ in range(MAX_PASSES):
+        found = _find(text, identifiers=identifiers, rules=rules)
+        if mask and found:
+            found = [part for span in found for part in _outside(text, span, mask)]
+        spans = _merge_overlaps(text, found)
         if not spans:
             if kinds:
                 counts.update(kinds)
@@ -97,6 +118,15 @@ def redact_text(
             kinds.append(kind)
         text = "".join([*pieces, text[position:]])
     raise UnstableTextError
+
+
+def _outside(text: str, span: Span, mask: str) -> Iterator[Span]:
+    """Yield the parts of a span between masks."""
+    start = span.start
+    for part in text[start : span.end].split(mask):
+        if any(map(str.isalnum, part)):
+            yield Span(start, start + len(part), span.kind)
+        start += len(part) + 1
 
 
 def replacement(kind: str, match: str, rules: Rules) -> str:

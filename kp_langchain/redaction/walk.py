@@ -11,8 +11,10 @@ from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
+from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
+from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
@@ -22,7 +24,7 @@ from kp_langchain.redaction.structures import (
     header_fields,
     read_mapping,
 )
-from kp_langchain.redaction.text import redact_text, replacement
+from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
@@ -55,6 +57,7 @@ class Walker:
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
+        self._harmless_texts = harmless_texts(rules, identifiers=identifiers)
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -69,9 +72,11 @@ class Walker:
             field: The sensitive field that contains the value, at any depth; None if there is none.
             name: The name of that field.
         """
+        if field is None and self._is_harmless(value):
+            return value
         try:
             if isinstance(value, str):
-                return self._leaf(value, field, name)
+                return self._replaced(value, self._leaf(value, field, name))
             if isinstance(value, (dict, list, tuple, set, frozenset)):
                 return self._container(value, depth, field, name)
             parts = parts_of(value)
@@ -81,19 +86,56 @@ class Walker:
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
 
+    def _is_harmless(self, value: Any) -> bool:
+        """Return whether `value` is a text that is known to stay as it is."""
+        is_text = type(value) is str or type(value) is Literal
+        return is_text and self._redactor is None and value in self._harmless_texts
+
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
         return replacement(kind, match, self._rules) if match else placeholder(kind)
 
+    def _replaced(self, _value: Any, clean: Any) -> Any:
+        """Take note that `value` becomes `clean`, and return `clean`."""
+        return clean
+
     def _text(self, text: str) -> str:
         """Redact a text, then apply the user's redactor."""
-        clean = redact_text(text, self.counts, identifiers=self._identifiers, rules=self._rules)
+        clean = self._text_with_documents(text)
         if self._redactor is None or not clean or PLACEHOLDER.fullmatch(clean):
             return clean
         custom_text = self._redactor(clean)
         if not isinstance(custom_text, str):
             raise TypeError("the redactor returned no text")
         return custom_text
+
+    def _text_with_documents(self, text: str) -> str:
+        """Redact a text; each string of its documents is redacted by itself.
+
+        A replacement can change how the text is read. So this is repeated until nothing changes.
+        """
+        for _ in range(MAX_PASSES):
+            documents = read_documents(text)
+            if not documents:
+                return self._plain_text(text)
+            walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
+            if not all(walker.changes_nothing(document) for document in documents):
+                walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
+                documents = read_documents(text, with_places=True)
+                for document in documents:
+                    walker.changes_nothing(document)
+            self.counts.update(walker.counts)
+            masked = mask_documents(text, documents, walker.changes)
+            clean = masked.restore(self._plain_text(masked.text, masked.mask))
+            if clean == text:
+                return text
+            text = clean
+        raise UnstableTextError
+
+    def _plain_text(self, text: str, mask: str = "") -> str:
+        return redact_text(
+            text, self.counts, identifiers=self._identifiers, rules=self._rules, mask=mask
+        )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -193,7 +235,8 @@ class Walker:
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)
                 clean = self.walk(item, depth, item_field, item_name)
-            result[self._distinct(self._key(key), result)] = clean
+            clean_key = self._distinct(self._key(key), result)
+            result[self._replaced(key, clean_key)] = clean
         return result
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
@@ -206,10 +249,7 @@ class Walker:
         key_field = self._classify_name(key_name)
         if key_field is None:
             return context.inherited, name
-        # A mapping with ordinary fields: redact only values that look random.
-        if key_field.may_hold_fields and _has_type(item, dict):
-            key_field = key_field._replace(is_strong=False)
-        return key_field, key_name
+        return _field_of_content(key_field, item), key_name
 
     def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
         """Redact the rows of a table, whose columns have names of their own."""
@@ -296,6 +336,38 @@ class Walker:
     def _build_tuple(self, pair: tuple[Any, ...], items: list[Any]) -> Any:
         make = getattr(type(pair), "_make", None)
         return tuple(items) if make is None else make(items)
+
+
+class _DocumentWalker(Walker):
+    """Walks the documents of a text.
+
+    Attributes:
+        changes: What to write for each literal that changes, by its start.
+    """
+
+    def __init__(self, *, identifiers: bool, rules: Rules) -> None:
+        super().__init__(identifiers=identifiers, rules=rules)
+        self.changes: dict[int, str] = {}
+
+    def changes_nothing(self, document: Document) -> bool:
+        """Walk a document, and return whether all of it stays as it is."""
+        field = self._classify_name(document.name)
+        if field is not None:
+            field = _field_of_content(field, document.value)
+        total = self.counts.total()
+        self.walk(document.value, 0, field, document.name)
+        return self.counts.total() == total
+
+    def _replaced(self, value: Any, clean: Any) -> Any:
+        if type(value) is Literal and clean != value:
+            self.changes[value.start] = clean
+        return clean
+
+
+def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
+    """Return what a name says about its content; a mapping may also hold ordinary fields."""
+    is_mapping = field.may_hold_fields and _has_type(content, dict)
+    return field._replace(is_strong=False) if is_mapping else field
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from kp_langchain.redaction import redact  # noqa: E402
+from tests.recorded import load, present  # noqa: E402
 from tests.redaction.benign_cases import BENIGN, LOOKALIKES  # noqa: E402
 from tests.redaction.cases import left_over  # noqa: E402
 from tests.redaction.context_cases import CONTEXT  # noqa: E402
@@ -197,6 +198,42 @@ def speed() -> None:
         print(f"  {1e3 * took:.0f} ms  {name}")
 
 
+def recorded() -> None:
+    """Print how fast the messages of recorded runs are redacted, by source."""
+    if not present():
+        print("\n(no shared/trajectories beside the checkout: its recorded runs are left out)")
+        return
+    messages_of: defaultdict[str, list[Any]] = defaultdict(list)
+    for run in load():
+        messages_of[run["source"]] += run["messages"]
+    print("\nmessages of recorded runs, MB of JSON a second of CPU time, best of three:")
+    print(f"  {'source':20}{'messages':>9}{'MB':>7}{'aggregated':>12}{'private':>9}")
+    total: Counter[str] = Counter()
+    for source, found in sorted(messages_of.items()):
+        size = sum(len(json.dumps(one, ensure_ascii=False).encode()) for one in found) / 1e6
+        took = {level: best_time(found, level) for level in ("aggregated", "private")}
+        total.update({"messages": len(found), "MB": size, **took})  # type: ignore[dict-item]
+        print(
+            f"  {source:20}{len(found):9}{size:7.2f}"
+            f"{size / took['aggregated']:12.1f}{size / took['private']:9.1f}"
+        )
+    print(
+        f"  {'all':20}{total['messages']:9}{total['MB']:7.2f}"
+        f"{total['MB'] / total['aggregated']:12.1f}{total['MB'] / total['private']:9.1f}"
+    )
+
+
+def best_time(values: list[Any], level: str) -> float:
+    """Return the CPU time in seconds of redacting all values, the best of three."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        for value in values:
+            redact(value, level=level)
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def corpora() -> None:
     folder = ROOT.parent / "shared" / "redaction"
     if not (folder / "score.py").exists():
@@ -228,6 +265,7 @@ def main() -> None:
     untouched("look-alike names", LOOKALIKES)
     untouched("benign texts", BENIGN)
     speed()
+    recorded()
     corpora()
 
 

@@ -1,0 +1,158 @@
+"""JSON and Python literals in a text: what was valid stays valid, whatever is redacted in it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kp_langchain.redaction import redact
+from tests.redaction.drawn import fill
+
+_SOURCE = random.Random(7)
+AWS_KEY = fill("AKIA{A16}", _SOURCE)
+GITHUB_TOKEN = fill("ghp_{x36}", _SOURCE)
+SECRET_TEXTS = (
+    "bob@example.com",
+    "@maria.lopez",
+    f"\u201c{AWS_KEY}\u201d",
+    f"\x1b[32m{AWS_KEY}\x1b[0m",
+    f"token={GITHUB_TOKEN}",
+    "\u5bc6\u7801\u662fhunter2xyz9",
+    "Das Passwort lautet hunter2xyz9",
+    "login: bob / hunter22",
+    "\n@app.route('/x')",
+    'say "hi", it\'s \\ here',
+    f"/home/maria/{GITHUB_TOKEN}",
+    json.dumps({"password": "hunter22", "n": [1, "a"]}),
+    json.dumps({"body": json.dumps({"api_key": AWS_KEY})}),
+    repr({"password": "hunter22", "said": "it's"}),
+    "line\nPASSWORD=hunter22\nline",
+)
+NAMES = ("to", "q", "content", "password", "api_key", "url", "items", "user", "max_tokens", "id")
+texts = st.one_of(
+    st.sampled_from(SECRET_TEXTS),
+    st.text(max_size=20),
+    st.builds("{} {}".format, st.text(max_size=8), st.sampled_from(SECRET_TEXTS)),
+)
+values = st.recursive(
+    st.one_of(
+        texts,
+        st.none(),
+        st.booleans(),
+        st.integers(0, 9999),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+documents = st.dictionaries(st.sampled_from(NAMES), values, min_size=1, max_size=4)
+
+
+def _shape(value: Any) -> Any:
+    """The keys and types of a value; a number that is redacted becomes a text."""
+    if isinstance(value, dict):
+        return {key: _shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shape(item) for item in value]
+    return "constant" if value is None or isinstance(value, bool) else "text or number"
+
+
+@given(documents, st.booleans(), st.sampled_from([None, 2]))
+@settings(max_examples=300)
+def test_json_stays_json_and_is_redacted_as_the_values_in_it(
+    document: dict[str, Any], ensure_ascii: bool, indent: int | None
+) -> None:
+    text = json.dumps(document, ensure_ascii=ensure_ascii, indent=indent)
+    clean = redact(text).value
+    read = json.loads(clean)
+    assert _shape(read) == _shape(document)
+    assert read == redact(document).value
+    assert redact(clean).value == clean
+
+
+@given(documents)
+def test_a_python_literal_stays_one(document: dict[str, Any]) -> None:
+    clean = redact(repr(document)).value
+    assert _shape(ast.literal_eval(clean)) == _shape(document)
+
+
+@given(documents, st.sampled_from(["Result: %s and so on.", "%s\n%s", "log level=info body=%s"]))
+def test_text_around_a_document_stays(document: dict[str, Any], around: str) -> None:
+    text = json.dumps(document)
+    clean = redact(around.replace("%s", text)).value
+    assert clean == around.replace("%s", redact(text).value)
+
+
+@pytest.mark.parametrize("secret", SECRET_TEXTS[:5])
+@pytest.mark.parametrize("ensure_ascii", [True, False])
+def test_only_changed_strings_differ(secret: str, ensure_ascii: bool) -> None:
+    other = '{"kept": "\\u00e9\\/ \\ud83d\\ude00 \u00e9", "n": 1.50e3,\t"also" :[ "x" ],"to": %s}'
+    text = other % json.dumps(f"see {secret}", ensure_ascii=ensure_ascii)
+    clean = redact(text).value
+    head, _, tail = other.partition("%s")
+    assert clean.startswith(head)
+    assert clean.endswith(tail)
+    assert json.loads(clean)["to"] == redact(f"see {secret}").value
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ('{"to": "@maria.lopez"}', '{"to": "@maria.lopez"}'),
+        (r'{"content": "\n@app.route(' + "'/x')\"}", r'{"content": "\n@app.route(' + "'/x')\"}"),
+        ('{"pin": 4711}', '{"pin": "[REDACTED:pin]"}'),
+        ("{'pin': 4711, 'a': 1}", "{'pin': '[REDACTED:pin]', 'a': 1}"),
+        ('{"a": "bob@example.com", "b": "cut o', '{"a": "[REDACTED:email]", "b": "cut o'),
+        (
+            "{'key': b'bob@example.com', 'now': datetime.datetime(2024, 1, 2)}",
+            "{'key': b'[REDACTED:email]', 'now': datetime.datetime(2024, 1, 2)}",
+        ),
+        ("Message(text='bob@example.com', n=1)", "Message(text='[REDACTED:email]', n=1)"),
+        (
+            '{"a": "bob@example.com", "a": "eve@example.com"}',
+            '{"a": "[REDACTED:email]", "a": "[REDACTED:email]"}',
+        ),
+        (
+            '{"bob@example.com": 1, "eve@example.com": 2}',
+            '{"[REDACTED:email]": 1, "[REDACTED:email#2]": 2}',
+        ),
+        ('{"password": hunter22, "n": 1}', '{"password": [REDACTED:password], "n": 1}'),
+        ("{'password': os.environ['X'], 'n': 1}", "{'password': os.environ['X'], 'n': 1}"),
+        ('PASSWORDS = ["hunter22"]', 'PASSWORDS = ["[REDACTED:password]"]'),
+        (r'log "{\"password\": \"hunter22\"}"', r'log "{\"password\": \"[REDACTED:password]\"}"'),
+    ],
+)
+def test_documents_are_read_string_by_string(text: str, clean: str) -> None:
+    assert redact(text).value == clean
+
+
+def test_every_line_of_json_lines_stays_valid() -> None:
+    rows = [{"n": n, "q": "\u5bc6\u7801\u662fhunter2xyz9", "next": [n]} for n in range(5)]
+    clean = redact("\n".join(json.dumps(row, ensure_ascii=False) for row in rows)).value
+    read = [json.loads(line) for line in clean.splitlines()]
+    assert [row["next"] for row in read] == [row["next"] for row in rows]
+    assert "hunter2xyz9" not in clean
+
+
+@pytest.mark.parametrize("depth", [3, 100, 149, 150, 151, 199, 201, 5000])
+def test_deep_json_keeps_its_form_and_loses_its_secrets(depth: int) -> None:
+    text = '{"a": ' * depth + '"bob@example.com"' + "}" * depth
+    clean = redact(text).value
+    assert clean == text.replace("bob@example.com", "[REDACTED:email]")
+
+
+@pytest.mark.parametrize(
+    "unit", ['{"', "{'", '{"a":', "[[", '{"a": "\\', "[{", '["a",', "A(a='", '"{\\"', "{'\\'"]
+)
+def test_reading_gives_up_what_does_not_end(unit: str) -> None:
+    text = unit * 20_000
+    assert redact(text).value == text
