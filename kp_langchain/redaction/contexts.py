@@ -116,7 +116,9 @@ def _find_group(pattern: re.Pattern[str], kind: str = "password") -> Find:
 
 def _find_codes(text: str, _low: str) -> Iterator[Span]:
     for match in _OAUTH_CODE.finditer(text):
-        if looks_generated(match["secret"].replace("%", "/")):
+        code = match["secret"]
+        is_mixed = any(map(str.isdigit, code)) and code.lower() != code != code.upper()
+        if is_mixed or looks_generated(code):
             yield Span(*match.span("secret"), "token")
 
 

@@ -35,6 +35,8 @@ _LAST_STRING = re.compile(r".*[(\[=,:][ \t]?([\"'`])(.{1,160}?)\1[)\]} ]*\Z", re
 _KEYS = re.compile(r"\{\w{1,12}\}\Z")  # cypress writes type("...{enter}")
 
 _TEXT_BOX = re.compile(
+    r"<label[^<>\n]{0,80}>(?P<label>[^<>\n]{2,40})</label>\s{0,40}<input[^<>\n]{0,200}?\svalue="
+    r"[\"'](?P<input>[^\"'\n]{1,200})|"
     r"(?:textbox|searchbox|spinbutton|combobox)[ \t]\"(?P<element>[^\"\n]{1,80})\"(?:[ \t]\[[^\]\n]{1,40}\]){0,6}"
     r"(?::[ \t]|[ \t]value=)\"?(?P<value>[^\s\"]{1,200})"
 )
@@ -85,12 +87,13 @@ def _element(window: str) -> str:
     return variable
 
 
-def _find_in_snapshots(text: str, _low: str) -> Iterator[Span]:
-    """Yield the content of text boxes in an accessibility tree: `- textbox "Password": ...`."""
+def _find_text_boxes(text: str, _low: str) -> Iterator[Span]:
+    """Yield the content of text boxes, in HTML and as browsers describe them: `- textbox "Password": ...`."""
     for match in _TEXT_BOX.finditer(text):
-        field = element_field(match["element"], classify_name)
-        if field is not None and field[0] and is_sensitive(match["value"], field[1], field[0]):
-            yield Span(*match.span("value"), field[0].kind)
+        value = "value" if match["value"] else "input"
+        field = element_field(match["element"] or match["label"], classify_name)
+        if field is not None and field[0] and is_sensitive(match[value], field[1], field[0]):
+            yield Span(*match.span(value), field[0].kind)
 
 
 def _find_sentences(text: str, _low: str) -> Iterator[Span]:
@@ -107,6 +110,8 @@ def _find_sentences(text: str, _low: str) -> Iterator[Span]:
 
 FINDERS = (
     Finder(_find_calls, ("('", '("', "(`", "='", '="', "':", '":')),
-    Finder(_find_in_snapshots, ('"',), ("textbox", "searchbox", "spinbutton", "combobox")),
+    Finder(
+        _find_text_boxes, ('"',), ("textbox", "searchbox", "spinbutton", "combobox", "</label>")
+    ),
     Finder(_find_sentences, ("'", '"', "`"), _SENTENCE_WORDS),
 )

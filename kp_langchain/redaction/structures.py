@@ -42,7 +42,8 @@ _SCHEMA_KEYS = word_set(
     "sensitive optional displayname longdescription contentencoding contentmediatype uniqueitems "
     "minitems maxitems unique index length primarykey secret widget placeholder order group"
 )
-_SCHEMA_MARKS = word_set("$ref anyof oneof allof properties description help bearerformat enum")
+_REFERENCES = word_set("$ref anyof oneof allof")
+_SCHEMA_MARKS = word_set("properties description help bearerformat enum")
 _SAMPLE_KEYS = word_set("default example examples const")
 _MODEL_TOKEN_CLUES = word_set(
     "logprob logprobs toplogprobs bytes tokenstr tokenid decodedtoken prob probability lemma pos "
@@ -56,10 +57,11 @@ _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
 # The members of a JSON Web Key (RFC 7518) that are secret.
 _JWK_SECRETS = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
-_PRIVATE_KEY = SensitiveField("private_key")
+PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
 _PLAIN: NamedField = (None, "")
 _CELL_NAME = re.compile(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
+_BEGIN_OF_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = re.compile(r"[A-Za-z][\w\-]*")
 _COMBINATORS = re.compile(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = re.compile(r"[#.\[/=@(]")
@@ -140,6 +142,17 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     return fields if fields and (width > 2 or fields[1][0] is not None) else []
 
 
+def lines_of_key(members: Sequence[Any]) -> range:
+    """Return the places of the strings that are the lines of a private key, if any are."""
+    if len(members) < 3 or not all(_is(member, str) for member in members):
+        return range(0)
+    begins = [place for place, line in enumerate(members) if _BEGIN_OF_KEY.search(line)]
+    if not begins or "-----END" in members[begins[0]]:
+        return range(0)
+    ends = (place for place, line in enumerate(members) if "-----END" in line)
+    return range(begins[0] + 1, next(ends, len(members)))
+
+
 def column_fields(header: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the field and name of each column, or an empty list if none is sensitive."""
     if not all((_is(cell, str) and _CELL_NAME.fullmatch(cell)) or cell == "" for cell in header):
@@ -188,6 +201,8 @@ def _is_schema(mapping: dict[Any, Any], keys: dict[str, str]) -> bool:
     kinds = kind if _is(kind, list) else [kind]
     if all(_is(kind, str) and kind.lower().split("(")[0] in _DATA_TYPES for kind in kinds):
         return "value" not in keys
+    if not _REFERENCES.isdisjoint(keys):
+        return True
     return not _SCHEMA_MARKS.isdisjoint(keys) and keys.keys() <= _SCHEMA_KEYS | _SAMPLE_KEYS
 
 
@@ -196,7 +211,7 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, 
     if mapping.get("kind") == "Secret":
         return {key: (_SECRET, key) for key in ("data", "stringData") if key in mapping}
     if "kty" in keys:
-        return {keys[member]: (_PRIVATE_KEY, member) for member in _JWK_SECRETS & keys.keys()}
+        return {keys[member]: (PRIVATE_KEY, member) for member in _JWK_SECRETS & keys.keys()}
     if "primarykey" in keys and "secondarykey" in keys:
         weak = SensitiveField("api_key", is_strong=False)
         return {keys[key]: (weak, key) for key in ("primarykey", "secondarykey")}

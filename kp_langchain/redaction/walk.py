@@ -19,9 +19,11 @@ from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
 from kp_langchain.redaction.structures import (
+    PRIVATE_KEY,
     MappingFields,
     NamedField,
     header_fields,
+    lines_of_key,
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
@@ -306,7 +308,10 @@ class Walker:
         has_pairs = bool(members) and all(_is_pair(member) for member in members)
         is_pair = is_tuple and _is_pair(members)
         item_field, item_name = field, name
+        key_lines = lines_of_key(members)
         for place, item in enumerate(members):
+            if place in key_lines:
+                item_field, item_name = PRIVATE_KEY, ""
             if has_pairs and field is None:
                 result.append(self._pair(item, depth))
             else:
