@@ -1,4 +1,4 @@
-"""Secrets recognised by their context: URLs, HTTP schemes, SQL, calls, credential files."""
+"""Secrets recognised by their context: URLs, SQL, calls, credential files, what a command prints."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from kp_langchain.redaction.field_names import classify_name
 from kp_langchain.redaction.finders import ANY_DIGIT, Find, Finder
 from kp_langchain.redaction.spans import Span, occurrences
-from kp_langchain.redaction.values import is_placeholder, looks_generated
+from kp_langchain.redaction.values import is_placeholder, looks_generated, looks_like_password
 
 _AUTHORITY = re.compile(r"[^\s\"'<>`\\|]{1,1024}")
-_SCHEME_REVERSED = re.compile(r"[A-Za-z0-9+.\-]{1,40}")
+# A scheme, or nothing: //user:password@host
+_BEFORE_SLASHES_REVERSED = re.compile(r":[A-Za-z0-9+.\-]|(?![\w:/])")
 _PORT = re.compile(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
 _HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 
-_BEARER = re.compile(r"bearer(?:[ \t]|%20|\+){1,4}([A-Za-z0-9._~+/=\-:|]{6,8192})", re.IGNORECASE)
-_BASIC = re.compile(r"basic[ \t]{1,4}([A-Za-z0-9+/_\-]{6,4096}={0,2})", re.IGNORECASE)
-
+_BEARER = re.compile(
+    r"bearer(?:[ \t]|%20|\+){1,4}(?P<secret>(?=[\w.~+/\-]{0,256}?\d)[\w.~+/=\-:|]{7,8192}[\w=])",
+    re.IGNORECASE | re.ASCII,
+)
 _IDENTIFIED_BY = re.compile(
     r"identified(?:[ \t]with[ \t][\w.]{1,40})?[ \t]by[ \t]{1,8}(?:password )?(\\*[\"'])"
     r"(?P<secret>[^\"'\n\\]{1,256})",
@@ -29,64 +31,138 @@ _INSERT = re.compile(
     re.IGNORECASE,
 )
 _SQL_VALUE = re.compile(
-    r"[ \t]{0,8}(?:N?'(?P<text>(?:[^'\\\n]|''|\\.){0,512})'|[^,'()\n]{1,64}(?:\([^()\n]{0,64}\))?)[ \t]{0,8}([,)]|$)"
+    r"""[ \t]{0,8}(?:N?'(?P<text>(?:[^'\\\n]|''|\\.){0,512})'
+    |[^,'()\n]{1,64}(?:\([^()\n]{0,64}\))?)[ \t]{0,8}([,)]|$)""",
+    re.VERBOSE,
 )
 _NEXT_ROW = re.compile(r"[ \t]{0,8},[ \t]{0,8}\(")
 # .pgpass: host:port:database:user:password
-_PGPASS = re.compile(r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*]{1,64}:(?P<secret>[^\s:\"'\\]{4,200})")
-_PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>]|\Z)")
+_PGPASS = re.compile(
+    r"(?<=[A-Za-z0-9.\-*]):(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*@]{1,64}"
+    r":(?P<secret>(?:[^\s:\"'\\]|\\[:\\]){4,200})"
+)
+_PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>(=]|\Z)")
+# .netrc: machine HOST login bob password ...
+_NETRC = re.compile(
+    r"(?:machine\s{1,4}\S{1,120}|default)\s{1,8}login\s{1,4}\S{1,80}\s{1,8}"
+    r"password\s{1,4}(?P<secret>\S{1,200})"
+)
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
-_TCP = re.compile(r"[\w.\-]{1,64}:(?P<secret>[^\s\"'`/]{1,200}?)@(?:tcp|unix)\(")
-_ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/]{1,200}?)@")
-_SLASHES = re.compile(r"//(?<![\w:/]//)[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{3,200})@[\w.\-]{1,120}")
+_TCP = re.compile(r"(?<![\w.\-])[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{1,200})@(?:tcp|unix)\(")
+_ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/@]{1,200})@")
 # login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
 _PAIR_CALL = re.compile(
     r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
     r"\\{0,40}[\"'](?P<secret>[^\"'\n\\]{3,200})"
 )
 _SIGN_IN_CALL = re.compile(
-    r"(?:[lL]og_?[iI]n|authenticate|HTTP\w{0,8}Auth|[bB]asic_?[aA]uth|\bauth=?|Credentials?|AuthProvider)\Z"
+    r"(?:[lL]og_?[iI]n|authenticate|HTTP\w{0,8}Auth|[bB]asic_?[aA]uth|\bauth=?|Credentials?"
+    r"|AuthProvider)\Z"
 )
 # BUNDLE_GEMS__CONTRIBSYS__COM=ab12cd34:ef56ab78, bundler's credentials for a host
 _BUNDLE = re.compile(r"BUNDLE_[A-Z0-9_]{3,80}=[\"']?(?P<secret>[^\s:\"']{4,64}:[^\s\"']{4,64})")
+# WIFI:T:WPA;S:name;P:password;;
+_WIFI = re.compile(r"WIFI:(?:[TSH]:[^;\n]{0,64};){0,3}P:(?P<secret>[^;\n]{1,64});")
+# The code of OAuth in https://a.io/callback?code=...&state=...
+_OAUTH_CODE = re.compile(
+    r"(?:[?&]|-d[ \"']{1,2})code=(?P<secret>[\w\-./%~]{16,512})(?<=\w)", re.ASCII
+)
+# aws ssm put-parameter --type SecureString --value ..., and what get-parameter prints as text
+_SECURE_STRING = re.compile(
+    r"ssm put-parameter (?=[^\n]{0,300}SecureString)[^\n]{0,300}?--value[ =][\"']?"
+    r"(?P<secret>[^\s\"']{1,200})"
+)
+_PRINTED_SECURE_STRING = re.compile(r"\tSecureString\t(?P<secret>[^\t\n]{1,4096})")
+# A command that prints one secret, and the line after it.
+_PRINTED = re.compile(
+    r"""(?: (?:kubectl|oc)\ [^\n]{0,80}?get\ secrets?\b[^\n]{1,200}?(?:template|jsonpath|-d\b)
+        | vault\ [^\n]{1,80}?-field | op\ read | (?:gcloud|gh)\ auth\ \S{0,20}token | pass\ show
+        | az\ account\ get-access-token | az\ keyvault\ secret\ show | heroku\ auth:token
+        | aws\ (?:ssm\ get-parameter|secretsmanager\ get-secret-value) | doppler\ secrets\ get
+        | gcloud\ secrets\ versions\ access | security\ find-\w{1,16}-password
+        )\b[^\n]{0,300}\n(?P<secret>[^\s{\[<"':]{6,4096})[ \t]*(?:\r?\n|\Z)""",
+    re.VERBOSE,
+)
+_PRINTING = ("kubectl", "oc ", "vault ", "op read", "auth", "az ", "aws ", "doppler", "gcloud")
+# kubectl create secret generic NAME --from-literal=KEY=...
+_LITERAL = re.compile(
+    r"--from-literal[= ][\"']?(?P<name>[\w.\-]{1,80})=(?P<secret>[^\s\"']{1,4096})"
+)
+_MAX_COMMAND = 400
+_SECRET_MANIFEST = re.compile(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
+_DATA = re.compile(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*$", re.MULTILINE)
+_YAML_LINE = re.compile(
+    r"(?P<indent>[ \t]*)(?:[\w.\-\"'/]{1,253}:(?:[ \t]{1,8}|$))?(?P<marker>[|>][+\-]?$)?"
+    r"[\"']?(?P<secret>[^\n]*?)[\"']?[ \t\r]*$"
+)
 # "credentials: bob / hunter22", "user bob / pass hunter22"
 _CREDENTIALS = ("credential", "creds", "login", "log-in", "zugangsdaten", "identifiants", "user ")
 _LOGIN_WITH_SLASH = re.compile(
-    r"[\w\-]{4,12}[ \t]{0,2}(?:[:=]|are|is|)[ \t]{1,4}[\w.@\-]{2,64}[ \t]{0,2}[/|][ \t]{0,2}"
-    r"(?:pass |pw )?(?P<secret>(?=[^\s\"'`<>,;]{0,127}\d)[^\s\"'`<>,;/]{5,128})"
+    r"[\w\-]{4,12}(?: details)?[ \t]{0,2}(?:[:=]|are|is|)[ \t]{1,4}[\w.@\-]{2,64}[ \t]{0,2}[/|]"
+    r"[ \t]{0,2}(?:pass |pw )?(?P<secret>(?=[^\s\"'`<>,;]{0,127}\d)[^\s\"'`<>,;/]{5,128})"
 )
 
 
-def _find_bearers(text: str, low: str) -> Iterator[Span]:
-    for at in occurrences(low, ("bearer",)):
-        bearer = _BEARER.match(text, at)
-        value = bearer[1].rstrip(".,:") if bearer else ""
-        if bearer and not is_placeholder(value) and _is_opaque(value):
-            yield Span(bearer.start(1), bearer.start(1) + len(value), "authorization")
-
-
-def _find_basic(text: str, low: str) -> Iterator[Span]:
-    for at in occurrences(low, ("basic",)):
-        basic = _BASIC.match(text, at)
-        if basic and _is_base64(basic[1]):
-            yield Span(*basic.span(1), "authorization")
-
-
-def _find_group(pattern: re.Pattern[str]) -> Find:
-    """Return a finder of passwords: the group "secret" of each match of `pattern`."""
+def _find_group(pattern: re.Pattern[str], kind: str = "password") -> Find:
+    """Return a finder of the group "secret" of each match of `pattern`."""
 
     def find(text: str, _low: str) -> Iterator[Span]:
         for match in pattern.finditer(text):
             if not is_placeholder(match["secret"]):
-                yield Span(*match.span("secret"), "password")
+                yield Span(*match.span("secret"), kind)
 
     return find
+
+
+def _find_codes(text: str, _low: str) -> Iterator[Span]:
+    for match in _OAUTH_CODE.finditer(text):
+        code = match["secret"]
+        is_mixed = any(map(str.isdigit, code)) and code.lower() != code != code.upper()
+        if is_mixed or looks_generated(code):
+            yield Span(*match.span("secret"), "token")
 
 
 def _find_pgpass(text: str, _low: str) -> Iterator[Span]:
     for match in _PGPASS.finditer(text):
         if _PGPASS_HOST.match(text[max(0, match.start() - 81) : match.start()][::-1]):
             yield Span(*match.span("secret"), "password")
+
+
+def _find_printed(text: str, _low: str) -> Iterator[Span]:
+    for match in _PRINTED.finditer(text):
+        if looks_like_password(match["secret"]) and "/" not in match["secret"][:8]:
+            yield Span(*match.span("secret"), "secret")
+
+
+def _find_literals(text: str, _low: str) -> Iterator[Span]:
+    for match in _LITERAL.finditer(text):
+        command = text[max(0, match.start() - _MAX_COMMAND) : match.start()]
+        is_secret = "secret" in command or classify_name(match["name"])
+        if is_secret and not is_placeholder(match["secret"]):
+            yield Span(*match.span("secret"), "secret")
+
+
+def _find_in_manifests(text: str, _low: str) -> Iterator[Span]:
+    """Yield each value under `data` and `stringData` of Kubernetes' Secrets in YAML."""
+    start = 0
+    for document in text.split("\n---"):
+        if _SECRET_MANIFEST.search(document):
+            for block in _DATA.finditer(document):
+                yield from _values_of_block(text, start + block.end() + 1, len(block["indent"]))
+        start += len(document) + 4
+
+
+def _values_of_block(text: str, at: int, indent: int) -> Iterator[Span]:
+    """Yield the values of the lines from `at` on that are indented by more than `indent`."""
+    while at < len(text):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line = _YAML_LINE.match(text, at, end)
+        if line is None or len(line["indent"]) <= indent or at >= len(text):
+            return
+        if line["secret"] and not line["marker"] and not is_placeholder(line["secret"]):
+            yield Span(*line.span("secret"), "secret")
+        at = end + 1
 
 
 def _find_in_calls(text: str, _low: str) -> Iterator[Span]:
@@ -126,24 +202,11 @@ def _find_in_inserts(text: str, _low: str) -> Iterator[Span]:
             at = row.end() if row else None
 
 
-def _is_opaque(value: str) -> bool:
-    return len(value) >= 8 and (
-        any(map(str.isdigit, value)) or (not value.islower() and not value.istitle())
-    )
-
-
-def _is_base64(value: str) -> bool:
-    is_mixed_case = value.lower() != value and value.upper() != value and not value.istitle()
-    return len(value) >= 8 and (
-        value.endswith("=") or (is_mixed_case and any(map(str.isdigit, value)))
-    )
-
-
 def _find_in_urls(text: str, _low: str) -> Iterator[Span]:
     position = 0
-    while (mark := text.find("://", position)) >= 0:
-        position = mark + 3
-        if _SCHEME_REVERSED.match(text[max(0, mark - 40) : mark][::-1]) is None:
+    while (mark := text.find("//", position)) >= 0:
+        position = mark + 2
+        if _BEFORE_SLASHES_REVERSED.match(text[max(0, mark - 40) : mark][::-1]) is None:
             continue
         authority = _AUTHORITY.match(text, position)
         if authority is None:
@@ -177,14 +240,20 @@ def _userinfo(address: str, offset: int) -> Iterator[Span]:
 
 
 FINDERS = (
-    Finder(_find_in_urls, ("://",)),
-    Finder(_find_bearers, words=("bearer",)),
-    Finder(_find_basic, ("=", ANY_DIGIT), ("basic",)),
+    Finder(_find_in_urls, (":/",), ("//",)),
+    Finder(_find_group(_BEARER, "authorization"), (ANY_DIGIT,), ("bearer",)),
     Finder(_find_group(_IDENTIFIED_BY), ("'", '"'), ("identified",)),
     Finder(_find_group(_TCP), ("@:(",), ("@tcp(", "@unix(")),
     Finder(_find_group(_ORACLE), ("@:/",), ("oracle:",)),
-    Finder(_find_group(_SLASHES), ("@:/",), ("//",)),
     Finder(_find_group(_BUNDLE), ("_=:",), ("bundle_",)),
+    Finder(_find_group(_WIFI), (":;",), ("wifi:",)),
+    Finder(_find_group(_NETRC), words=("machine", "default")),
+    Finder(_find_group(_SECURE_STRING, "secret"), ("-",), ("put-parameter",)),
+    Finder(_find_group(_PRINTED_SECURE_STRING, "secret"), words=("\tsecurestring",)),
+    Finder(_find_printed, words=_PRINTING),
+    Finder(_find_literals, ("-=",), ("--from-literal",)),
+    Finder(_find_in_manifests, (":",), ("stringdata:", "data:")),
+    Finder(_find_codes, ("=",), ("code=",)),
     Finder(_find_pgpass, (":",)),
     Finder(_find_in_inserts, ("()",), ("values",)),
 )

@@ -10,8 +10,10 @@ from collections.abc import Set as AbstractSet
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
     blobs,
+    columns,
     commands,
     contexts,
+    form_inputs,
     formats,
     key_blocks,
     named_values,
@@ -33,10 +35,12 @@ SECRETS = {
         *formats.FINDERS,
         *key_blocks.FINDERS,
         *contexts.FINDERS,
+        *form_inputs.FINDERS,
         *commands.FINDERS,
         *other_languages.FINDERS,
         *prose.FINDERS,
         *contexts.LATE_FINDERS,
+        *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,
     )

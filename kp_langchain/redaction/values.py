@@ -13,7 +13,7 @@ _EMPTY_WORDS = word_set(
     "hidden redacted masked removed filtered yes no on off enabled disabled strict lax default "
     "n/a na tbd todo oauth oauth2 basic bearer digest negotiate ntlm anonymous absent present "
     "wrong incorrect correct weak strong set unset ok new success failed failure error denied granted "
-    "pending active inactive started closed refreshed created"
+    "pending active inactive started closed refreshed created include same-origin omit"
 )
 _TEMPLATE = re.compile(
     r"<[^<>\n]{0,80}>|\$\{[^}\n]{0,80}\}|\$\([^)\n]{0,80}\)|(?-i:\$[A-Z_][A-Z0-9_]{0,60})"

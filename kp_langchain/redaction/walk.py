@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -18,18 +18,18 @@ from kp_langchain.redaction.documents import Document, Literal, mask_documents, 
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
+from kp_langchain.redaction.structures import (
+    PRIVATE_KEY,
+    MappingFields,
+    NamedField,
+    header_fields,
+    lines_of_key,
+    read_mapping,
+)
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
 from kp_langchain.redaction.values import is_sensitive
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
-_NAME_KEYS = tuple(
-    spelling
-    for key in ("name", "key", "header", "field", "param", "parameter", "variable")
-    for spelling in (key, key.title())
-)
-# The members of a JSON Web Key (RFC 7518) that are secret.
-_JWK_SECRETS = frozenset({"d", "p", "q", "dp", "dq", "qi", "k"})
-_PRIVATE_KEY = SensitiveField("private_key")
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
 # Types whose values contain no text.
@@ -230,33 +230,45 @@ class Walker:
         self, value: dict[Any, Any], depth: int, field: SensitiveField | None, name: str
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
+        context = read_mapping(value, field, name, self._classify_name)
         for key, item in list(dict.items(value)):
-            item_field, item_name = field, name
-            if isinstance(key, (str, bytes)):
-                key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-                key_field = self._classify_name(key_name)
-                if key_name in _JWK_SECRETS and "kty" in value:
-                    key_field = _PRIVATE_KEY
-                if key_field is None and key_name.lower() == "value":
-                    key_field, key_name = self._name_beside_value(value) or (None, key_name)
-                if key_field is not None:
-                    item_field, item_name = _field_of_content(key_field, item), key_name
-            clean = self.walk(item, depth, item_field, item_name)
+            if key is context.rows_key and key is not None:
+                clean = self._rows(item, context.columns, depth)
+            else:
+                item_field, item_name = self._entry_field(key, item, context, name)
+                clean = self.walk(item, depth, item_field, item_name)
             clean_key = self._distinct(self._key(key), result)
             result[self._replaced(key, clean_key)] = clean
         return result
 
+    def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
+        """Return the sensitive field of one entry of a mapping, if any, and its name."""
+        if not isinstance(key, (str, bytes)):
+            return context.inherited, name
+        if key in context.entries:
+            return context.entries[key]
+        key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        key_field = self._classify_name(key_name)
+        if key_field is None:
+            return context.inherited, name
+        return _field_of_content(key_field, item), key_name
+
+    def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
+        """Redact the rows of a table, whose columns have names of their own."""
+        result = [self._row(row, columns, depth + 1) for row in rows]
+        return result if isinstance(rows, list) else self._build_tuple(rows, result)
+
+    def _row(self, row: Any, columns: Sequence[NamedField], depth: int) -> Any:
+        if not _has_type(row, (list, tuple)) or len(row) != len(columns):
+            return self.walk(row, depth)
+        cells = [
+            self.walk(cell, depth + 1, *column) for cell, column in zip(row, columns, strict=True)
+        ]
+        return cells if isinstance(row, list) else self._build_tuple(row, cells)
+
     def _classify_name(self, name: str) -> SensitiveField | None:
         field = self._rules.classify_name(name)
         return None if field and field.is_identifier and not self._identifiers else field
-
-    def _name_beside_value(self, value: dict[Any, Any]) -> tuple[SensitiveField, str] | None:
-        """Return the sensitive field in `{"name": "X-Api-Key", "value": ...}`, and its name."""
-        for key in _NAME_KEYS:
-            name = dict.get(value, key)
-            if isinstance(name, str) and (field := self._classify_name(name)) is not None:
-                return field, name
-        return None
 
     def _key(self, key: Any) -> Any:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
@@ -289,11 +301,17 @@ class Walker:
         is_tuple: bool = False,
     ) -> list[Any]:
         members = list(items)
+        columns = header_fields(members, self._classify_name) if field is None else []
+        if columns:
+            return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
         result: list[Any] = []
         has_pairs = bool(members) and all(_is_pair(member) for member in members)
         is_pair = is_tuple and _is_pair(members)
         item_field, item_name = field, name
+        key_lines = lines_of_key(members)
         for place, item in enumerate(members):
+            if place in key_lines:
+                item_field, item_name = PRIVATE_KEY, ""
             if has_pairs and field is None:
                 result.append(self._pair(item, depth))
             else:
