@@ -55,7 +55,8 @@ _MARKUP_OR_TURN = re.compile(
 _IN_BRACKETS = re.compile(r"\([^()\n]{1,30}\)[\s:=*]{0,4}$")
 _CLAUSE = re.compile(r"[,;!?\n]|(?<=\w\w\w\w)\.\s")
 _FOR_SOMEONE = re.compile(
-    r"(?:for|of|von|de|del|du|para|pour|per)( [\w.'\u2019\-]{1,20}){1,4}$", re.IGNORECASE
+    r"(?:for|of|von|de|del|du|para|pour|per)( [^\W\d][\w.'\u2019\-]{0,20}){1,3}(?: (?:is|was|ist|es|est)|:)$",
+    re.IGNORECASE,
 )
 _AFTER = re.compile(
     r"\s?\((?P<inside>[^()\n\d]{2,40})\)"
@@ -106,7 +107,8 @@ def _with_label(text: str, start: int) -> Span | None:
         return None
     if gap.startswith("("):  # a call: sin(123456789)
         return None
-    for row in _rows_of(label + "#" if "#" in gap else label):
+    sign = "#" if "#" in gap else ":" if ":" in gap or "=" in gap else ""
+    for row in _rows_of(label + sign):
         match = _FORMS[row].match(text, start)
         if match is not None and not text.startswith((".", "-", "/"), match.end()):
             return Span(start, match.end(), _ROWS[row]["kind"])
