@@ -7,8 +7,8 @@ import re
 import string
 from collections.abc import Iterator
 
-from kp_langchain.redaction import account_numbers, national_ids, user_names
-from kp_langchain.redaction.account_numbers import find_cards, find_ssns
+from kp_langchain.redaction import national_ids, user_names
+from kp_langchain.redaction.account_numbers import find_cards, find_ibans, find_ssns
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder, Finders, Symbols, symbols_in
 from kp_langchain.redaction.national_ids import find_labelled
 from kp_langchain.redaction.spans import DIGITS, Span, character_classes, class_table, long_runs
@@ -42,7 +42,7 @@ _EMAIL_WITH_DOT = re.compile(
 # are too few for a card number, a date, or a decimal fraction.
 _NUMBER_CLASS = class_table(DIGITS + string.ascii_uppercase + " .-/()")
 _NUMBER_LENGTH = 6
-_DIGIT = re.compile(r"\d", re.ASCII)
+_FOUR_DIGITS = re.compile(r"\d(?:[A-Z .\-/()]{0,6}\d){3}", re.ASCII)
 _GROUPS = re.compile(r"\d[\d.\-() /]{6,}", re.ASCII)
 _ENDS = r"(?![\d.\-() /])"
 _NO_GROUPS = re.compile(
@@ -119,12 +119,14 @@ def _find_numbers(text: str, _low: str) -> Iterator[Span]:
     # Two spaces separate columns; the same length, so that positions stay.
     classes = character_classes(text.replace("  ", "\n\n"), _NUMBER_CLASS)
     for start, end in long_runs(classes, _NUMBER_LENGTH):
-        digit = _DIGIT.search(text, start, end)
-        if digit is not None:
-            yield from _numbers(text, digit.start(), end)
+        digits = _FOUR_DIGITS.search(text, start, end)
+        if digits is not None:
+            yield from _numbers(text, digits.start(), end)
 
 
 def _numbers(text: str, start: int, end: int) -> Iterator[Span]:
+    if end - start > 10:
+        yield from find_ibans(text, start, end)
     yield from find_labelled(text, start, end)
     groups = _GROUPS.search(text, start, end)
     # The neighbouring characters matter too: a sign or bracket before, a letter after.
@@ -263,7 +265,6 @@ FINDERS = Finders(
     *user_names.FINDERS,
     Finder(_find_hexadecimal, (":", "-", ".")),
     Finder(_find_numbers, (ANY_DIGIT,)),
-    *account_numbers.FINDERS,
     Finder(_find_host_names, ("-" + ANY_DIGIT,), ("ip-",)),
 )
 

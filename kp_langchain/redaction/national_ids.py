@@ -17,7 +17,7 @@ from kp_langchain.redaction.tables import load_table
 
 _TABLE = load_table("identifiers")
 _ROWS: list[dict[str, Any]] = _TABLE["identifier"]
-_FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.IGNORECASE) for row in _ROWS]
+_FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in _ROWS]
 _BARE = re.compile(
     "|".join(f"(?P<{row['name']}>{row['bare']})" for row in _ROWS if "bare" in row), re.ASCII
 )
@@ -38,7 +38,7 @@ _REACH = 72
 
 # Digits and capitals in groups; the first group with a digit may follow short letters: "AB 12 34".
 _NUMBER = re.compile(
-    r"(?<![\w.,\-])(?:[A-Za-z]{1,3} (?=(?P<rest>\d)))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
+    r"(?<![\w.\-])(?<!\d,)(?:[A-Za-z]{1,3} (?=(?P<rest>\d)))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
     r"(?:[ .\-/()]{1,2}[A-Za-z\d*]*\d[A-Za-z\d*]*){0,8}",
     re.ASCII,
 )
@@ -62,6 +62,11 @@ _AFTER = re.compile(
     r"\s?\((?P<inside>[^()\n\d]{2,40})\)"
     r"|,? (?:is|was|as|for|ist|est|es)[ ](?P<noun>(?:[A-Za-z'\u2019]{1,24}[ \-]?){1,6})"
 )
+
+
+_WORD_OF_NUMBER = re.compile(r"[A-Za-z\d./\-]{5,40}", re.ASCII)
+# More digits after a separator: the number was longer than its form.
+_GOES_ON = re.compile(r"[.\-/][A-Za-z\d]")
 
 
 def find_labelled(text: str, first: int, last: int) -> Iterator[Span]:
@@ -92,7 +97,7 @@ def label_kind(name: str) -> str | None:
 
 def has_form(name: str, value: str) -> bool:
     """Return whether a value has the form of the numbers that its name labels."""
-    return any(_FORMS[row].fullmatch(value.strip()) is not None for row in _rows_of(name))
+    return any(_FORMS[row].fullmatch(value.strip().upper()) is not None for row in _rows_of(name))
 
 
 def _with_label(text: str, start: int) -> Span | None:
@@ -109,12 +114,20 @@ def _with_label(text: str, start: int) -> Span | None:
         return None
     sign = "#" if "#" in gap else ":" if ":" in gap or "=" in gap else ""
     for row in _rows_of(label + sign):
-        match = _FORMS[row].match(text, start)
-        if match is not None and not text.startswith((".", "-", "/"), match.end()):
-            return Span(start, match.end(), _ROWS[row]["kind"])
-        if match is not None and not text[match.end() + 1 : match.end() + 2].isalnum():
-            return Span(start, match.end(), _ROWS[row]["kind"])
+        end = _end_of_form(row, text, start)
+        if end is not None and not _GOES_ON.match(text, end):
+            return Span(start, end, _ROWS[row]["kind"])
     return None
+
+
+def _end_of_form(row: int, text: str, start: int) -> int | None:
+    """Return where the number at `start` ends if it has the form of a row; one word may be lower case."""
+    match = _FORMS[row].match(text, start)
+    if match is None:
+        word = _WORD_OF_NUMBER.match(text, start)
+        match = _FORMS[row].match(word.group().upper()) if word is not None else None
+        return start + match.end() if match is not None else None
+    return match.end()
 
 
 def _before_label(text: str, number: re.Match[str]) -> Span | None:
@@ -124,8 +137,7 @@ def _before_label(text: str, number: re.Match[str]) -> Span | None:
         return None
     words = _words(match["inside"] or match["noun"])
     for row in _longest_label(words, ends=range(min(len(words), 8), 0, -1)):
-        form = _FORMS[row].match(text, number.start())
-        if form is not None and form.end() == number.end():
+        if _end_of_form(row, text, number.start()) == number.end():
             return Span(*number.span(), _ROWS[row]["kind"])
     return None
 

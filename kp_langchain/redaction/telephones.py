@@ -1,6 +1,6 @@
 """Telephone numbers that their grouping shows: international by the plus sign, and national ones.
 
-A number after a word such as "tel." is found by `labelled_numbers`. No numbering plan is consulted:
+A number after a word such as "tel." is found by `national_ids`. No numbering plan is consulted:
 almost every group of seven digits is a number in some country, so a plan is useless if the country
 is unknown.
 """
