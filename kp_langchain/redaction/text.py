@@ -10,7 +10,7 @@ from kp_langchain.redaction import (
     blobs,
     commands,
     contexts,
-    formats,
+    issuers,
     key_blocks,
     named_values,
     other_languages,
@@ -28,7 +28,7 @@ PERSONAL = KINDS | {"account", "passport"}
 
 SECRETS = {
     identifiers: Finders(
-        *formats.FINDERS,
+        *issuers.FINDERS,
         *key_blocks.FINDERS,
         *contexts.FINDERS,
         *commands.FINDERS,
@@ -45,7 +45,7 @@ SECRETS = {
 With True they also find the values of fields whose name marks an identifier.
 """
 
-CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
+CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
 """Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
