@@ -11,7 +11,7 @@ import pytest
 from kp_langchain.redaction import redact
 from kp_langchain.redaction.tables import load_table
 from tests.redaction.cases import left_over
-from tests.redaction.drawn import fill
+from tests.redaction.drawn import compose, fill
 
 _AROUND = ("I called it with {} and got 401.", "x={}", "令牌{}无效。", "one\\n{}\\ntwo")
 
@@ -59,3 +59,26 @@ def test_the_other_examples_of_a_row_stay(kind: str, row: dict[str, Any]) -> Non
     for example in _drawn(row, "keeps"):
         for text in _texts(example):
             assert redact(text, level="private").value == text
+
+
+def _command_rows() -> list[Any]:
+    rows = load_table("commands")["commands"]
+    return [pytest.param(row, id=row["pattern"].partition(" ")[0]) for row in rows]
+
+
+@pytest.mark.parametrize("row", _command_rows())
+def test_the_secret_of_each_command_is_found_and_nothing_else(row: dict[str, Any]) -> None:
+    source = random.Random(52)
+    for template in row["finds"] * 4:
+        command, secret = compose(template, source)
+        for text in _with_commands(command):
+            result = redact(text, level="private")
+            assert sum(result.counts.values()) == 1, text
+            assert not left_over(secret, result.value), text
+    for command in row["keeps"]:
+        for text in _with_commands(command):
+            assert redact(text, level="private").value == text
+
+
+def _with_commands(command: str) -> list[str]:
+    return [command, f"$ {command}\nok", json.dumps({"cmd": f"cd /srv && {command}"})]
