@@ -31,18 +31,24 @@ def _expression(row: dict[str, str | bool]) -> str:
     return start + _PART.sub(lambda part: _PARTS[part.group()], str(row["pattern"]))
 
 
-_ROWS = [
-    (row["word"], _expression(row), re.IGNORECASE if row.get("any_case") else 0)
-    for row in load_table("commands")["commands"]
-]
+def _finder(rows: list[dict[str, str | bool]], *symbols: str) -> Finder:
+    table = [
+        (str(row["word"]), _expression(row), re.IGNORECASE if row.get("any_case") else 0)
+        for row in rows
+    ]
+
+    def find(text: str, low: str) -> Iterator[Span]:
+        if symbols and _FLAG.search(text) is None:
+            return
+        for word, expression, flags in table:
+            if word in low:
+                for match in cached_pattern(expression, flags).finditer(text):
+                    if not is_placeholder(match["secret"]):
+                        yield Span(*match.span("secret"), "password")
+
+    return Finder(find, symbols or ("",))
 
 
-def _find(text: str, low: str) -> Iterator[Span]:
-    for word, expression, flags in _ROWS:
-        if word in low:
-            for match in cached_pattern(expression, flags).finditer(text):
-                if not is_placeholder(match["secret"]):
-                    yield Span(*match.span("secret"), "password")
-
-
-FINDERS = (Finder(_find),)
+_TABLE = load_table("commands")
+_FLAG = re.compile(r"[ \t]-{1,2}[A-Za-z]")
+FINDERS = (_finder(_TABLE["flags"], "-"), _finder(_TABLE["commands"]))

@@ -62,8 +62,11 @@ def test_the_other_examples_of_a_row_stay(kind: str, row: dict[str, Any]) -> Non
 
 
 def _command_rows() -> list[Any]:
-    rows = load_table("commands")["commands"]
-    return [pytest.param(row, id=row["pattern"].partition(" ")[0]) for row in rows]
+    return [
+        pytest.param(row, id=row["pattern"].partition(" ")[0])
+        for rows in load_table("commands").values()
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("row", _command_rows())
