@@ -73,15 +73,21 @@ for _kind, _rows in _TABLE.items():
             _UNPREFIXED.append(_format)
 
 _PREFIX = re.compile(trie(sorted(_BY_PREFIX)))
+# The prefixes with which each prefix starts, the longest first.
+_CANDIDATES = {
+    longest: [longest[:end] for end in range(len(longest), 0, -1) if longest[:end] in _BY_PREFIX]
+    for longest in _BY_PREFIX
+}
 _MIN_CHARS = 16  # of the shortest format, prefix included
 _MIN_UNPREFIXED_CHARS = 32
+_MAX_CHECKED_CHARS = 80
 # A prefix of this length that ends in punctuation may directly follow a word.
 _MIN_FREE_PREFIX_CHARS = 4
 
 # Directly after an escape, which is not a part of the word, or after another character.
 _WORD_START = r"""(?x: (?<=\\) (?: [nrtfbv] | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} )
     | (?<=%) [0-9A-Fa-f]{2} | (?<=\[) [0-9;]{1,8}m | (?<![A-Za-z0-9]) )"""
-_WORD = re.compile(_WORD_START + r"(?P<word>[A-Za-z0-9_\-]{23,512})(?![A-Za-z0-9_\-])")
+_WORD = re.compile(_WORD_START + r"(?<![_\-])(?P<word>[A-Za-z0-9_\-]{23,512})(?![A-Za-z0-9_\-])")
 _SEPARATOR = re.compile(r"[_\-]")
 _HEXADECIMAL = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _SHORT_NAME = re.compile(r"[a-z]{2,6}")
@@ -120,19 +126,16 @@ def _find_formats(text: str, first: int, last: int) -> Iterator[Span]:
 
 def _match_prefix(text: str, start: int, longest: str) -> Span | None:
     """Return the credential whose prefix starts at `start`; the longest prefix is tried first."""
-    for length in range(len(longest), 1, -1):
-        formats = _BY_PREFIX.get(longest[:length])
-        if formats is None:
+    begins_word = starts_word(text, start)
+    for prefix in _CANDIDATES[longest]:
+        may_follow_word = len(prefix) >= _MIN_FREE_PREFIX_CHARS and not prefix[-1].isalnum()
+        if not begins_word and not may_follow_word:
             continue
-        may_follow_word = length >= _MIN_FREE_PREFIX_CHARS and not longest[length - 1].isalnum()
-        if not may_follow_word and not starts_word(text, start):
-            continue
-        for kind, expression, check in formats:
-            match = _compile(expression).match(text, start + length)
+        for kind, expression, check in _BY_PREFIX[prefix]:
+            match = _compile(expression).match(text, start + len(prefix))
             if match is not None and _passes(check, match.group()):
                 # The path of a URL before the secret is kept.
-                first = match.start() if longest[length - 1] == "/" else start
-                return Span(first, match.end(), kind)
+                return Span(match.start() if prefix[-1] == "/" else start, match.end(), kind)
     return None
 
 
@@ -172,6 +175,7 @@ def _is_random(text: str) -> bool:
     Most pairs of letters in words are common ones; of a random text, fewer than one in five. Fewer
     than one in 1,000 random texts of 20 characters are refused.
     """
+    text = text[:_MAX_CHECKED_CHARS]
     kinds = sum(any(map(kind, text)) for kind in (str.islower, str.isupper, str.isdigit))
     if kinds < 2 or len(set(text)) < 8 or sum(map(str.isalpha, text)) <= len(text) / 10:
         return False
