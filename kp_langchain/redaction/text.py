@@ -13,8 +13,7 @@ from kp_langchain.redaction import (
     formats,
     key_blocks,
     named_values,
-    other_languages,
-    prose,
+    sentences,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -32,8 +31,7 @@ SECRETS = {
         *key_blocks.FINDERS,
         *contexts.FINDERS,
         *commands.FINDERS,
-        *other_languages.FINDERS,
-        *prose.FINDERS,
+        *sentences.FINDERS,
         *contexts.LATE_FINDERS,
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,

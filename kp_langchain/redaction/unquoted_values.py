@@ -5,20 +5,34 @@ from __future__ import annotations
 import re
 
 from kp_langchain.redaction.extents import bare_word
-from kp_langchain.redaction.field_names import SensitiveField, split_name, word_set
-from kp_langchain.redaction.prose import FUNCTION_WORDS
-from kp_langchain.redaction.values import is_placeholder, looks_like_password
+from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
+from kp_langchain.redaction.values import SENTENCE_WORDS, is_placeholder, looks_like_password
 
-_ARROWS = frozenset(("\u2192", "\u2014", "->", "-"))
-_KEYWORDS = frozenset(("await", "new", "yield", "async", "lambda", "not", "typeof", "this", "self"))
-_IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
+_KEYWORDS = frozenset(
+    (
+        "await",
+        "new",
+        "yield",
+        "async",
+        "lambda",
+        "not",
+        "typeof",
+        "this",
+        "self",
+        "impl",
+        "mut",
+        "dyn",
+        "void",
+    )
+)
+_OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
 _LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
 _STRING_START = re.compile(r"(?:[\"'`]|\\n)[ \t>*#\-]{0,40}$")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
 _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
-_PROSE_WORDS = word_set("the for to of if used is a an or from with be in your and that this")
 _COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
 
 
@@ -45,16 +59,18 @@ def unquoted_value(
         is_password = field.kind == "password" and assignment["sign"] == "="
         return _odbc_value(text, at) if is_password else None
     value = text[slice(*span)]
-    if text[span[1] : span[1] + 1] in ("(", "[") and _IDENTIFIER.fullmatch(value):
+    if _OPENS_CALL.match(text, span[1]) and _IDENTIFIER.fullmatch(value):
         return None
     if value == "$" or "://" in value or _repeats_name(value, name):
         return None
-    if assignment["sign"] in _ARROWS and not looks_like_password(value):
+    if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
     if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
         return None
     has_space = assignment["sign"] == ":" and assignment.end() > assignment.end("sign")
-    if has_space and value.lower() in FUNCTION_WORDS:
+    if not value.isascii() and not any(map(str.isdigit, value)):
+        return None  # a sentence in another script
+    if has_space and value.lower() in SENTENCE_WORDS:
         return None
     if _is_code(text, span, value, has_space=has_space):
         return None
@@ -85,7 +101,7 @@ def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tupl
     words = content.split()
     if at + len(content) <= span[1] or len(words) > 6 or is_placeholder(words[0]):
         return span
-    is_prose = bool(_PROSE_WORDS & {word.lower() for word in words})
+    is_prose = any(word.lower() in SENTENCE_WORDS or classify_name(word) for word in words)
     if has_space and is_prose and not looks_like_password(text[slice(*span)]):
         return None
     return at, at + len(content.rstrip())
