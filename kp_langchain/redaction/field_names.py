@@ -129,14 +129,12 @@ def classify_name(name: str) -> SensitiveField | None:
 
 def _classify_words(words: list[str]) -> SensitiveField | None:
     whole = len(words)
+    phrase = _find_phrase(words)
     words = _without_qualifiers(words)
-    if not words:
-        return None
+    phrase = phrase or _find_phrase(words)
+    if phrase is not None or not words:
+        return phrase
     last, owners = words[-1], words[:-1]
-    for length in range(min(_LONGEST_PHRASE, len(words)), 1, -1):
-        phrase = _NOUNS.get(tuple(words[-length:]))
-        if phrase is not None:
-            return phrase
     if last in ("key", "keys"):
         if not owners and whole > 1:  # key_v2, keyProd
             return _WEAK_KEY
@@ -150,6 +148,15 @@ def _classify_words(words: list[str]) -> SensitiveField | None:
     if last == "pass" and owners and owners[-1] in _PASS_OWNERS:
         return SensitiveField("password")
     return _NOUNS.get((last,)) or _classify_compound(last)
+
+
+def _find_phrase(words: list[str]) -> SensitiveField | None:
+    """Return what the last two to four words say together."""
+    for length in range(min(_LONGEST_PHRASE, len(words)), 1, -1):
+        phrase = _NOUNS.get(tuple(words[-length:]))
+        if phrase is not None:
+            return phrase
+    return None
 
 
 def _without_qualifiers(words: list[str]) -> list[str]:

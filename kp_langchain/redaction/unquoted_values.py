@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 
 from kp_langchain.redaction.extents import bare_word
-from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
+from kp_langchain.redaction.field_names import (
+    SensitiveField,
+    classify_name,
+    split_name,
+    word_set,
+)
 from kp_langchain.redaction.values import SENTENCE_WORDS, is_placeholder, looks_like_password
 
-_KEYWORDS = frozenset(
-    (
-        "await",
-        "new",
-        "yield",
-        "async",
-        "lambda",
-        "not",
-        "typeof",
-        "this",
-        "self",
-        "impl",
-        "mut",
-        "dyn",
-        "void",
-    )
-)
+_KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
+_HOLDERS = word_set("self cls this args config settings")
 _OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
 _LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
@@ -134,14 +124,7 @@ def _repeats_name(value: str, name: str) -> bool:
     """Return whether an unquoted value is code that repeats the field name: `token=self.token`."""
     if _IDENTIFIER.fullmatch(value) is None:
         return False
-    if "." in value and value.split(".")[0] in (
-        "self",
-        "cls",
-        "this",
-        "args",
-        "config",
-        "settings",
-    ):
+    if "." in value and value.split(".")[0] in _HOLDERS:
         return True
     words = split_name(name)
     value_words = split_name(value)
