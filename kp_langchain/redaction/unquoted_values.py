@@ -14,7 +14,7 @@ from kp_langchain.redaction.field_names import (
 from kp_langchain.redaction.values import SENTENCE_WORDS, is_placeholder, looks_like_password
 
 _KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
-_HOLDERS = word_set("self cls this args config settings")
+_HOLDERS = word_set("self cls this args config settings get load new read")
 _OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
 _LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
@@ -46,20 +46,20 @@ def unquoted_value(
     """
     span = bare_word(text, at)
     if span is None:
-        is_password = field.kind == "password" and assignment["sign"] == "="
-        return _odbc_value(text, at) if is_password else None
+        return None
     value = text[slice(*span)]
     if _OPENS_CALL.match(text, span[1]) and _IDENTIFIER.fullmatch(value):
         return None
-    if value == "$" or "://" in value or _repeats_name(value, name):
+    if value == "$" or "://" in value or _is_other_name(value):
         return None
     if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
     if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
         return None
     has_space = assignment["sign"] == ":" and assignment.end() > assignment.end("sign")
-    if not value.isascii() and not any(map(str.isdigit, value)):
-        return None  # a sentence in another script
+    is_sentence = not name.isascii() or text[span[1] : span[1] + 1] == " "
+    if is_sentence and not value.isascii() and not any(map(str.isdigit, value)):
+        return None  # in another script
     if has_space and value.lower() in SENTENCE_WORDS:
         return None
     if _is_code(text, span, value, has_space=has_space):
@@ -67,17 +67,6 @@ def unquoted_value(
     if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
         return _words_of_line(text, span, has_space=has_space)
     return span
-
-
-def _odbc_value(text: str, at: int) -> tuple[int, int] | None:
-    """Return start and end of a value in braces, as in ODBC's `Pwd={a;b}`."""
-    if text[at : at + 1] != "{":
-        return None
-    close = text.find("}", at, at + 256)
-    content = text[at + 1 : close]
-    if close <= 0 or not content or "{" in content or is_placeholder("{" + content + "}"):
-        return None
-    return at, close + 1
 
 
 def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tuple[int, int] | None:
@@ -120,16 +109,9 @@ def _is_code(text: str, span: tuple[int, int], value: str, *, has_space: bool) -
     return has_space and _ANNOTATED.match(text, span[1]) is not None
 
 
-def _repeats_name(value: str, name: str) -> bool:
-    """Return whether an unquoted value is code that repeats the field name: `token=self.token`."""
-    if _IDENTIFIER.fullmatch(value) is None:
+def _is_other_name(value: str) -> bool:
+    """Return whether an unquoted value is a variable: `token=userToken`, `key=get_key`."""
+    words = split_name(value)
+    if any(map(str.isdigit, value)) or len(words) < 2 or _IDENTIFIER.fullmatch(value) is None:
         return False
-    if "." in value and value.split(".")[0] in _HOLDERS:
-        return True
-    words = split_name(name)
-    value_words = split_name(value)
-    return not any(character.isdigit() for character in value) and (
-        value_words[-1:] == words[-1:]
-        or (len(value_words) > 1 and value_words[0] in ("get", "load", "new", "read"))
-        or value.lower().startswith(words[-1])
-    )
+    return words[0] in _HOLDERS or classify_name(value) is not None

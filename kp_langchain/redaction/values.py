@@ -25,7 +25,7 @@ _TEMPLATE = re.compile(
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
     | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
     | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
-    | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | \?+ | [·•●]+
+    | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
     | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
     | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
     | [\w\-]{0,6}(?:\.{3}|…)
@@ -126,7 +126,7 @@ def is_random(value: str) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Return whether a value is a null, a variable, a template or an earlier placeholder."""
-    content = _LEADING_SCHEME.sub("", value.strip().strip("\"'`,;!"))
+    content = _LEADING_SCHEME.sub("", value.strip().strip("\"'`,;"))
     if not content or content.lower() in _EMPTY_WORDS:
         return True
     if len(content) < 4 and not any(map(str.isalnum, content)):

@@ -132,6 +132,9 @@ _SENTENCES = (
 _HARMLESS = (
     "fetch('/api/me', { credentials: 'include' })",
     "token: str",
+    'print("Password: ")\nname = input("ok")',
+    "token=userToken, key=get_key",
+    "secret: String!",
     "password: changeme   # change it",
     'token: "not set"',
     "{'extract': {'token': '$.auth.token'}}",
