@@ -118,6 +118,8 @@ _ENDS_CLAUSE = re.compile(
 )
 _WORD_ONLY = re.compile(r"[^\W\d_]+(?:['\-][^\W\d_]+)?")
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
+_DIGIT = re.compile("[0-9]")
+_REACH = 256
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 
@@ -133,7 +135,8 @@ def value_in_prose(
         name: The name, with the words before it that belong to it.
         field: What it says about its value.
     """
-    for relation in _AFTER:
+    has_digit = _DIGIT.search(text, end, end + _REACH) is not None
+    for relation in _AFTER if has_digit else _AFTER_WITHOUT_DIGIT:
         extent = relation(text, end, name, field)
         if extent is not None:
             return extent
@@ -301,3 +304,5 @@ _AFTER: tuple[Callable[[str, int, str, SensitiveField], _Extent | None], ...] = 
     _question,
     _below,
 )
+# What shows that a value is one is almost always a digit.
+_AFTER_WITHOUT_DIGIT = (_verb, _space)
