@@ -123,9 +123,10 @@ def classify_name(name: str) -> SensitiveField | None:
     is_label = " " in name
     words = split_name(_AFTER_NOUN.sub("", name) if is_label else name)
     if len(words) < 2 or words[0] not in _QUESTIONS | _STATES:
-        field = _classify_words(words)
-        identifier = label_kind(name) if field is None else None
-        return SensitiveField(identifier, is_identifier=True) if identifier else field
+        identifier = label_kind(name) if _find_phrase(words) is None else None
+        if identifier is not None:
+            return SensitiveField(identifier, is_identifier=True)
+        return _classify_words(words)
     field = _classify_words(words[1:]) if is_label and words[0] in _STATES else None
     return field._replace(is_strong=False) if field else None
 
