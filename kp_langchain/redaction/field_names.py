@@ -59,12 +59,15 @@ def _unaccented(letter: str) -> str:
     return base if base.isascii() else {"ł": "l", "ø": "o", "đ": "d", "ı": "i"}.get(letter, letter)
 
 
+_ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff]")
 _ACCENTS = {code: _unaccented(chr(code)) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))}
 
 
 def without_accents(text: str) -> str:
     """Return the text, of the same length, with plain Latin letters instead of accented ones."""
-    return text if text.isascii() else text.translate(_ACCENTS)
+    if text.isascii():
+        return text
+    return _ACCENTED.sub(lambda match: _ACCENTS[ord(match[0])], text)
 
 
 def split_name(name: str) -> list[str]:

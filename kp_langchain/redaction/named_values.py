@@ -7,7 +7,7 @@ at any depth of escaping, headers, typed code, `--flag value`, XML, pairs, and s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from kp_langchain.redaction.extents import (
@@ -56,11 +56,13 @@ def _expression(nouns: list[str]) -> str:
     return trie(sorted(nouns)).replace(re.escape(_JOINT), _ANY_JOINT)
 
 
-# Every sensitive name contains a stem; the lower-case text is searched for them. Letters of other
-# scripts make the search three times slower, and most texts have none.
-_STEM = re.compile(_expression([_JOINT.join(noun) for noun in STEMS]))
-_LATIN_STEM = re.compile(_expression([n for n in map(_JOINT.join, STEMS) if n.isascii()]))
-_OTHER_SCRIPT = re.compile("[\u0370-\u1dff\u2e80-\ud7ff]")
+# Every sensitive name contains a stem; the lower-case text is searched for them. One expression for
+# the first letters of all scripts would be three times slower.
+_NOUNS = list(map(_JOINT.join, STEMS))
+_LATIN_STEM = re.compile(_expression([noun for noun in _NOUNS if noun[0].isascii()]))
+_OTHER_STEM = re.compile(_expression([noun for noun in _NOUNS if not noun[0].isascii()]))
+_OTHER_WORD = re.compile("[\u0370-\u1dff\u2e80-\ud7ff]+")
+_LONGEST_STEM = 24
 _TAIL = re.compile(
     _expression(["".join(_JOINT + word for word in tail) for tail in TAILS]) + r"(?![a-z0-9])"
 )
@@ -142,9 +144,21 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
 
 def _find_named(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
+    yield from _find_by_stems(text, plain, _LATIN_STEM.finditer(plain), identifiers=identifiers)
+    if not plain.isascii():
+        others = (
+            stem
+            for word in _OTHER_WORD.finditer(plain)
+            for stem in _OTHER_STEM.finditer(plain, word.start(), word.end() + _LONGEST_STEM)
+        )
+        yield from _find_by_stems(text, plain, others, identifiers=identifiers)
+
+
+def _find_by_stems(
+    text: str, plain: str, stems: Iterable[re.Match[str]], *, identifiers: bool
+) -> Iterator[Span]:
     position = 0
-    is_latin = plain.isascii() or _OTHER_SCRIPT.search(plain) is None
-    for stem in (_LATIN_STEM if is_latin else _STEM).finditer(plain):
+    for stem in stems:
         if stem.start() < position:
             continue
         start, end = _name_around(plain, stem, position)

@@ -280,6 +280,8 @@ def value_below(text: str, end: int, field: SensitiveField) -> _Extent | None:
 
 def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent | None:
     """Return start and end of the value in "... is the password"."""
+    if _DIGIT.search(text, max(0, start - _REACH), start) is None:
+        return None
     first = max(0, start - 72)
     link = _BEFORE.search(text, first, start)
     if link is None:

@@ -24,7 +24,7 @@ _CODE_LEFT = re.compile(
 _CODE_AFTER = re.compile(rf"(?:code|otp|pin|passcode)(?: is)?(?: now)?:? {_CODE_NUMBER}")
 
 # A wallet's phrase of 12 to 24 words, which may be numbered.
-_SEED_NAMES = ("seed", "mnemonic", "recovery", "backup", "wallet", "12 words", "24 words", "bip39")
+_SEED_NAMES = ("seed", "mnemonic", "recovery", "backup", "wallet", "12 words", "24 words")
 _NUMBER = r"(?:\d{1,2}[.):]?[ \t]{1,2})?"
 _SEED_WORDS = re.compile(
     rf"""
@@ -52,7 +52,7 @@ _NEXT_ITEM = re.compile(rf"{_BEFORE_ITEM}(?P<code>{_CODE_ITEM})(?![\w])")
 _MAX_ITEMS = 40
 
 # The setup key of an authenticator: base32, in groups of four or after a word such as "totp".
-_SETUP_NAMES = ("secret", "totp", "2fa", "mfa", "authenticator", "setup key", "seed", "manual")
+_SETUP_NAMES = ("secret", "totp", "2fa", "mfa", "authenticator", "setup key", "seed")
 _SETUP_KEY = re.compile(
     r"[^\n]{0,60}?(?::|\bis|\()?\s{1,4}[\"'`]?(?P<key>(?P<first>[A-Z2-7]{4}|[a-z2-7]{4})(?:[ -]"
     r"(?:[A-Z2-7]{4}|[a-z2-7]{4})){3,15})(?![\w])"
