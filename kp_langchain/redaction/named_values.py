@@ -73,6 +73,7 @@ _OTHER_LETTER = re.compile("[\u0370-\u0dff\u1e00-\u1fff]")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
 _WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
+_TAG_BEFORE = re.compile(r"<(?:[\w.\-]{1,20}:)?\Z")
 _SIGN_OF_CODE = re.compile(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
 _OAUTH = re.compile(
     r"state=|callback|oauth|authorization_code|redirect_uri|scope=|grant_type", re.IGNORECASE
@@ -204,7 +205,7 @@ def _values(text: str, plain: str, start: int, end: int) -> Iterator[tuple[Span,
         if plain[start:end] in ("key", "code"):
             yield from _value_of_bare_word(text, start, end)
         return
-    is_element = text[start - 1 : start] in ("<", ":") and after in (" ", "\t")
+    is_element = after in (" ", "\t") and _TAG_BEFORE.search(text, max(0, start - 24), start)
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
         spans = list(_values_after_sign(text, start, assignment, name, field))
