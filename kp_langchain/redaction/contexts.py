@@ -48,8 +48,9 @@ _NETRC = re.compile(
     r"password\s{1,4}(?P<secret>\S{1,200})"
 )
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
-_TCP = re.compile(r"(?<![\w.\-])[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{1,200})@(?:tcp|unix)\(")
+_TCP_REVERSED = re.compile(r"(?P<secret>[^\s\"'`/@]{1,200}):[\w.\-]")
 _ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/@]{1,200})@")
+_DRIVER_HOSTS = ("@tcp(", "@unix(")
 # login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
 _PAIR_CALL = re.compile(
     r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
@@ -112,6 +113,13 @@ def _find_group(pattern: re.Pattern[str], kind: str = "password") -> Find:
                 yield Span(*match.span("secret"), kind)
 
     return find
+
+
+def _find_before_host(text: str, low: str) -> Iterator[Span]:
+    for at in occurrences(low, _DRIVER_HOSTS):
+        password = _TCP_REVERSED.match(text[max(0, at - 266) : at][::-1])
+        if password is not None and not is_placeholder(password["secret"][::-1]):
+            yield Span(at - password.end("secret"), at, "password")
 
 
 def _find_codes(text: str, _low: str) -> Iterator[Span]:
@@ -243,7 +251,7 @@ FINDERS = (
     Finder(_find_in_urls, (":/",), ("//",)),
     Finder(_find_group(_BEARER, "authorization"), (ANY_DIGIT,), ("bearer",)),
     Finder(_find_group(_IDENTIFIED_BY), ("'", '"'), ("identified",)),
-    Finder(_find_group(_TCP), ("@:(",), ("@tcp(", "@unix(")),
+    Finder(_find_before_host, ("@:(",), _DRIVER_HOSTS),
     Finder(_find_group(_ORACLE), ("@:/",), ("oracle:",)),
     Finder(_find_group(_BUNDLE), ("_=:",), ("bundle_",)),
     Finder(_find_group(_WIFI), (":;",), ("wifi:",)),
