@@ -11,6 +11,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from kp_langchain.redaction.national_ids import label_kind
+
 
 class SensitiveField(NamedTuple):
     """What a sensitive field name says about its value.
@@ -263,6 +265,9 @@ def classify_name(name: str) -> SensitiveField | None:
     phrase = _PHRASES.get((before, last))
     if phrase is not None:
         return phrase
+    identifier = label_kind(name)
+    if identifier is not None:
+        return SensitiveField(identifier, is_identifier=True)
     if last in ("key", "keys"):
         if len(words) == 1 and whole > 1:  # key_v2, keyProd
             return SensitiveField("api_key", is_strong=False)

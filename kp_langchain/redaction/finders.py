@@ -30,11 +30,13 @@ class Finder(NamedTuple):
             any digit, and `NON_ASCII` for any character outside ASCII.
         words: Lower-case substrings. A text can match only if its lower-case form contains at least
             one of them; empty if no word is required.
+        shortest: The number of characters of the shortest text that can match.
     """
 
     find: Find
     symbols: tuple[str, ...] = ("",)
     words: tuple[str, ...] = ()
+    shortest: int = 1
 
     def may_match(self, symbols: Symbols) -> bool:
         """Return whether a text with these symbols can match."""
@@ -60,7 +62,10 @@ class Finders:
             symbols: The symbols of the text, from `symbols_in`.
         """
         spans: list[Span] = []
-        for find, words in self._for_symbols(symbols):
+        length = len(text)
+        for find, _, words, shortest in self._for_symbols(symbols):
+            if length < shortest:
+                continue
             for word in words:
                 if word in low:
                     break
@@ -70,10 +75,8 @@ class Finders:
             spans.extend(find(text, low))
         return spans
 
-    def _choose(self, symbols: Symbols) -> list[tuple[Find, tuple[str, ...]]]:
-        return [
-            (finder.find, finder.words) for finder in self._finders if finder.may_match(symbols)
-        ]
+    def _choose(self, symbols: Symbols) -> list[Finder]:
+        return [finder for finder in self._finders if finder.may_match(symbols)]
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))

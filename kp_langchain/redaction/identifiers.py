@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import string
 from collections.abc import Iterator
 
-from kp_langchain.redaction import account_numbers, user_names
-from kp_langchain.redaction.account_numbers import find_cards, find_ssns
+from kp_langchain.redaction import national_ids, user_names
+from kp_langchain.redaction.account_numbers import find_cards, find_ibans, find_ssns
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder, Finders, Symbols, symbols_in
-from kp_langchain.redaction.spans import Span, character_classes, long_runs
-from kp_langchain.redaction.telephones import (
-    FREE,
-    NUMBER_CLASS,
-    SHORTEST_NUMBER,
-    find_announced_phones,
-    find_phones,
-)
+from kp_langchain.redaction.national_ids import find_labelled
+from kp_langchain.redaction.spans import DIGITS, Span, character_classes, class_table, long_runs
+from kp_langchain.redaction.telephones import FREE, find_phones
 from kp_langchain.redaction.unicode_escapes import decode_escapes
 
 _LOCAL_REVERSED = re.compile(r"[\w.+\-!#$&*~]{1,64}")
@@ -24,7 +20,13 @@ _DOMAIN = re.compile(
     r"(?:[^\W_](?:[\w\-]{0,61}[^\W_])?\.){1,8}(?:[^\W\d_]{2,24}|xn--[a-z0-9\-]{2,40})(?![\w])"
 )
 _DOMAIN_LITERAL = re.compile(r"\[[0-9A-Fa-f.:]{2,45}\]")
-_QUOTED_LOCAL = re.compile(r"\\{0,8}\"[^\"\n\\]{1,64}\\{0,8}\"")
+_QUOTED_LOCAL = re.compile(r"\\{0,8}\"\w(?:[^\"\n\\]{0,62}\w)?\\{0,8}\"")
+# Not the end of a domain: files (logo@2x.png), units of systemd (getty@tty1.service).
+_NOT_A_DOMAIN = re.compile(
+    r".*\.(?:png|jpe?g|gif|svg|webp|bmp|ico|avif|js|mjs|ts|tsx|jsx|css|html?|json|ya?ml|toml|xml|txt"
+    r"|service|socket|timer|target|mount|slice|scope|device|path|whl|jar)",
+    re.IGNORECASE,
+)
 _EMAIL_WITH_AT = re.compile(
     r"([\w.+\-]{1,64}) ?[(\[{] ?at ?[)\]}] ?"
     r"(?:[A-Za-z0-9\-]{1,63}(?:\.| ?[(\[{] ?dot ?[)\]}] ?)){1,5}"
@@ -32,18 +34,21 @@ _EMAIL_WITH_AT = re.compile(
     re.IGNORECASE,
 )
 _EMAIL_WITH_DOT = re.compile(
-    r"(?<![\w.@/\-])[\w.+\-]{2,40}(?: dot [\w\-]{1,40}){0,3} at (?!the |a |this |that |my |our )[\w\-]{1,63}"
+    r"(?<![\w.@/\-])[\w.+\-]{2,40}(?: dot [\w\-]{1,40}){0,3} at "
+    r"(?!the |a |this |that |my |our )[\w\-]{1,63}"
     r"(?:(?: dot |\.)[\w\-]{1,40}){0,3} dot [a-z]{2,12}(?!\w)"
 )
-# Any run long enough for an address, a telephone or a card number, except up to eleven digits alone,
-# a date, or a decimal fraction.
+# Runs of digits, capitals and the separators of numbers. A run that is no number: digits alone that
+# are too few for a card number, a date, or a decimal fraction.
+_NUMBER_CLASS = class_table(DIGITS + string.ascii_uppercase + " .-/()")
+_NUMBER_LENGTH = 6
+_FOUR_DIGITS = re.compile(r"\d(?:[A-Z .\-/()]{0,6}\d){3}", re.ASCII)
+_GROUPS = re.compile(r"\d[\d.\-() /]{6,}", re.ASCII)
 _ENDS = r"(?![\d.\-() /])"
-_NUMBERS = re.compile(
-    rf"\d(?:(?<=\+\d)|(?<!\d\d)(?!\d{{0,10}}{_ENDS}|\d{{0,19}}\.\d{{1,20}}{_ENDS}"
-    rf"|(?:(?<=1)9|(?<=2)0)\d\d-[01]\d-[0-3]\d{_ENDS}))[\d.\-() /]{{6,}}",
+_NO_GROUPS = re.compile(
+    rf"(?<!\+)\d{{1,11}}{_ENDS}|\d{{1,19}}\.\d{{1,20}}{_ENDS}|(?:19|20)\d\d-[01]\d-[0-3]\d{_ENDS}",
     re.ASCII,
 )
-_NUMBER_LENGTH = 7
 # Typographic variants of ASCII characters.
 _WIDE_CHARACTER = re.compile(
     "[\u00a0\u2007-\u2015\u202f\u2212\uff08\uff09\uff0b\uff0d\uff10-\uff19\uff20]"
@@ -61,7 +66,7 @@ _NARROWED = {
 
 _NOT_A_PERSON = frozenset({"git", "hg", "svn"})
 
-KINDS = frozenset({"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"})
+KINDS = national_ids.KINDS | {"email", "phone", "ip", "mac", "card", "ssn", "iban", "home_path"}
 
 _IPV4 = re.compile(
     rf"{FREE}(?<!\d-)(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){{3}}(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -70,14 +75,20 @@ _IPV4 = re.compile(
     re.ASCII,
 )
 _VERSION_BEFORE = re.compile(
-    r"(?:\b(?:version|release|build|assembly|ver|v|section|chapter|clause|firmware|driver|sdk|kernel|update|patch)[\"']?[ :=.]{0,3}[\"']?|[=~<>!]=|@|"
-    r"\b(?:chrome|chromium|firefox|edge?|edga|opr|opera|crios|fxios|version|samsungbrowser|yabrowser"
-    r"|electron|headlesschrome|vivaldi|curl|java|python|okhttp)/)$",
-    re.IGNORECASE,
+    r"""(?:
+      \b(?:version|release|build|assembly|ver|v|section|chapter|clause|firmware|driver|sdk|kernel
+      |update|patch)["']?[ :=.]{0,3}["']?
+    | [=~<>!]= | (?<!\w)@ | [=<>~^][ ]
+    | \b(?:chrome|chromium|firefox|edge?|edga|opr|opera|crios|fxios|version|samsungbrowser|yabrowser
+      |electron|headlesschrome|vivaldi|curl|java|python|okhttp)/
+    | (?<![a-z0-9])(?!ip|host|node|server|client|vm|addr)[a-z][a-z0-9_.]{1,30}-  # numpy-1.26.4.1
+    )$""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _IP_BEFORE = re.compile(
     r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
 )
+_UPGRADE = re.compile(r" (?:to|->|=>|\u2192) ?v?\d")
 _HOST_NAME = re.compile(r"ip-((?:\d{1,3}-){3}\d{1,3})(?![\w\-])")
 _IPV6 = re.compile(
     r"(?:(?<![\w:.])|(?<=\\[nrt]))[0-9A-Fa-f:]{2,39}(?:(?<=:)(?:\d{1,3}\.){3}\d{1,3})?(?![\w:])",
@@ -103,28 +114,30 @@ def _narrow(match: re.Match[str]) -> str:
     return _NARROWED[ord(match.group())]
 
 
-def _find_numbers(text: str, low: str) -> Iterator[Span]:
-    classes = character_classes(text, NUMBER_CLASS)
-    if SHORTEST_NUMBER in classes:
-        yield from _numbers(text, classes)
-        yield from find_announced_phones(text, low)
-
-
-def _numbers(text: str, classes: bytes) -> Iterator[Span]:
+def _find_numbers(text: str, _low: str) -> Iterator[Span]:
+    """Yield the numbers of all kinds, searched for in the runs that may be one."""
+    # Two spaces separate columns; the same length, so that positions stay.
+    classes = character_classes(text.replace("  ", "\n\n"), _NUMBER_CLASS)
     for start, end in long_runs(classes, _NUMBER_LENGTH):
-        run = _NUMBERS.search(text, start, end)
-        if run is None:
-            continue
-        # The neighbouring characters matter too: a sign or bracket before, a letter after.
-        first, last = max(0, run.start() - 2), min(len(text), end + 3)
-        length = end - run.start()
-        if text.count(".", run.start(), end) >= 3:
-            yield from _addresses(text, first, last)
-        if length >= 12:
-            yield from find_cards(text, first, last)
-        yield from find_phones(text, first, last)
-        if length >= 11:
-            yield from find_ssns(text, first, last)
+        digits = _FOUR_DIGITS.search(text, start, end)
+        if digits is not None:
+            yield from _numbers(text, digits.start(), end)
+
+
+def _numbers(text: str, start: int, end: int) -> Iterator[Span]:
+    if end - start > 10:
+        yield from find_ibans(text, start, end)
+    yield from find_labelled(text, start, end)
+    groups = _GROUPS.search(text, start, end)
+    # The neighbouring characters matter too: a sign or bracket before, a letter after.
+    first, last = max(0, start - 2), min(len(text), end + 3)
+    if groups is None or _NO_GROUPS.match(text, groups.start()):
+        return
+    if text.count(".", start, end) >= 3:
+        yield from _addresses(text, first, last)
+    yield from find_cards(text, first, last)
+    yield from find_phones(text, first, last)
+    yield from find_ssns(text, first, last)
 
 
 def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
@@ -135,12 +148,20 @@ def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
         before = text[max(0, match.start() - 20) : match.start()]
         if _VERSION_BEFORE.search(before):
             continue
-        if all(int(part) <= 20 for part in address.split(".")) and int(address.split(".")[0]) < 10:
-            # Small numbers are a version, unless the context says otherwise.
-            after = text[match.end() : match.end() + 2]
-            if not (_IP_BEFORE.search(before) or (after[:1] in (":", "/") and after[1:].isdigit())):
-                continue
+        if _is_small(address) and not _has_ip_context(before, text[match.end() : match.end() + 8]):
+            continue
         yield Span(*match.span(), "ip")
+
+
+def _is_small(address: str) -> bool:
+    """Return whether an address may as well be a version: its first numbers are small."""
+    first, *others = map(int, address.split("."))
+    return first < 10 and sum(part < 32 for part in others) >= 2
+
+
+def _has_ip_context(before: str, after: str) -> bool:
+    has_port = after[:1] in (":", "/") and after[1:2].isdigit()
+    return has_port or (_IP_BEFORE.search(before) is not None and _UPGRADE.match(after) is None)
 
 
 def _find_emails(text: str, _low: str) -> Iterator[Span]:
@@ -149,21 +170,30 @@ def _find_emails(text: str, _low: str) -> Iterator[Span]:
         end = _email_domain(text, at + 1)
         if end is None:
             continue
-        quoted_local = None
-        if at and text[at - 1] == '"':
-            quoted_local = _QUOTED_LOCAL.match(text[max(0, at - 80) : at][::-1])
-        local = quoted_local or _LOCAL_REVERSED.match(text[max(0, at - 64) : at][::-1])
-        if local is None:
-            continue
-        name = local.group()[::-1]
-        start = at - len(name) + (0 if quoted_local else len(name) - len(name.lstrip(".-!#$&*~")))
+        start = _email_start(text, at)
         if start < at and text[start:at] not in _NOT_A_PERSON:
             yield Span(start, end, "email")
 
 
+def _email_start(text: str, at: int) -> int:
+    """Return where the local part before the "@" at `at` starts; `at` if there is none."""
+    before = text[max(0, at - 80) : at][::-1]
+    if before.startswith('"'):
+        quoted = _QUOTED_LOCAL.match(before)
+        return at - quoted.end() if quoted else at
+    local = _LOCAL_REVERSED.match(before)
+    if local is None:
+        return at
+    name = local.group()[::-1]
+    start = at - len(name)
+    if text[start - 1 : start] == "\\" and name[0] in "nrtbf":
+        name = name[1:]  # the letter of an escape: "\n@app.route"
+    return at - len(name.lstrip(".-!#$&*~"))
+
+
 def _email_domain(text: str, start: int) -> int | None:
     match = _DOMAIN.match(text, start) or _DOMAIN_LITERAL.match(text, start)
-    return match.end() if match else None
+    return match.end() if match and not _NOT_A_DOMAIN.fullmatch(match.group()) else None
 
 
 def _find_encoded_emails(text: str, _low: str) -> Iterator[Span]:
@@ -188,7 +218,8 @@ def _find_hexadecimal(text: str, _low: str) -> Iterator[Span]:
         start = hint.start() - (reversed_hex.end() if reversed_hex else 0)
         mac = _MAC.match(text, start)
         if mac is not None:
-            yield Span(*mac.span(), "mac")
+            if len(set(mac.group().lower()) - set(":-.")) > 1:  # not 00:00:00:00:00:00
+                yield Span(*mac.span(), "mac")
             position = mac.end()
         elif hint.group()[0] == ":" and (match := _IPV6.match(text, start)) is not None:
             position = match.end()
@@ -234,7 +265,6 @@ FINDERS = Finders(
     *user_names.FINDERS,
     Finder(_find_hexadecimal, (":", "-", ".")),
     Finder(_find_numbers, (ANY_DIGIT,)),
-    *account_numbers.FINDERS,
     Finder(_find_host_names, ("-" + ANY_DIGIT,), ("ip-",)),
 )
 

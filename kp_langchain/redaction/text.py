@@ -14,7 +14,7 @@ from kp_langchain.redaction import (
     commands,
     contexts,
     form_inputs,
-    formats,
+    issuers,
     key_blocks,
     named_values,
     other_languages,
@@ -32,7 +32,7 @@ PERSONAL = KINDS | {"account", "passport"}
 
 SECRETS = {
     identifiers: Finders(
-        *formats.FINDERS,
+        *issuers.FINDERS,
         *key_blocks.FINDERS,
         *contexts.FINDERS,
         *form_inputs.FINDERS,
@@ -51,7 +51,7 @@ SECRETS = {
 With True they also find the values of fields whose name marks an identifier.
 """
 
-CERTAIN = Finders(*formats.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
+CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
 """Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}

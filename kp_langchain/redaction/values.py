@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kp_langchain.redaction.field_names import SensitiveField, word_set
+from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form
 from kp_langchain.redaction.spans import PLACEHOLDER
 
 _EMPTY_WORDS = word_set(
@@ -97,6 +98,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return False
     if kind == "cvv":
         return any(map(str.isdigit, value))
+    if kind in FORMAL_KINDS:
+        return has_form(name, value)
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= (6 if kind == "phone" else 4)
     # PWD and OLDPWD hold the shell's working folders.

@@ -29,15 +29,18 @@ _ALPHABETS: Final = {
 _FIELD: Final = re.compile(r"\{([a-zA-Z])(\d*)\}")
 
 
-def fill(template: str, source: random.Random) -> str:
-    """Fill `{h32}` with 32 hexadecimal digits, `{U}` with a UUID, and so on for each alphabet."""
+def fill(template: str, source: random.Random, *, with_digits: bool = True) -> str:
+    """Fill `{h32}` with 32 hexadecimal digits, `{U}` with a UUID, and so on for each alphabet.
+
+    With `with_digits` every long value of an alphabet that has digits has three of them.
+    """
 
     def one(match: re.Match[str]) -> str:
         kind, length = match.groups()
         if kind == "U":
             return str(UUID(int=source.getrandbits(128), version=4))
         body = source.choices(_ALPHABETS[kind], k=int(length or 1))
-        if len(body) > 10 and kind not in "da":
+        if with_digits and len(body) > 10 and kind not in "da":
             body[2], body[5], body[7] = source.choices("234567", k=3)
         return "".join(body)
 
