@@ -28,7 +28,7 @@ _REPEATS = (c.MAX_REPEAT, c.MIN_REPEAT, c.POSSESSIVE_REPEAT)
 State = tuple[int, dict[int, tuple[int, int]]]
 
 
-class TooManySteps(Exception):
+class TooManyStepsError(Exception):
     """A search took more steps than it may."""
 
 
@@ -62,12 +62,11 @@ class StepCounter:
     def _step(self, count: int = 1) -> None:
         self.steps += count
         if self.steps > self.most:
-            raise TooManySteps
+            raise TooManyStepsError
 
     def _sequence(self, nodes: list[Any], at: int, state: State) -> Iterator[State]:
         # Single characters and their repeats are read in a loop, so that the recursion stays flat.
         while at < len(nodes):
-            operator, argument = nodes[at]
             letters = self.letters(nodes[at])
             if letters is None:
                 break

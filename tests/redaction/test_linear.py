@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.redaction.step_counter import StepCounter, TooManySteps
+from tests.redaction.step_counter import StepCounter, TooManyStepsError
 
 SHORT, LONG = 600, 2400
 WINDOW = 500
@@ -107,7 +107,7 @@ def slow_text(expression: str, flags: int) -> str | None:
                 steps = pattern.search_all(long) / LONG
                 if steps > FEW_STEPS and steps > MOST_GROWTH * pattern.search_all(short) / SHORT:
                     return long[:80]
-            except (TooManySteps, RecursionError):
+            except (TooManyStepsError, RecursionError):
                 return long[:80]
     return None
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import LEVELS, Redaction, redact
+from kp_langchain.redaction.tables import load_table
+from tests.redaction.cases import left_over
+from tests.redaction.drawn import compose
 
 Point = namedtuple("Point", "name password")
 
@@ -190,6 +194,17 @@ def test_look_alikes_of_records_and_tables_stay(given: Any) -> None:
     assert redact(text) == Redaction(text, {})
 
 
+@pytest.mark.parametrize("row", load_table("contexts")["context"], ids=lambda row: row["words"][0])
+def test_the_examples_of_each_context_hold(row: dict[str, Any]) -> None:
+    source = random.Random(31)
+    for example in row["finds"]:
+        for _ in range(5):
+            text, secret = compose(example, source)
+            assert not left_over(secret, redact(text, level="private").value)
+    for text in row["keeps"]:
+        assert redact(text) == Redaction(text, {})
+
+
 def test_samples_in_a_schema_that_may_be_real_are_redacted() -> None:
     value = "Sunny" + "#Day42"
     schema = {"type": "string", "description": "of the user", "default": value, "examples": [value]}
@@ -221,8 +236,8 @@ def test_samples_in_a_schema_that_may_be_real_are_redacted() -> None:
     ],
 )
 def test_what_marks_a_value_as_secret_in_a_record_is_understood(record: dict[str, Any]) -> None:
-    for given in (record, {"items": [record]}, json.dumps(record)):
-        assert "swordfish" not in repr(redact(given, level="private").value)
+    for written in (record, {"items": [record]}, json.dumps(record)):
+        assert "swordfish" not in repr(redact(written, level="private").value)
 
 
 def test_only_the_value_of_a_record_in_a_sensitive_list_goes() -> None:
