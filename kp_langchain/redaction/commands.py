@@ -1,4 +1,4 @@
-"""Secrets on command lines: the argument that takes each command's password, from `commands.toml`."""
+"""Secrets on command lines: the argument that takes the password, from `commands.toml`."""
 
 from __future__ import annotations
 

@@ -10,10 +10,20 @@ from kp_langchain.redaction.quoting import closing_quote
 # A quote as HTML, URLs and JSON encode it.
 ENCODED_QUOTE = r"&(?:quot|apos|#(?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
 _ENCODED_QUOTE = re.compile(ENCODED_QUOTE)
+# Quotation marks of other languages, each with those that close it.
+_CLOSING = {
+    "\u201c": "\u201d",
+    "\u201e": "\u201c\u201d",
+    "\u2018": "\u2019",
+    "\u201a": "\u2018\u2019",
+}
+_CLOSING |= {"\u00ab": "\u00bb", "\u00bb": "\u00ab", "\u2039": "\u203a", "\u300c": "\u300d"}
+_CLOSING |= {"\u300e": "\u300f", "\u201d": "\u201d", "\u300a": "\u300b", "\u3010": "\u3011"}
+TYPOGRAPHIC_QUOTES = "".join(_CLOSING)
 _OPEN_QUOTE = re.compile(r"(?:[bBrRuUfFN]{1,2}(?=[\"']))?(\\{0,127})([\"'`])")
 _BARE = re.compile(
     r"(?:\[REDACTED:[a-z0-9_#]{1,50}\]|[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|"
-    r"\u3002\uff0c\uff1b\u3001\uff09\u300d]"
+    r"\u3001\u3002\u3008-\u3011\uff08\uff09\uff0c\uff1b\uff1f\u3040-\ud7ff\u00ab\u00bb\u2018-\u201f]"
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
@@ -21,6 +31,7 @@ _BRACKET_OR_QUOTE = re.compile(r"\\{0,127}[\"']|[{}\[\]]")
 _IS_NAME = re.compile(r"\s{0,8}:")
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
+_MAX_TYPOGRAPHIC = 256
 _MAX_TOKENS = 128  # brackets and names, not counting the values
 _MAX_NESTING = 4
 
@@ -49,8 +60,22 @@ def strings_inside(text: str, at: int) -> Iterator[tuple[int, int]]:
             return
 
 
+def _typographic_value(text: str, at: int) -> tuple[int, int] | None:
+    closing = _CLOSING[text[at]]
+    start = at + 1
+    end = min(
+        (i for c in closing if (i := text.find(c, start, start + _MAX_TYPOGRAPHIC)) > 0), default=0
+    )
+    while start < end and text[start].isspace():
+        start += 1
+    content = text[start:end].rstrip()
+    return (start, start + len(content)) if content and "\n" not in content else None
+
+
 def quoted_value(text: str, at: int) -> tuple[int, int] | None:
     """Return start and end of the content of the quoted string that opens at `at`."""
+    if text[at : at + 1] in _CLOSING:
+        return _typographic_value(text, at)
     opening = _OPEN_QUOTE.match(text, at)
     if opening is None:
         entity = _ENCODED_QUOTE.match(text, at)
@@ -85,6 +110,11 @@ def bare_word(text: str, at: int) -> tuple[int, int] | None:
 def opens_quote(text: str, at: int) -> bool:
     """Return whether a quoted string opens at `at`."""
     return _OPEN_QUOTE.match(text, at) is not None
+
+
+def value_at(text: str, at: int) -> tuple[int, int] | None:
+    """Return start and end of the quoted or unquoted value at `at`."""
+    return quoted_value(text, at) or bare_word(text, at)
 
 
 def rest_of_line(text: str, at: int) -> tuple[int, int] | None:

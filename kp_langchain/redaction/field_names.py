@@ -1,17 +1,20 @@
-"""Field names that mark their value as sensitive: `password`, `apiKey`, `X-Auth-Token`.
+"""Names that mark their value as sensitive: `password`, `apiKey`, `X-Auth-Token`, "Mot de passe".
 
 A name is split into words (camel, snake, kebab case). Its last word says what it is, as in English:
 a `token_limit` is a limit, an `access_token` is a token. So look-alikes (`tokenizer`, `monkey`,
-`password_policy`) need no list of their own.
+`password_policy`) need no list of their own. The words are in `tables/names.toml`.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.national_ids import label_kind
+from kp_langchain.redaction.tables import load_table
 
 
 class SensitiveField(NamedTuple):
@@ -35,211 +38,79 @@ class SensitiveField(NamedTuple):
 
 
 _KINDS_WITH_FIELDS = frozenset({"session", "authorization", "token", "card", "pin"})
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-zß-öø-ɏ]+|[0-9]+|[^\W\d_A-Za-z]+")
+# Words in Latin letters, numbers, words in other letters.
+_WORD = re.compile(
+    r"[A-Z]+(?![a-z])|[A-Z]?[a-zß]+|[0-9]+|[\u0370-\u1dff\u2c00-\u2dff\u3040-\ud7ff]+"
+)
 _MAX_NAME = 128
+_LONGEST_PHRASE = 4
+# What follows the noun of a label: "Password (again)", "Token for the gateway".
+_AFTER_NOUN = re.compile(r"(?<=[^\W_]) ?(?: (?:for|of|to|from)\b|[(\[]).*")
+_WEAK_KEY = SensitiveField("api_key", is_strong=False)
 
 
-def word_set(text: str) -> frozenset[str]:
+def word_set(text: str | Iterable[str]) -> frozenset[str]:
     """Return the words of `text`, which are separated by white space."""
-    return frozenset(text.split())
+    return frozenset((text if isinstance(text, str) else " ".join(text)).split())
 
 
-# Words that may follow the noun without changing its meaning.
-_QUALIFIERS = word_set(
-    "prod production dev development staging stage test testing qa live sandbox old new current "
-    "previous prev backup value val text txt str string raw plain plaintext clear encrypted enc "
-    "encoded base64 b64 hex secondary default main v hash hashed digest md5 sha sha1 "
-    "sha256 bcrypt field input arg param header again repeat repeated confirmation confirm json "
-    "base"
-)
-# First words that make the name a question about the value, an action on it, or a count.
-_PREDICATES = word_set(
-    "is has have had no not needs need requires require required use uses using show hide allow "
-    "allows enable enables enabled disable disabled with without should can could forgot forget "
-    "supports support valid validate check verify verified missing expired invalid num number "
-    "count total max min n"
-)
+def _unaccented(letter: str) -> str:
+    base = unicodedata.normalize("NFD", letter)[0]
+    return base if base.isascii() else {"ł": "l", "ø": "o", "đ": "d", "ı": "i"}.get(letter, letter)
 
-_SINGLE = {
-    **dict.fromkeys(
-        word_set(
-            "password passwords passwd passwds pwd pwds passphrase passphrases passcode psw pswd "
-            "pword passw pwrd psk bindpw rootpw userpw passwort kennwort losungswort zugangscode senha "
-            "contrasena contraseña contraseñas clave wachtwoord motdepasse hasło haslo lösenord "
-            "losenord passord adgangskode salasana heslo jelszó jelszo parolă parola şifre sifre "
-            "lozinka geslo slaptažodis parole пароль пароли парола κωδικός 密码 密碼 口令 パスワード "
-            "비밀번호 暗証番号"
-        ),
-        SensitiveField("password"),
-    ),
-    **dict.fromkeys(
-        word_set("secret secrets clientsecret passkey kubeconfig 密钥 密鑰"),
-        SensitiveField("secret"),
-    ),
-    **dict.fromkeys(word_set("token jwt bearer jeton 令牌"), SensitiveField("token")),
-    **dict.fromkeys(word_set("apikey apikeys apitoken"), SensitiveField("api_key")),
-    **dict.fromkeys(word_set("cookie cookies"), SensitiveField("cookie")),
-    **dict.fromkeys(
-        word_set("session sessid sessionid jsessionid phpsessid aspsessionid xsrf csrf csrftoken"),
-        SensitiveField("session"),
-    ),
-    **dict.fromkeys(word_set("credential credentials creds"), SensitiveField("credential")),
-    **dict.fromkeys(word_set("authorization auth"), SensitiveField("authorization")),
-    **dict.fromkeys(word_set("otp totp hotp otps 验证码 驗證碼"), SensitiveField("otp")),
-    **dict.fromkeys(word_set("pin"), SensitiveField("pin")),
-    **dict.fromkeys(word_set("cvv cvv2 cvc cvc2 cvn csc"), SensitiveField("cvv")),
-    **dict.fromkeys(word_set("mnemonic"), SensitiveField("private_key")),
-    **dict.fromkeys(word_set("pass pw"), SensitiveField("password", False)),
-    **dict.fromkeys(
-        word_set("sid authentication signature sig sas dsn hmac salt pem"),
-        SensitiveField("secret", False),
-    ),
-    **dict.fromkeys(word_set("privkey sshkey"), SensitiveField("private_key")),
-    **dict.fromkeys(
-        word_set("phone telephone mobile cellphone tel fax msisdn whatsapp handy telefon telefono"),
-        SensitiveField("phone", is_identifier=True),
-    ),
-    **dict.fromkeys(
-        word_set("ccnum ccnumber cardnumber"), SensitiveField("card", is_identifier=True)
-    ),
-    "passport": SensitiveField("passport", is_identifier=True),
-    **dict.fromkeys(word_set("ssn ssns nino"), SensitiveField("ssn", is_identifier=True)),
-    **dict.fromkeys(word_set("iban ibans"), SensitiveField("iban", is_identifier=True)),
-    **dict.fromkeys(word_set("card"), SensitiveField("card", False, True)),
-}
 
-_KEY_OWNERS = word_set(
-    "api access secret private encryption encrypt decryption signing sign master ssh account "
-    "shared storage deploy deployment auth app application client consumer hmac aes des rsa dsa "
-    "gpg pgp tls ssl insert ingest ingestion license licence service integration subscription "
-    "webhook function session host admin write server project security token user root vault "
-    "wallet seed recovery jwt cookie crypto symmetric wrapping data personal developer dev"
-)
-_NOT_SECRET_KEYS = word_set(
-    "primary foreign sort partition public pub cache idempotency group order object row dict map "
-    "hash routing range index unique composite natural surrogate search lookup translation i18n "
-    "message config configuration setting registry answer hot short shortcut json yaml s3 bucket "
-    "redis dedup deduplication event trace span run job task file path blob column field sorting "
-    "join parent n state thread memory store item product first last next prev any each by"
-)
-MODEL_TOKEN_WORDS = word_set(
-    "max min total num number count prompt completion input output eos bos pad padding stop unk "
-    "unknown sep cls mask special end start begin first last next previous prev page continuation "
-    "pagination sync cancel cancellation image text word sub subword vocab control fill "
-    "placeholder separator delimiter line newline new each one per single current cursor resume"
-)
-_CODE_OWNERS = {
-    **dict.fromkeys(
-        word_set(
-            "verification confirmation auth authentication time otp backup recovery reset login "
-            "sms 2fa mfa fa factor passcode activation authorization signin totp unlock door "
-            "oauth tan"
-        ),
-        SensitiveField("otp"),
-    ),
-    "security": SensitiveField("cvv"),
-    "card": SensitiveField("cvv"),
-    "pin": SensitiveField("pin"),
-    "pass": SensitiveField("password"),
-    "access": SensitiveField("otp"),
-}
-_PHRASES = {
-    ("pass", "phrase"): SensitiveField("password"),
-    ("pass", "word"): SensitiveField("password"),
-    ("pass", "wd"): SensitiveField("password"),
-    **{
-        (owner, what): SensitiveField("private_key")
-        for owner in ("seed", "recovery", "backup", "mnemonic", "wallet", "secret")
-        for what in ("phrase", "words", "seed")
-    },
-    **{
-        (owner, what): SensitiveField("phone", is_identifier=True)
-        for owner in ("phone", "mobile", "telephone", "contact", "cell", "fax", "whatsapp", "tel")
-        for what in ("number", "no", "num", "nr")
-    },
-    **dict.fromkeys((("auth", "code"), ("code", "verifier")), SensitiveField("token")),
-    **dict.fromkeys((("oauth", "verifier"), ("secret", "id")), SensitiveField("token", False)),
-    **dict.fromkeys((("security", "answer"), ("secret", "answer")), SensitiveField("secret")),
-    ("maiden", "name"): SensitiveField("secret"),
-    **dict.fromkeys(
-        (
-            ("de", "passe"),
-            ("palavra", "passe"),
-            ("kata", "sandi"),
-            ("mat", "khau"),
-            ("de", "acceso"),
-        ),
-        SensitiveField("password"),
-    ),
-    ("clave", "secreta"): SensitiveField("secret"),
-    ("snmp", "community"): SensitiveField("secret"),
-    ("community", "string"): SensitiveField("secret"),
-    ("cvc", "code"): SensitiveField("cvv"),
-    ("cvv", "code"): SensitiveField("cvv"),
-    ("magic", "link"): SensitiveField("token", False),
-    ("webhook", "url"): SensitiveField("token", False),
-    ("bank", "account"): SensitiveField("account", is_identifier=True),
-    ("cc", "number"): SensitiveField("card", is_identifier=True),
-    ("session", "id"): SensitiveField("session"),
-    ("sess", "id"): SensitiveField("session"),
-    ("sid", "cookie"): SensitiveField("session"),
-    ("access", "id"): SensitiveField("api_key"),
-    ("api", "id"): SensitiveField("api_key", False),
-    ("connection", "string"): SensitiveField("connection_string", False),
-    ("card", "number"): SensitiveField("card", is_identifier=True),
-    ("card", "num"): SensitiveField("card", is_identifier=True),
-    ("card", "no"): SensitiveField("card", is_identifier=True),
-    ("credit", "card"): SensitiveField("card", is_identifier=True),
-    ("debit", "card"): SensitiveField("card", is_identifier=True),
-    ("account", "number"): SensitiveField("account", is_identifier=True),
-    ("account", "no"): SensitiveField("account", is_identifier=True),
-    ("routing", "number"): SensitiveField("account", is_identifier=True),
-    ("passport", "number"): SensitiveField("passport", is_identifier=True),
-    ("security", "number"): SensitiveField("ssn", is_identifier=True),
-    ("amz", "credential"): SensitiveField("credential"),
-}
-_PASS_OWNERS = word_set(
-    "db database user smtp mail email ftp sftp root admin mysql pg postgres redis rabbitmq ssh "
-    "vpn wifi login account my proxy http basic imap ldap auth mongo sudo registry docker become "
-    "store key require service application app site web bind cert keystore truststore"
-)
+_ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff]")
+_ACCENTS = {code: _unaccented(chr(code)) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))}
 
-_PHRASE_ENDS = {last for _, last in _PHRASES} | word_set("key keys token tokens code codes id pass")
 
-# Names written as one word: their ending, and the word of `_SINGLE` with the same meaning.
-_COMPOUND_ENDINGS = (
-    ("password", "password"),
-    ("passwd", "password"),
-    ("passphrase", "password"),
-    ("passwort", "password"),
-    ("kennwort", "password"),
-    ("passcode", "password"),
-    ("apikey", "apikey"),
-    ("secretkey", "apikey"),
-    ("accesskey", "apikey"),
-    ("privatekey", "apikey"),
-    ("signingkey", "apikey"),
-    ("encryptionkey", "apikey"),
-    ("masterkey", "apikey"),
-    ("accountkey", "apikey"),
-    ("authkey", "apikey"),
-    ("oauthkey", "apikey"),
-    ("secret", "secret"),
-    ("token", "token"),
-    ("sessionid", "session"),
-    ("sessid", "session"),
-    ("pwd", "password"),
-    ("credential", "credential"),
-    ("credentials", "credential"),
-    ("sessionkey", "session"),
-)
-# Endings that mark a value as sensitive only if it looks random, whatever word comes before.
-_WEAK_ENDINGS = ("key", "keys", "auth")
+def without_accents(text: str) -> str:
+    """Return the text, of the same length, with plain Latin letters instead of accented ones."""
+    if text.isascii():
+        return text
+    return _ACCENTED.sub(lambda match: _ACCENTS[ord(match[0])], text)
 
 
 def split_name(name: str) -> list[str]:
     """Split a name into its lower-case words: `sharedSecret2` gives shared, secret, 2."""
-    return [word.lower() for word in _WORD.findall(name)]
+    return [word.lower() for word in _WORD.findall(without_accents(name))]
+
+
+NAMES = load_table("names")
+_NOUNS: dict[tuple[str, ...], SensitiveField] = {
+    tuple(split_name(noun)): SensitiveField(
+        group["kind"], group.get("value") != "random", group.get("person", False)
+    )
+    for group in NAMES["telling"]
+    for nouns in group["words"].values()
+    for noun in nouns.split()
+}
+_KEYS_ONLY = {
+    tuple(split_name(noun))
+    for group in NAMES["telling"]
+    if group.get("keys_only")
+    for noun in group["words"]["en"].split()
+}
+_QUALIFIERS = word_set(NAMES["qualifiers"]["words"])
+_QUESTIONS = word_set(NAMES["questions"]["words"])
+_STATES = word_set(NAMES["states"]["words"])
+_KEY_OWNERS = word_set(NAMES["keys"]["secret"])
+_PRIVATE_KEY_OWNERS = word_set(NAMES["keys"]["private"])
+_HARMLESS_KEY_OWNERS = word_set(NAMES["keys"]["harmless"])
+MODEL_TOKEN_WORDS = word_set(NAMES["tokens"]["harmless"])
+_OWNERS_OF_TOKENS = _KEY_OWNERS | word_set(NAMES["tokens"]["plural"])
+_CODE_OWNERS = {
+    owner: SensitiveField(kind)
+    for kind in ("otp", "cvv", "pin", "password")
+    for owner in NAMES["codes"][kind].split()
+}
+_PASS_OWNERS = word_set(NAMES["passes"]["owners"])
+_LONG_PASS_OWNERS = tuple(owner for owner in _PASS_OWNERS if len(owner) > 3)
+_COMPOUND_ENDINGS = tuple((word, _NOUNS[word,]) for word in NAMES["compounds"]["words"].split())
+_RANDOM_ENDINGS = tuple(NAMES["compounds"]["random"].split())
+_OTHER_SCRIPTS = {
+    "".join(noun): field for noun, field in _NOUNS.items() if not "".join(noun).isascii()
+}
+_LAST_WORDS = {noun[-1] for noun in _NOUNS} | word_set("key keys token tokens code codes id pass")
 
 
 @lru_cache(maxsize=8192)
@@ -247,43 +118,62 @@ def classify_name(name: str) -> SensitiveField | None:
     """Return what a name says about its value, or None if the name is not sensitive.
 
     Args:
-        name: The name of a mapping key, header, variable, flag or column. A text of more than 128
-            characters is not a name.
+        name: The name of a mapping key, header, variable, flag or column, or the label of a form's
+            field. A text of more than 128 characters is not a name.
     """
     if not name or len(name) > _MAX_NAME or "[REDACTED:" in name:
         return None
-    words = split_name(name)
+    is_label = " " in name
+    words = split_name(_AFTER_NOUN.sub("", name) if is_label else name)
+    if len(words) < 2 or words[0] not in _QUESTIONS | _STATES:
+        identifier = label_kind(name) if _find_phrase(words) is None else None
+        if identifier is not None:
+            return SensitiveField(identifier, is_identifier=True)
+        return _classify_words(words)
+    field = _classify_words(words[1:]) if is_label and words[0] in _STATES else None
+    return field._replace(is_strong=False) if field else None
+
+
+def _classify_words(words: list[str]) -> SensitiveField | None:
     whole = len(words)
-    while len(words) > 1 and (words[-1] in _QUALIFIERS or words[-1].isdigit()):
-        if words[-1] == "base" and words[-2] != "key":
-            break
-        words.pop()
-    if not words or (len(words) > 1 and words[0] in _PREDICATES):
-        return None
-    last = words[-1]
-    before = words[-2] if len(words) > 1 else ""
-    phrase = _PHRASES.get((before, last))
-    if phrase is not None:
+    phrase = _find_phrase(words)
+    words = _without_qualifiers(words)
+    phrase = phrase or _find_phrase(words)
+    if phrase is not None or not words:
         return phrase
-    identifier = label_kind(name)
-    if identifier is not None:
-        return SensitiveField(identifier, is_identifier=True)
+    last, owners = words[-1], words[:-1]
     if last in ("key", "keys"):
-        if len(words) == 1 and whole > 1:  # key_v2, keyProd
-            return SensitiveField("api_key", is_strong=False)
-        return _classify_key(words[:-1])
+        if not owners and whole > 1:  # key_v2, keyProd
+            return _WEAK_KEY
+        return _classify_key(owners)
     if last in ("token", "tokens"):
-        return _classify_token(last, words[:-1])
+        return _classify_token(last, owners)
     if last in ("code", "codes"):
-        return _CODE_OWNERS.get(before)
-    if last == "id" and before == "key" and len(words) > 2:
+        return _CODE_OWNERS.get(owners[-1]) if owners else None
+    if words[-2:] == ["key", "id"] and len(words) > 2:
         return _classify_key(words[:-2])
-    if last == "pass" and before in _PASS_OWNERS:
+    if last == "pass" and owners and owners[-1] in _PASS_OWNERS:
         return SensitiveField("password")
-    single = _SINGLE.get(last)
-    if single is not None:
-        return single
-    return _classify_compound(last)
+    return _NOUNS.get((last,)) or _classify_compound(last)
+
+
+def _find_phrase(words: list[str]) -> SensitiveField | None:
+    """Return what the last two to four words say together."""
+    for length in range(min(_LONGEST_PHRASE, len(words)), 1, -1):
+        phrase = _NOUNS.get(tuple(words[-length:]))
+        if phrase is not None:
+            return phrase
+    return None
+
+
+def _without_qualifiers(words: list[str]) -> list[str]:
+    """Return the words up to the noun; a single word is the noun, whatever it is."""
+    end = len(words)
+    while end > 1 and (words[end - 1] in _QUALIFIERS or words[end - 1].isdigit()):
+        if words[end - 1] == "base" and words[end - 2] != "key":
+            break
+        end -= 1
+    return words[:end]
 
 
 @lru_cache(maxsize=8192)
@@ -295,47 +185,68 @@ def may_end_name(name: str) -> bool:
     """
     if len(name) > _MAX_NAME:
         return False
-    words = split_name(name)
-    while words and (words[-1] in _QUALIFIERS or words[-1].isdigit()):
-        words.pop()
-    if not words:  # it only qualifies a noun before it
+    words = _without_qualifiers(split_name(name))
+    if not words or words[-1] in _QUALIFIERS:  # it only qualifies a noun before it
         return True
-    last = words[-1]
-    return last in _PHRASE_ENDS or last in _SINGLE or _classify_compound(last) is not None
+    return words[-1] in _LAST_WORDS or _classify_compound(words[-1]) is not None
 
 
 def _classify_key(owners: list[str]) -> SensitiveField | None:
-    if not owners or owners[-1] in _NOT_SECRET_KEYS:
+    if not owners or owners[-1] in _HARMLESS_KEY_OWNERS:
         # "lob_pub_api_key" ends in an owner; "public_key" does not, and is public.
         return None
     if owners[-1] in _KEY_OWNERS:
-        private = owners[-1] in ("private", "ssh", "rsa", "gpg", "pgp")
-        return SensitiveField("private_key" if private else "api_key")
-    return SensitiveField("api_key", is_strong=False)
+        return SensitiveField("private_key" if owners[-1] in _PRIVATE_KEY_OWNERS else "api_key")
+    return _WEAK_KEY
 
 
 def _classify_token(last: str, owners: list[str]) -> SensitiveField | None:
     if owners and owners[-1] in MODEL_TOKEN_WORDS:
         return None
-    if last == "token":
+    if last == "token" or (owners and owners[-1] in _OWNERS_OF_TOKENS):
         return SensitiveField("token")
-    is_count = not owners or owners[-1] not in _KEY_OWNERS | {"refresh", "bearer", "csrf", "id"}
-    return None if is_count else SensitiveField("token")
+    return None
 
 
 def _classify_compound(word: str) -> SensitiveField | None:
-    for ending, equivalent in _COMPOUND_ENDINGS:
+    if not word.isascii():  # scripts that put no space between words
+        return next((_OTHER_SCRIPTS[noun] for noun in _OTHER_SCRIPTS if word.endswith(noun)), None)
+    for ending, field in _COMPOUND_ENDINGS:
         if word.endswith(ending):
             owner = word[: -len(ending)]
-            return None if owner in MODEL_TOKEN_WORDS | _PREDICATES else _SINGLE[equivalent]
+            return None if owner in MODEL_TOKEN_WORDS | _QUESTIONS | _STATES else field
     if word.endswith("pass"):
-        return SensitiveField("password") if word[:-4] in _PASS_OWNERS else None
-    for ending in _WEAK_ENDINGS:
+        return (
+            SensitiveField("password")
+            if word[:-4].endswith(_LONG_PASS_OWNERS) or word[:-4] in _PASS_OWNERS
+            else None
+        )
+    for ending in _RANDOM_ENDINGS:
         owner = word.removesuffix(ending)
         if owner != word and len(owner) > 1:  # "snykkey"; a "monkey" has no random value
-            return (
-                None
-                if owner in _NOT_SECRET_KEYS | _PREDICATES
-                else SensitiveField("api_key", is_strong=False)
-            )
+            is_harmless = owner in _HARMLESS_KEY_OWNERS | _QUESTIONS | _STATES
+            return None if is_harmless else _WEAK_KEY
     return None
+
+
+def _has_stem(noun: tuple[str, ...], stems: Iterable[tuple[str, ...]]) -> bool:
+    return any(stem[0] in word for stem in stems if len(stem) == 1 for word in noun)
+
+
+def _choose_stems() -> list[tuple[str, ...]]:
+    """Return nouns of which every sensitive name in a text contains one; most are one short word."""
+    stems: list[tuple[str, ...]] = [("key",), ("token",), ("code",), ("auth",)]
+    for noun in sorted(_NOUNS, key=lambda noun: (len(noun), max(map(len, noun)))):
+        if noun not in _KEYS_ONLY and not (noun[-1].isascii() and _has_stem(noun, stems)):
+            stems.append(noun)
+    return stems
+
+
+STEMS = _choose_stems()
+TAILS = {
+    noun[place:]
+    for noun in _NOUNS
+    for place in range(1, len(noun))
+    if _has_stem(noun[:place], STEMS) and not _has_stem(noun[place:], STEMS)
+}
+"""Words after a stem that belong to the name: the "number" of "card number"."""

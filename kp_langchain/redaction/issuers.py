@@ -78,8 +78,11 @@ _CANDIDATES = {
     longest: [longest[:end] for end in range(len(longest), 0, -1) if longest[:end] in _BY_PREFIX]
     for longest in _BY_PREFIX
 }
-_MIN_CHARS = 16  # of the shortest format, prefix included
+_MIN_CHARS = 18  # of the shortest format, prefix included
 _MIN_UNPREFIXED_CHARS = 32
+_MIN_MARKED_CHARS = 23
+# In every secret with a marker, and in every format without a prefix.
+_LONG_WORD = re.compile(r"[A-Za-z0-9_.+~\-]{20}")
 _MAX_CHECKED_CHARS = 80
 # A prefix of this length that ends in punctuation may directly follow a word.
 _MIN_FREE_PREFIX_CHARS = 4
@@ -98,6 +101,8 @@ def _find_in_words(text: str, _low: str) -> Iterator[Span]:
     """Yield the credentials with an issuer's format or a marker."""
     for first, last in long_runs(character_classes(text, TOKEN_CLASS), _MIN_CHARS):
         yield from _find_formats(text, first, last)
+        if last - first < _MIN_MARKED_CHARS or _LONG_WORD.search(text, first, last) is None:
+            continue
         for match in _WORD.finditer(text, first, last):
             if _is_marked_secret(match["word"]):
                 yield Span(*match.span("word"), "api_key")
@@ -117,7 +122,7 @@ def _find_formats(text: str, first: int, last: int) -> Iterator[Span]:
         if span is not None:
             yield span
             position = span.end
-    if last - first >= _MIN_UNPREFIXED_CHARS:
+    if last - first >= _MIN_UNPREFIXED_CHARS and _LONG_WORD.search(text, first, last):
         for match in _unprefixed().finditer(text, first, min(last + 1, len(text))):
             row = _UNPREFIXED[int((match.lastgroup or "")[1:])]
             if _passes(row.check, match[match.lastgroup or 0]):

@@ -1,14 +1,13 @@
 """Values of sensitive fields in a text.
 
-One pass over the words that a sensitive name may contain finds `key=value`, `key: value`, JSON and
-Python literals at any depth of escaping, headers, `--flag value`, XML, pairs, and "the password is
-...".
+One pass over the stems of sensitive names finds `key=value`, `key: value`, JSON and Python literals
+at any depth of escaping, headers, typed code, `--flag value`, XML, pairs, and sentences.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from kp_langchain.redaction.extents import (
@@ -18,62 +17,93 @@ from kp_langchain.redaction.extents import (
     quoted_value,
     rest_of_line,
     strings_inside,
+    value_at,
 )
-from kp_langchain.redaction.field_names import SensitiveField, classify_name, may_end_name, word_set
+from kp_langchain.redaction.field_names import (
+    MODEL_TOKEN_WORDS,
+    NAMES,
+    STEMS,
+    TAILS,
+    SensitiveField,
+    classify_name,
+    may_end_name,
+    without_accents,
+    word_set,
+)
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.notations import notation_value
-from kp_langchain.redaction.other_languages import value_after_copula
-from kp_langchain.redaction.prose import (
-    is_credential_key,
-    is_model_token,
-    query_value,
-    random_value_nearby,
-    value_after_colon,
-    value_after_space,
-    value_after_verb,
-)
 from kp_langchain.redaction.quoting import closing_quote
+from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before, trie
+from kp_langchain.redaction.unicode_escapes import decode_escapes
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
-from kp_langchain.redaction.values import is_placeholder, is_sensitive, looks_like_password
+from kp_langchain.redaction.values import (
+    HASH_LIKE,
+    is_placeholder,
+    is_random,
+    is_sensitive,
+    looks_like_password,
+)
 
 # The meaning of the word "key" alone.
 _WORD_KEY = SensitiveField("api_key", is_strong=False)
-_RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key"))
-# Characters that may follow a name whose value is in the same sentence.
-_BEFORE_PROSE_VALUE = " \t\"'`\u2019:="
-# Every sensitive name contains one of these; the lower-case text is searched for them.
-_STEM = re.compile(
-    trie(
-        [
-            *word_set(
-                "pass pwd psw pword secret token key auth cookie sess cred otp pin cvv cvc csc cvn "
-                "ssn iban card account social security code jwt bearer sig access xsrf csrf mnemonic "
-                "phrase connection nino pw psk hmac salt dsn answer community verifier privkey "
-                "sandi khau acceso jeton kennwort losungswort zugangscode senha contrasena clave "
-                "wachtwoord motdepasse haslo losenord adgangskode salasana heslo jelszo parola sifre "
-                "lozinka geslo parole"
-            ),
-            "maiden name",
-        ]
-    )
+_ONE_TIME = SensitiveField("otp")
+_JOINT = "\x00"  # between the words of a name
+_ANY_JOINT = "[ _'\\-\u2019]?"
+
+
+def _expression(nouns: list[str]) -> str:
+    return trie(sorted(nouns)).replace(re.escape(_JOINT), _ANY_JOINT)
+
+
+# Every sensitive name contains a stem; the lower-case text is searched for them. One expression for
+# the first letters of all scripts would be three times slower.
+_NOUNS = list(map(_JOINT.join, STEMS))
+_LATIN_STEM = re.compile(_expression([noun for noun in _NOUNS if noun[0].isascii()]))
+_OTHER_STEM = re.compile(_expression([noun for noun in _NOUNS if not noun[0].isascii()]))
+_OTHER_WORD = re.compile("[\u0370-\u1dff\u2e80-\ud7ff]+")
+_LONGEST_STEM = 24
+_TAIL = re.compile(
+    _expression(["".join(_JOINT + word for word in tail) for tail in TAILS]) + r"(?![a-z0-9])"
 )
 _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
+# A letter after a word in a script with spaces between words: the word goes on.
+_OTHER_LETTER = re.compile("[\u0370-\u0dff\u1e00-\u1fff]")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
 _WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
-# Markup between a name, its sign and the value: colours, bold, spaces in URLs.
-_MARKUP = (
-    r"(?:[ \t]|\x1b\[[0-9;]{0,12}m|\*{1,2}(?=[ \t]?[:=]|[^\s*\\\"'])|%20|!!?\w{0,16}(?=[ \t])"
-    r"|</?(?:b|strong|em|i|code|span|label|dt)>)"
+_SIGN_OF_CODE = re.compile(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
+_OAUTH = re.compile(
+    r"state=|callback|oauth|authorization_code|redirect_uri|scope=|grant_type", re.IGNORECASE
 )
+_ARTICLES = word_set(NAMES["sentences"]["articles"])
+_COLOUR = r"(?:\x1b|\\033|\\x1b|\\e)\[[0-9;]{0,12}m"
+# Markup between a name, its sign and the value: colours, bold, spaces in URLs.
+_MARKUP = rf"""
+    (?:[ \t\u00a0\u3000]|{_COLOUR}|\*{{1,2}}(?=[ \t]?[:=]|[^\s*\\\"'])|%20|!!?\w{{0,16}}(?=[ \t])
+    |</?(?:b|strong|em|i|code|span|label|dt)>)"""
+_TYPE = r"(?:&(?:'static[ ])?)?[\w.:]{1,40}(?:[\[<(][^\n]{0,60}?[\])>])?\??(?:[ ]\|[ ]\w+){0,3}"
+# What makes a value of a string: String::from("..."), SecretStr("..."), []byte("...").
+_WRAPPER = r"""
+    (?:(?:[\w:.]{0,40}\b(?:from|of|new|Some|bytes|str|[sS]tring|Secure\w{1,12}|Secret\w{0,12}|Just|quote)
+    (?:<\w+>)?|\[\]byte)[({](?:\|\|[ ])?|string\(\d{1,4}\)[ ])"""
 _ASSIGN = re.compile(
-    rf"(?P<close>\\{{0,40}}[\"'`]|{ENCODED_QUOTE})?\]?(?:[ \t]\([^()\n]{{1,30}}\))?"
-    rf"(?:[ \t](?:is|was)(?=[ \t]{{0,4}}[:=]))?{_MARKUP}{{0,64}}"
-    r"(?P<sign>:[ \t]?(?:str|bytes|[Ss]tring|SecretStr|Optional\[str\]|str \| None)[ \t]{0,8}="
-    r"|=>|:=|={1,3}|:(?!:)|%3[aAdD]|[\uff1a\uff1d]|\\{1,40}u(?:003[aAdD]|ff1a|2192|2014)|[\u2192\u2014]|->|(?<=[ \t])-(?=[ \t])|(?:\|\||\?\?|(?<= )or)(?=[ \t]{0,4}\\{0,40}[\"'])"
-    rf"|</t[dh]>\s{{0,8}}<td>|</d[dt]>\s{{0,8}}<dd>)(?:\*\*(?!\*))?{_MARKUP}{{0,64}}"
+    rf"""
+    (?P<close>\\{{0,40}}["'`]|{ENCODED_QUOTE.replace("#", "[#]")})?\]?(?:[ \t]\([^()\n]{{1,30}}\))?
+    (?:[ \t](?:is|was)(?=[ \t]{{0,4}}[:=]))?(?:[ ]\{{[^{{}}\n]{{0,30}}\}})?{_MARKUP}{{0,64}}
+    (?P<sign>
+        (?(close)(?!))(?::|[ \t]|\[\w{{0,8}}\][ \t]|[ \t]?[Aa][Ss][ \t])[ \t]?{_TYPE}[ \t]{{0,8}}=
+            (?=[ \t]{{0,4}}{_WRAPPER}?[bfruN@$]{{0,2}}\\{{0,40}}["'`])
+      | =>|:=|(?:\?\?|\|\|)?={{1,3}}|\??:(?!:)|%3[aAdD]|[\uff1a\uff1d]
+      | \\{{1,40}}u(?:003[aAdD]|ff1a|2192|2014)
+      | (?P<dash>[\u2192\u2014\u2013]|->|(?<=[ \t])-{{1,2}}(?=[ \t])|[ ]?\.{{3,40}})
+      | (?:\|\||\?\?|(?<=[ ])or)(?=[ \t]{{0,4}}\\{{0,40}}["'])
+      | </t[dh]>\s{{0,8}}<td>|</d[dt]>\s{{0,8}}<dd>
+    )
+    (?:\*\*(?!\*))?{_MARKUP}{{0,64}}(?:{_WRAPPER}(?=[bfruN@$]{{0,2}}["'`]))?
+    """,
+    re.VERBOSE,
 )
 _NEXT_LINE = re.compile(r"\s{1,64}(?=\\{0,40}[\"'])")
 _BLOCK = re.compile(
@@ -101,24 +131,54 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
 
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
+    escapes = decode_escapes(text) if "\\u" in text else None
+    if escapes is not None:
+        plain_text, to_source = escapes
+        low_plain_text = plain_text.lower()
+        if len(low_plain_text) == len(plain_text):
+            yield from map(
+                to_source, _find_named(plain_text, low_plain_text, identifiers=identifiers)
+            )
+    yield from _find_named(text, low, identifiers=identifiers)
+
+
+def _find_named(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
+    plain = without_accents(low)
+    yield from _find_by_stems(text, plain, _LATIN_STEM.finditer(plain), identifiers=identifiers)
+    if not plain.isascii():
+        others = (
+            stem
+            for word in _OTHER_WORD.finditer(plain)
+            for stem in _OTHER_STEM.finditer(plain, word.start(), word.end() + _LONGEST_STEM)
+        )
+        yield from _find_by_stems(text, plain, others, identifiers=identifiers)
+
+
+def _find_by_stems(
+    text: str, plain: str, stems: Iterable[re.Match[str]], *, identifiers: bool
+) -> Iterator[Span]:
     position = 0
-    for stem in _STEM.finditer(low):
+    for stem in stems:
         if stem.start() < position:
             continue
-        reach = text[max(position, stem.start() - 64) : stem.start()]
-        before = _NAME_LEFT.match(reach[::-1])
-        start = stem.start() - (before.end() if before else 0)
-        right = _NAME_RIGHT.match(text, stem.end())
-        end = right.end() if right else stem.end()
+        start, end = _name_around(plain, stem, position)
         position = end
         if start >= 10 and text.startswith("[REDACTED:", start - 10):
             continue
         if start and text[start - 1] in _IN_ESCAPE:
             start = min(start + _escape_inside(text, start), stem.start())
-        for span in _values(text, start, end):
+        for span in _values(text, plain, start, end):
             if identifiers or not span[1].is_identifier:
                 yield span[0]
                 position = max(position, span[0].end)
+
+
+def _name_around(plain: str, stem: re.Match[str], position: int) -> tuple[int, int]:
+    """Return start and end of the name that contains a stem, in a text without accents."""
+    reach = plain[max(position, stem.start() - 64) : stem.start()]
+    before = _NAME_LEFT.match(reach[::-1])
+    right = _NAME_RIGHT.match(plain, stem.end())
+    return stem.start() - (before.end() if before else 0), right.end() if right else stem.end()
 
 
 def _escape_inside(text: str, start: int) -> int:
@@ -129,72 +189,96 @@ def _escape_inside(text: str, start: int) -> int:
     return 0
 
 
-def _values(text: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
+def _values(text: str, plain: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
     """Yield the sensitive values of the name at `text[start:end]`, with what the name says."""
+    tail = _TAIL.match(plain, end)
+    if tail is not None and classify_name(plain[start : tail.end()]):
+        end = tail.end()
     after = text[end : end + 1]
-    if not after or (after == "]" and text[max(0, start - 1) : start] == "["):
-        return  # no value follows the end of the text, nor cache[token]
-    name, field = _classify(text, start, end)
+    if after == "]" and text[max(0, start - 1) : start] == "[":
+        return  # cache[token]
+    if after and _OTHER_LETTER.match(after):
+        return
+    name, field = _classify(text, plain, start, end)
     if field is None:
-        if text[start:end].lower() == "key" and is_credential_key(text, start):
-            yield from _value_of_word_key(text, start, end)
+        if plain[start:end] in ("key", "code"):
+            yield from _value_of_bare_word(text, start, end)
         return
-    assignment = _ASSIGN.match(text, end)
+    is_element = text[start - 1 : start] in ("<", ":") and after in (" ", "\t")
+    assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
-        yield from _values_after_sign(text, start, assignment, name, field)
-        return
-    span = notation_value(text, start, end, name)
-    if span is None and after in _BEFORE_PROSE_VALUE:
-        span = _value_in_prose(text, name, end, field)
-    if span is not None and is_sensitive(text[slice(*span)], name, field):
-        yield Span(*span, field.kind), field
+        spans = list(_values_after_sign(text, start, assignment, name, field))
+        if spans:
+            yield from spans
+            return
+    extent = None
+    if after and assignment is None:
+        extent = notation_value(text, start, end, name)
+    if extent is None and not plain.startswith("your_", start):
+        extent = value_in_prose(text, start, end, name, field)
+    if extent is not None and is_sensitive(text[slice(*extent)], name, field):
+        yield Span(*extent, field.kind), field
 
 
-def _classify(text: str, start: int, end: int) -> tuple[str, SensitiveField | None]:
+def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, SensitiveField | None]:
     """Return the name at `text[start:end]`, with words before it if needed, and what it says."""
     name = text[start:end]
     field = classify_name(name)
     if field is None:
-        return _with_words_before(text, start, end) if may_end_name(name) else (name, None)
-    if name.lower() == "token" and is_model_token(text, start):
+        return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
+    if plain[start:end] == "token" and _is_model_token(text, start):
         return name, None
+    if field.kind == "password" and plain.endswith(("one-time ", "one time "), 0, start):
+        return name, _ONE_TIME
     return name, field
 
 
-def _with_words_before(text: str, start: int, end: int) -> tuple[str, SensitiveField | None]:
+def _with_words_before(
+    text: str, plain: str, start: int, end: int
+) -> tuple[str, SensitiveField | None]:
     """Classify the name together with up to two words before it: "API Key", "card number"."""
-    before = _WORDS_LEFT.match(text[max(0, start - 44) : start][::-1])
+    before = _WORDS_LEFT.match(plain[max(0, start - 44) : start][::-1])
     if before is None:
         return "", None
-    words = before.group()[::-1].replace(".", " ").split()
-    name = " ".join([*words, text[start:end]])
+    name = text[start - before.end() : end].replace(".", " ").strip()
     return name, classify_name(name)
 
 
-def _value_of_word_key(text: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
-    """Yield the value of the word "key" alone: only a random one is sensitive."""
-    if text[max(0, start - 1) : start] in ("?", "&"):
-        span = query_value(text, end)
-        if span is not None:
-            yield Span(*span, _WORD_KEY.kind), _WORD_KEY
-    elif text[end] in _BEFORE_PROSE_VALUE:
-        span = random_value_nearby(text, end, bare_name=True)
-        if span is not None and is_sensitive(text[slice(*span)], "key", _WORD_KEY):
-            yield Span(*span, _WORD_KEY.kind), _WORD_KEY
+def _is_model_token(text: str, start: int) -> bool:
+    """Return whether the "token" at `start` is one of a language model: "next token: ..."."""
+    before = text[max(0, start - 24) : start].split()
+    last = before[-1].lower().strip("\\\"'`(*:") if before else ""
+    return text[start - 1 : start] == " " and last in MODEL_TOKEN_WORDS
 
 
-def _value_in_prose(
-    text: str, name: str, end: int, field: SensitiveField
-) -> tuple[int, int] | None:
-    """Return start and end of the value of a name in a sentence, or None."""
-    span = value_after_verb(text, end, field)
-    if span is None and field.kind in _RANDOM_KINDS:
-        span = random_value_nearby(text, end, bare_name=False)
-    if span is None and field.kind == "password":
-        span = value_after_copula(text, end)
-    if span is None and field.kind in ("password", "secret"):
-        span = value_after_colon(text, end)
-    return value_after_space(text, name, end, field) if span is None else span
+def _value_of_bare_word(text: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
+    """Yield the value of the word "key" or "code" alone: only a random one is sensitive."""
+    extent = None
+    if text[start:end].lower() == "code":
+        sign = _SIGN_OF_CODE.match(text, end)
+        extent = value_at(text, sign.end()) if sign else None
+        around = text[max(0, start - 160) : end + 400]
+        if extent is not None and extent[1] - extent[0] >= 10 and _OAUTH.search(around):
+            yield Span(*extent, "token"), _WORD_KEY
+        return
+    if text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
+        extent = bare_word(text, end + 1)
+        value = text[slice(*extent)] if extent else ""
+        if len(value) < 20 or HASH_LIKE.fullmatch(value) or not is_random(value):
+            extent = None
+    elif _is_credential_key(text, start):
+        extent = random_nearby(text, end, bare_name=True) or value_below(text, end, _WORD_KEY)
+    if extent is not None and is_sensitive(text[slice(*extent)], "key", _WORD_KEY):
+        yield Span(*extent, _WORD_KEY.kind), _WORD_KEY
+
+
+def _is_credential_key(text: str, start: int) -> bool:
+    """Return whether the word "key" at `start` means a credential, by the word before it."""
+    before = text[max(0, start - 24) : start].split()
+    if start and text[start - 1].isalnum():
+        return False
+    last = before[-1].lower().strip("\"'`(*") if before else ""
+    return not last or last in _ARTICLES or last[-1] in ":;,.?&"
 
 
 def _values_after_sign(
@@ -274,13 +358,10 @@ def _closes_string(text: str, start: int, at: int, assignment: re.Match[str]) ->
 
 def _block_value(text: str, start: int, block: re.Match[str]) -> tuple[int, int] | None:
     """Return start and end of a value on the line after its name, as in YAML."""
-    span = quoted_value(text, block.end()) or bare_word(text, block.end())
+    span = value_at(text, block.end())
     if span is None or not starts_line(text, start, or_string=True):
         return None
     if text[span[1] : span[1] + 1] not in ("", "\n", "\r", "\\", '"', "'"):
         return None
-    return (
-        span
-        if block["marker"] or block["item"] or looks_like_password(text[slice(*span)])
-        else None
-    )
+    is_marked = block["marker"] or block["item"]
+    return span if is_marked or looks_like_password(text[slice(*span)]) else None

@@ -6,8 +6,7 @@ import re
 
 from kp_langchain.redaction.extents import bare_word, quoted_value
 from kp_langchain.redaction.field_names import classify_name, split_name
-from kp_langchain.redaction.prose import FUNCTION_WORDS
-from kp_langchain.redaction.values import looks_like_password
+from kp_langchain.redaction.values import SENTENCE_WORDS, is_random, looks_like_password
 
 _NAME_THEN_VALUE = re.compile(
     r"\\{0,16}[\"']?(?:\r?\n|\\{1,16}n)[ \t]{0,40}[\"']?value[\"']?:[ \t]{1,8}(?=\S)", re.IGNORECASE
@@ -24,10 +23,10 @@ _PAIR = re.compile(
 _IS_NAME = re.compile(r"\\{0,40}[\"']\s{0,8}:")
 _TAG = re.compile(
     r"\\{0,40}[\"'](?:[^<>\n]{0,80}?[\s](?:value|content|default)=(?=\\{0,40}[\"'])"
-    r"|[^<>\n]{0,80}>(?=[^<>\s]))"
+    r"|[^<>\n]{0,80}>(?:\s{0,64}<value>)?(?=[^<>\s]))"
 )
 _NAME_ATTRIBUTE = re.compile(
-    r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"']$", re.IGNORECASE
+    r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"'][\w.]{0,64}$", re.IGNORECASE
 )
 _ELEMENT = re.compile(
     r"(?:[ \t][^<>\n]{0,200})?>\s{0,64}(?=[^<>\s])|</key>(?:\s|\\{1,16}[nrt]){0,64}<string>"
@@ -38,7 +37,7 @@ _FORM_PART = re.compile(
     rf"\\{{0,40}}\"{_NEWLINE}(?:[A-Z][^\r\n\\]{{0,80}}{_NEWLINE}){{0,2}}{_NEWLINE}"
 )
 _HCL = re.compile(r"\\{0,40}\"[ \t]{0,4}\{[^{}]{0,200}?default[ \t]{0,8}=[ \t]{0,8}(?=\\{0,40}\")")
-_CALL = re.compile(r"\([ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")
+_CALL = re.compile(r"[({][ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")
 _SETTERS = frozenset(("set", "with", "use", "update", "change"))
 _METAVARIABLE = re.compile(r"[A-Z][A-Z0-9_]*(?:=\w*)?")
 _OPENS_PAIR = re.compile(r"[(\[{][ \t]{0,8}\\{0,40}[\"']$")
@@ -65,9 +64,12 @@ def notation_value(text: str, start: int, end: int, name: str) -> tuple[int, int
     if after == "<":
         element = _ELEMENT.match(text, end)
         return bare_word(text, element.end()) if element else None
-    if after == "(" and split_name(name)[0] in _SETTERS | {"password"}:
+    if after in "({":
         call = _CALL.match(text, end)
-        return quoted_value(text, call.end()) if call else None
+        span = quoted_value(text, call.end()) if call else None
+        words = split_name(name)
+        is_setter = words[0] in _SETTERS or words == ["password"]
+        return span if span and (is_setter or is_random(text[slice(*span)])) else None
     cell = _NEXT_CELL.match(text, end)
     if cell is not None:
         span = quoted_value(text, cell.end()) or bare_word(text, cell.end())
@@ -96,7 +98,7 @@ def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | Non
     if block is not None:
         return quoted_value(text, block.end())
     tag = _TAG.match(text, end)
-    if tag is None or not _NAME_ATTRIBUTE.search(text[max(0, start - 24) : start]):
+    if tag is None or not _NAME_ATTRIBUTE.search(text[max(0, start - 90) : start]):
         return None
     return quoted_value(text, tag.end()) or bare_word(text, tag.end())
 
@@ -106,4 +108,4 @@ def _argument(text: str, at: int) -> tuple[int, int] | None:
     span = bare_word(text, at)
     if span is None or _METAVARIABLE.fullmatch(text, *span):
         return None
-    return None if text[slice(*span)].lower() in FUNCTION_WORDS else span
+    return None if text[slice(*span)].lower() in SENTENCE_WORDS else span

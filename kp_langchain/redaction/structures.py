@@ -143,7 +143,7 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
         element: Such as `#password`, `input[name="otp"]`, `Password field`, `id=api_key`.
         classify: Returns what a name says about its value.
     """
-    if len(element) > 200:
+    if len(element) > 200 or "[REDACTED:" in element:
         return None
     if _SELECTOR_SIGN.search(element):
         element = _COMBINATORS.split(element.strip())[-1]

@@ -17,8 +17,7 @@ from kp_langchain.redaction import (
     issuers,
     key_blocks,
     named_values,
-    other_languages,
-    prose,
+    sentences,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -37,8 +36,7 @@ SECRETS = {
         *contexts.FINDERS,
         *form_inputs.FINDERS,
         *commands.FINDERS,
-        *other_languages.FINDERS,
-        *prose.FINDERS,
+        *sentences.FINDERS,
         *contexts.LATE_FINDERS,
         *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 
 from kp_langchain.redaction.extents import bare_word
-from kp_langchain.redaction.field_names import SensitiveField, split_name, word_set
-from kp_langchain.redaction.prose import FUNCTION_WORDS
-from kp_langchain.redaction.values import is_placeholder, looks_like_password
+from kp_langchain.redaction.field_names import (
+    SensitiveField,
+    classify_name,
+    split_name,
+    word_set,
+)
+from kp_langchain.redaction.values import SENTENCE_WORDS, is_placeholder, looks_like_password
 
-_ARROWS = frozenset(("\u2192", "\u2014", "->", "-"))
-_KEYWORDS = frozenset(("await", "new", "yield", "async", "lambda", "not", "typeof", "this", "self"))
-_IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
+_KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
+_HOLDERS = word_set("self cls this args config settings get load new read")
+_OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
 _LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
 _STRING_START = re.compile(r"(?:[\"'`]|\\n)[ \t>*#\-]{0,40}$")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
 _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
-_PROSE_WORDS = word_set("the for to of if used is a an or from with be in your and that this")
 _COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
 
 
@@ -42,36 +46,27 @@ def unquoted_value(
     """
     span = bare_word(text, at)
     if span is None:
-        is_password = field.kind == "password" and assignment["sign"] == "="
-        return _odbc_value(text, at) if is_password else None
+        return None
     value = text[slice(*span)]
-    if text[span[1] : span[1] + 1] in ("(", "[") and _IDENTIFIER.fullmatch(value):
+    if _OPENS_CALL.match(text, span[1]) and _IDENTIFIER.fullmatch(value):
         return None
-    if value == "$" or "://" in value or _repeats_name(value, name):
+    if value == "$" or "://" in value or _is_other_name(value):
         return None
-    if assignment["sign"] in _ARROWS and not looks_like_password(value):
+    if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
     if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
         return None
     has_space = assignment["sign"] == ":" and assignment.end() > assignment.end("sign")
-    if has_space and value.lower() in FUNCTION_WORDS:
+    is_sentence = not name.isascii() or text[span[1] : span[1] + 1] == " "
+    if is_sentence and not value.isascii() and not any(map(str.isdigit, value)):
+        return None  # in another script
+    if has_space and value.lower() in SENTENCE_WORDS:
         return None
     if _is_code(text, span, value, has_space=has_space):
         return None
     if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
         return _words_of_line(text, span, has_space=has_space)
     return span
-
-
-def _odbc_value(text: str, at: int) -> tuple[int, int] | None:
-    """Return start and end of a value in braces, as in ODBC's `Pwd={a;b}`."""
-    if text[at : at + 1] != "{":
-        return None
-    close = text.find("}", at, at + 256)
-    content = text[at + 1 : close]
-    if close <= 0 or not content or "{" in content or is_placeholder("{" + content + "}"):
-        return None
-    return at, close + 1
 
 
 def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tuple[int, int] | None:
@@ -85,7 +80,7 @@ def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tupl
     words = content.split()
     if at + len(content) <= span[1] or len(words) > 6 or is_placeholder(words[0]):
         return span
-    is_prose = bool(_PROSE_WORDS & {word.lower() for word in words})
+    is_prose = any(word.lower() in SENTENCE_WORDS or classify_name(word) for word in words)
     if has_space and is_prose and not looks_like_password(text[slice(*span)]):
         return None
     return at, at + len(content.rstrip())
@@ -114,23 +109,9 @@ def _is_code(text: str, span: tuple[int, int], value: str, *, has_space: bool) -
     return has_space and _ANNOTATED.match(text, span[1]) is not None
 
 
-def _repeats_name(value: str, name: str) -> bool:
-    """Return whether an unquoted value is code that repeats the field name: `token=self.token`."""
-    if _IDENTIFIER.fullmatch(value) is None:
+def _is_other_name(value: str) -> bool:
+    """Return whether an unquoted value is a variable: `token=userToken`, `key=get_key`."""
+    words = split_name(value)
+    if any(map(str.isdigit, value)) or len(words) < 2 or _IDENTIFIER.fullmatch(value) is None:
         return False
-    if "." in value and value.split(".")[0] in (
-        "self",
-        "cls",
-        "this",
-        "args",
-        "config",
-        "settings",
-    ):
-        return True
-    words = split_name(name)
-    value_words = split_name(value)
-    return not any(character.isdigit() for character in value) and (
-        value_words[-1:] == words[-1:]
-        or (len(value_words) > 1 and value_words[0] in ("get", "load", "new", "read"))
-        or value.lower().startswith(words[-1])
-    )
+    return words[0] in _HOLDERS or classify_name(value) is not None

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import re
 
-from kp_langchain.redaction.field_names import SensitiveField, word_set
+from kp_langchain.redaction.field_names import (
+    NAMES,
+    SensitiveField,
+    classify_name,
+    split_name,
+    word_set,
+)
 from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form
 from kp_langchain.redaction.spans import PLACEHOLDER
 
-_EMPTY_WORDS = word_set(
-    "none null nil true false undefined nan str string int integer float number bytes bool boolean "
-    "any object array list dict secretstr optional required missing invalid expired empty unknown "
-    "hidden redacted masked removed filtered yes no on off enabled disabled strict lax default "
-    "n/a na tbd todo oauth oauth2 basic bearer digest negotiate ntlm anonymous absent present "
-    "wrong incorrect correct weak strong set unset ok new success failed failure error denied granted "
-    "pending active inactive started closed refreshed created include same-origin omit"
-)
+_EMPTY_WORDS = word_set(NAMES["empty"]["words"])
+SENTENCE_WORDS = word_set(NAMES["sentences"]["words"])
+"""Words that may stand where a value would: "the password is required"."""
+
+CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = re.compile(
-    r"<[^<>\n]{0,80}>|\$\{[^}\n]{0,80}\}|\$\([^)\n]{0,80}\)|(?-i:\$[A-Z_][A-Z0-9_]{0,60})"
-    r"|\$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}|(?-i:%[A-Z_][A-Z0-9_]{0,60}%)"
-    r"|%\(?\w{0,40}\)?s|\{\{.{0,80}\}\}|\{[a-z_][\w.\[\]'\"!:]{0,60}\}|([^\d])\1{2,}|[\w\-]{0,6}\*+|\?+"
-    r"|(?:insert[_\- ]|enter[_\- ]|put[_\- ])?your[_\- ][a-z_\- ]{0,40}"
-    r"|(?:change|replace)[_\- ](?:me|this)|[\w\-]{0,6}(?:\.{3}|…)"
-    r"|process\.env\b.{0,80}|os\.(?:environ|getenv)\b.{0,80}"
-    r"|\[(?:redacted|hidden|masked|filtered)\]",
-    re.IGNORECASE | re.ASCII,
+    r"""
+    <[^<>\n]{0,80}> | \$\{[^}\n]{0,80}\}? | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
+    | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
+    | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
+    | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
+    | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
+    | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
+    | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
+    | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
+    | [\w\-]{0,6}(?:\.{3}|…)
+    | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
+    | \[(?:redacted|hidden|masked|filtered)\]
+    """,
+    re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
 _TICKER = re.compile(r"[A-Z]{2,5}")
 _LEADING_SCHEME = re.compile(
@@ -37,15 +46,43 @@ _COMPOUND = re.compile(
     r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+|[a-z]{3,}[0-9]{1,4}", re.IGNORECASE
 )
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
+HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PATH_LIKE = re.compile(
+    r"[a-z]{2,12}[_\-][A-Za-z0-9]+|[\w.\-]*(?:/[\w.\-]*)+|[a-z0-9]+(?:[.\-_][a-z0-9]+)+"
+)
+# Terms that look like a value after a name and a space, as in "password step2".
+_TECHNICAL_TERM = re.compile(
+    r"""
+    (?:sha|md|utf|oauth|base|rsa|dsa|ed|aes|des|v|p|http|tls|ssl|ipv|crc|hs|rs|es|step|line|page
+    |field|version|rule|test|case|item|level|phase|part|section|chapter|figure|table|node|worker
+    |host|user|app|db|web|py|python|gpt|x|q|day|week|key|token|cookie|col|row|arg|param|blake|ver)
+    [\-_.]?\d[\d.]*[a-z]?
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_CODE = re.compile(r"\d{3}[ \-]?\d{3}|\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{4}[ \-]\d{4}")
+_OWN_NAME = re.compile(r"[A-Za-z]+(?:[_\-][A-Za-z]+)+")
 
 
 def looks_generated(value: str) -> bool:
     """Return whether a value looks random rather than written by a person."""
     if _GENERATED.fullmatch(value) is None:
         return False
+    if is_scrambled(value, 16):
+        return True
     digits = sum(character.isdigit() for character in value)
     letters = sum(character.isalpha() for character in value)
     return digits >= 3 and letters >= 3 and len(set(value)) >= 9
+
+
+def is_scrambled(value: str, length: int) -> bool:
+    """Return whether a value of at least `length` characters changes case or kind very often.
+
+    Names in camel case do so once in five characters, random text once in two.
+    """
+    if not length <= len(value) <= 4096 or value.islower() or value.isupper():
+        return False
+    return len(split_name(value)) * 3 > len(value)
 
 
 def looks_like_password(value: str) -> bool:
@@ -56,7 +93,36 @@ def looks_like_password(value: str) -> bool:
 
 def looks_like_bare_password(value: str) -> bool:
     """Return whether a value is a password even if only a space precedes it."""
-    return len(value) >= 6 and looks_like_password(value) and any(map(str.isdigit, value))
+    return (
+        len(value) >= 6
+        and looks_like_password(value)
+        and any(map(str.isdigit, value))
+        and "://" not in value
+        and _TECHNICAL_TERM.fullmatch(value) is None
+    )
+
+
+def is_evident(value: str, field: SensitiveField) -> bool:
+    """Return whether a value without a sign before it is one of a sensitive field.
+
+    Args:
+        value: The value: "hunter22" in "the login takes password hunter22".
+        field: What the name beside it says.
+    """
+    if field.is_identifier:
+        return looks_like_bare_password(value)
+    if field.kind in CODE_KINDS and _CODE.fullmatch(value):
+        return field.kind == "cvv" or len(value) > 3
+    if field.kind in ("password", "otp") and field.is_strong:
+        return looks_like_bare_password(value)
+    if field.kind in ("password", "secret", "credential"):
+        return looks_like_bare_password(value) and len(value) >= 8
+    return is_random(value) or (len(value) >= 20 and HASH_LIKE.fullmatch(value) is not None)
+
+
+def is_random(value: str) -> bool:
+    """Return whether a value looks generated, and is no path and no name composed of words."""
+    return looks_generated(value) and not _PATH_LIKE.fullmatch(value)
 
 
 def is_placeholder(value: str) -> bool:
@@ -68,7 +134,20 @@ def is_placeholder(value: str) -> bool:
         return True  # the separator between two quoted strings
     if len(content) > 120:
         return False
+    if _OWN_NAME.fullmatch(content) and classify_name(content):
+        return True  # `new_password` names a value
     return PLACEHOLDER.fullmatch(content) is not None or _TEMPLATE.fullmatch(content) is not None
+
+
+def _is_prose(value: str) -> bool:
+    """Return whether a value is a label such as "Access token", or a sentence about the value."""
+    if " " not in value or len(value) > 400 or any(map(str.isdigit, value)):
+        return False
+    if classify_name(value):
+        return True
+    words = value.split()
+    is_sentence = value[0].isupper() and value[-1] in ".!?" and len(words) > 2
+    return is_sentence and any(word.lower() in SENTENCE_WORDS for word in words)
 
 
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
@@ -79,7 +158,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         name: The name of the field.
         field: What the name marks its value as.
     """
-    if is_placeholder(value):
+    if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
         return False
     if not field.is_strong:
         if field.kind == "password":
@@ -102,5 +181,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return has_form(name, value)
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= (6 if kind == "phone" else 4)
+    if value.lower() == (split_name(name) or [""])[-1]:
+        return False  # password=password
     # PWD and OLDPWD hold the shell's working folders.
     return not (name.lower().endswith("pwd") and _PATH.fullmatch(value))

@@ -13,7 +13,7 @@ from kp_langchain.redaction.tables import load_table
 from tests.redaction.cases import left_over
 from tests.redaction.drawn import compose, fill
 
-_AROUND = ("I called it with {} and got 401.", "x={}", "令牌{}无效。", "one\\n{}\\ntwo")
+_AROUND = ("I called it with {} and got 401.", "x={}", "型号{}无效。", "one\\n{}\\ntwo")
 
 
 def _rows() -> list[Any]:

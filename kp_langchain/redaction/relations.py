@@ -1,0 +1,310 @@
+"""How a name and its value stand to each other in a sentence.
+
+A value after a sign (`password: ...`) is what the name says, whatever it looks like; that is for
+`named_values`. Everywhere else the value itself must be evident, and the relations are tried in this
+order: the more certain the relation, the earlier.
+
+- verb: "the password is ...", "das Passwort lautet ...", "密码是...", "is now ...";
+- moved: "changed the password to ...", "wurde auf ... geändert";
+- nearby: a random value a few words after the name of a key, "the key for acme expires ...";
+- colon: a few words, then a colon, "passphrase for key /x/id: ...";
+- bracket: "the password (...)", "secret key [...]";
+- space: "with password ...", "PASSWORD ...";
+- question: "password? ...";
+- below: on the next line, in a fence, as an item of a list;
+- before: "... is the password", "use ... as the API key", "... (token)".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from kp_langchain.redaction.extents import TYPOGRAPHIC_QUOTES, bare_word, quoted_value, value_at
+from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
+from kp_langchain.redaction.values import (
+    CODE_KINDS,
+    HASH_LIKE,
+    SENTENCE_WORDS,
+    is_evident,
+    is_random,
+    is_scrambled,
+    looks_generated,
+    looks_like_bare_password,
+    looks_like_password,
+)
+
+_Extent = tuple[int, int]
+_RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
+
+
+def _any_of(words: str) -> str:
+    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
+
+
+_FOR = rf"""(?:{_any_of(NAMES["verbs"]["for"])})"""
+_OWNER = (
+    rf"(?:{_FOR}[ \t](?:\w{{1,5}}[ ])?[\w.@\-/]{{1,40}}[ \t]{{1,4}}(?:\([^()\n]{{1,30}}\)[ ])?)"
+)
+_CHANGED = r"(?:(?:re)?set|changed|updated|rotated|created|issued|renewed)"
+_VERB = re.compile(
+    rf"""
+    ["'`*]{{0,3}}
+    (?: (?P<short>['\u2019]s)
+      | [ \t]{{0,4}}(?:{_any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
+      | [ \t]{{1,4}}{_OWNER}?
+        (?: (?P<english>is|was|are|equals|w(?:ill|ould)[ ]be|(?:has|have)[ ]been[ ]{_CHANGED}(?:[ ]to)?)
+          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{_any_of(NAMES["verbs"]["words"])}))
+        (?=[\s:=])
+    )
+    (?:[ \t](?:now|still|currently|{_CHANGED}[ ]to|set[ ]to|from[ ]\S{{1,64}}[ ]to))*
+    (?:[ \t]{{0,2}}[:=](?!=))?[ \t\u3000]{{0,4}}
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_MOVED = re.compile(
+    rf"""
+    (?:[ \t](?:{_FOR}|\w[\w.@\-]{{0,30}})){{0,3}}?(?:[ \t]from[ \t]\S{{1,64}})?
+    (?:[ \t](?:{_any_of(NAMES["verbs"]["moved"])})[ \t]{{1,4}}
+      |,?[ \t](?:is[ \t])?(?:now|still)[ \t]{{1,4}} | (?:{_any_of(NAMES["verbs"]["moved_joined"])})[ \t]?)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_NEARBY = re.compile(
+    r"""(?:[.,;]|[ ]?[*_~"'`]{0,3})
+    (?P<words>(?:[ \t]{1,3}[A-Za-z][\w'\-]{0,20}[.,;!]?){0,6})(?P<sign>[ \t]{0,2}[:=])?[ \t]{1,3}["'`*]{0,2}
+    (?=(?P<value>[A-Za-z0-9_\-+/=.~]{16,512}))""",
+    re.VERBOSE,
+)
+_BETWEEN = word_set(NAMES["sentences"]["between"])
+_COLON = re.compile(
+    r"(?:[ \t][\w'\u2019\"`/.\-@()+]{1,40}){1,5}[ \t]?(?::(?=[ \t])|\uff1a|(?<= )-(?= ))[ \t]{0,4}(?=\S)"
+)
+_BRACKET = re.compile(r"[ \t]?[(\[\uff08](?:[\w:]{1,12}[ \t]){0,2}(?=\S)")
+_CLOSES_BRACKET = re.compile(r"[\"'`]?[)\]\uff09]")
+_SPACE = re.compile(
+    rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
+)
+_QUESTION = re.compile(r"[?][ \t\n]{1,4}(?:it's |it is )?", re.IGNORECASE)
+_DIGITS_FOLLOW = re.compile(
+    r"[ \t]{0,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
+)
+# The line with the name ends; the value is alone on the next line, in a fence or in a list.
+_BELOW = re.compile(
+    r"""
+    (?P<rest>[^\n]{0,80})\n(?:[ \t]{0,8}\n)?
+    (?P<line>[A-Za-z]{3,12}[!.]?\n)?
+    (?P<mark>[ \t]{0,8}(?:```\w{0,12}\n[ \t]{0,8}|[>*\u2022\-][ ]))?[ \t]{0,8}
+    (?P<quote>["'`]{0,2})(?P<value>[!-~]{4,512}|\d{3}[ ]\d{3})(?P=quote)[ \t]{0,8}(?=\n|$|\\n)
+    """,
+    re.VERBOSE,
+)
+_ENDS_BELOW = re.compile(
+    r"[^\n]{0,80}[:\uff1a\u2192?][*_` ]{0,4}$|[*_#: \u2192.`\"'\])]{0,6}$| (?:is|are|below)$"
+)
+_BEFORE = re.compile(
+    r"""
+    (?: ["'`\u201d*]{0,2},?[ \t]
+        (?:is|was|as|=|<-|\u2190|[\-\u2013\u2014]|are)[ \t](?:that's[ ]|this[ ]is[ ])?
+        (?:(?:my|your|our|the|a|an|his|her|its|their)[ ])?(?:new[ ])?(?:[\w\-]{1,20}[ ]){0,2}
+      | (?P<bracket>["'`]?[ \t]?[(\[])(?:the[ ]|my[ ])?(?:\w{1,20}[ ])?
+    )["'`]?\Z
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
+_ENDS_CLAUSE = re.compile(
+    r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
+)
+_WORD_ONLY = re.compile(r"[^\W\d_]+(?:['\-][^\W\d_]+)?")
+_ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
+_DIGIT = re.compile("[0-9]")
+_REACH = 256
+_QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
+
+
+def value_in_prose(
+    text: str, start: int, end: int, name: str, field: SensitiveField
+) -> _Extent | None:
+    """Return start and end of the value of the name at `text[start:end]` in a sentence, or None.
+
+    Args:
+        text: The whole text.
+        start: Where the sensitive name starts.
+        end: Where it ends.
+        name: The name, with the words before it that belong to it.
+        field: What it says about its value.
+    """
+    has_digit = _DIGIT.search(text, end, end + _REACH) is not None
+    for relation in _AFTER if has_digit else _AFTER_WITHOUT_DIGIT:
+        extent = relation(text, end, name, field)
+        if extent is not None:
+            return extent
+    return _before(text, start, end, field)
+
+
+def _verb(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    match = _VERB.match(text, end)
+    if match is None:
+        return None
+    content = quoted_value(text, match.end())
+    extent = content or _evident_code(text, match.end(), field) or bare_word(text, match.end())
+    if extent is None:
+        return None
+    value = text[slice(*extent)]
+    if "://" in value:
+        return None
+    if not match["english"]:
+        is_code = field.kind in CODE_KINDS and value.isdigit()
+        is_mixed = looks_like_bare_password(value) or (content and looks_like_password(value))
+        return (
+            extent
+            if is_code
+            or is_mixed
+            or (value.isascii() and looks_like_password(value) and not match["short"])
+            else None
+        )
+    if content or any(map(str.isdigit, value)) or looks_generated(value):
+        return extent
+    if value.lower() in SENTENCE_WORDS or field.kind not in ("password", "credential"):
+        return extent if value.strip("-").count("-") > 1 else None
+    if _WORD_ONLY.fullmatch(value) is None:
+        return extent
+    is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS)
+    return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
+
+
+def _evident_code(text: str, at: int, field: SensitiveField) -> _Extent | None:
+    """Return start and end of a one-time code in two groups of digits."""
+    match = (
+        re.compile(r"\d{3}[ \-]\d{3}(?!\w)").match(text, at) if field.kind in CODE_KINDS else None
+    )
+    return match.span() if match else None
+
+
+def _evident(text: str, at: int, field: SensitiveField) -> _Extent | None:
+    """Return start and end of the value at `at`, if it is evident."""
+    extent = _evident_code(text, at, field) or value_at(text, at)
+    return extent if extent and is_evident(text[slice(*extent)], field) else None
+
+
+def _moved(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    match = _MOVED.match(text, end)
+    return _evident(text, match.end(), field) if match else None
+
+
+def _nearby(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    return random_nearby(text, end, bare_name=False) if field.kind in _RANDOM_KINDS else None
+
+
+def random_nearby(text: str, end: int, *, bare_name: bool) -> _Extent | None:
+    """Return start and end of a random value a few words after the name of a key or token.
+
+    Args:
+        text: The whole text.
+        end: Where the name ends.
+        bare_name: Whether the name is just "key"; then fewer values match.
+    """
+    match = _NEARBY.match(text, end)
+    if match is None:
+        return None
+    words = match["words"].lower().split()
+    if sum(word.rstrip(".,;!") not in _BETWEEN for word in words) > 1:
+        return None
+    value = match["value"].rstrip(".=" if match["value"].endswith(".") else ".")
+    is_hash = HASH_LIKE.fullmatch(value) is not None
+    if not looks_generated(value) or not (is_hash or is_random(value)):
+        return None
+    if is_hash:
+        is_assignment = match["sign"] is not None or "is" in words or not words
+        if not is_assignment or (
+            bare_name and not ("for" in words or ("is" in words and "-" not in value))
+        ):
+            return None
+    return match.start("value"), match.start("value") + len(value)
+
+
+def _colon(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    match = _COLON.match(text, end)
+    return _evident(text, match.end(), field) if match else None
+
+
+def _bracket(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    match = _BRACKET.match(text, end)
+    extent = _evident(text, match.end(), field) if match else None
+    return extent if extent and _CLOSES_BRACKET.match(text, extent[1]) else None
+
+
+def _space(text: str, end: int, name: str, field: SensitiveField) -> _Extent | None:
+    if field.kind in CODE_KINDS or name.lower() == "passcode":
+        digits = _DIGITS_FOLLOW.match(text, end)
+        if digits is not None:
+            is_long = field.kind == "cvv" or len(digits["digits"]) > 3
+            return digits.span("digits") if is_long else None
+    space = _SPACE.match(text, end)
+    if space is None:
+        return None
+    at = space.end()
+    if field.kind == "password" and field.is_strong and text[at : at + 1] in _QUOTES:
+        content = quoted_value(text, at)
+        return content if content and not re.search(r"\s", text[slice(*content)]) else None
+    extent = value_at(text, at)
+    value = text[slice(*extent)] if extent else ""
+    if name.isupper() or name.lower() == "pw":
+        return extent if looks_like_bare_password(value) else None
+    if field.kind in _RANDOM_KINDS - {"secret"}:
+        return extent if is_scrambled(value, 12) else None
+    return extent if field.is_strong and is_evident(value, field) else None
+
+
+def _question(text: str, end: int, _name: str, _field: SensitiveField) -> _Extent | None:
+    match = _QUESTION.match(text, end)
+    extent = value_at(text, match.end()) if match else None
+    return extent if extent and looks_like_bare_password(text[slice(*extent)]) else None
+
+
+def _below(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+    return value_below(text, end, field)
+
+
+def value_below(text: str, end: int, field: SensitiveField) -> _Extent | None:
+    """Return start and end of the value that is alone on the line below the name."""
+    match = _BELOW.match(text, end)
+    if match is None or not is_evident(match["value"].rstrip(".,"), field):
+        return None
+    is_fenced = match["mark"] and "`" in match["mark"]
+    if match["line"] and field.kind not in _RANDOM_KINDS:
+        return None
+    return match.span("value") if is_fenced or _ENDS_BELOW.match(match["rest"]) else None
+
+
+def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent | None:
+    """Return start and end of the value in "... is the password"."""
+    if _DIGIT.search(text, max(0, start - _REACH), start) is None:
+        return None
+    first = max(0, start - 72)
+    link = _BEFORE.search(text, first, start)
+    if link is None:
+        return None
+    if link["bracket"] and text[end : end + 1] not in (")", "]"):
+        return None
+    match = _VALUE_REVERSED.match(text[max(0, link.start() - 200) : link.start()][::-1])
+    if match is None:
+        return None
+    value = match[1][::-1].lstrip("\"'`*(,")
+    stop = link.start() - match.start(1)
+    return (stop - len(value), stop) if is_evident(value, field) else None
+
+
+_AFTER: tuple[Callable[[str, int, str, SensitiveField], _Extent | None], ...] = (
+    _verb,
+    _moved,
+    _nearby,
+    _colon,
+    _bracket,
+    _space,
+    _question,
+    _below,
+)
+# What shows that a value is one is almost always a digit.
+_AFTER_WITHOUT_DIGIT = (_verb, _space)
