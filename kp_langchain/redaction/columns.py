@@ -22,7 +22,7 @@ from kp_langchain.redaction.values import is_sensitive
 _STEM = re.compile(
     trie(
         word_set(
-            "pass pwd secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
+            "pass pwd pw psk code phrase mnemonic kennwort secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
             "phone mobile value senha clave contrase"
         )
     )

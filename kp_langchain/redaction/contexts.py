@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from kp_langchain.redaction.field_names import classify_name
 from kp_langchain.redaction.finders import ANY_DIGIT, Find, Finder
 from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import is_placeholder, looks_generated, looks_like_password
 
 _AUTHORITY = re.compile(r"[^\s\"'<>`\\|]{1,1024}")
@@ -16,15 +18,6 @@ _BEFORE_SLASHES_REVERSED = re.compile(r":[A-Za-z0-9+.\-]|(?![\w:/])")
 _PORT = re.compile(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
 _HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 
-_BEARER = re.compile(
-    r"bearer(?:[ \t]|%20|\+){1,4}(?P<secret>(?=[\w.~+/\-]{0,256}?\d)[\w.~+/=\-:|]{7,8192}[\w=])",
-    re.IGNORECASE | re.ASCII,
-)
-_IDENTIFIED_BY = re.compile(
-    r"identified(?:[ \t]with[ \t][\w.]{1,40})?[ \t]by[ \t]{1,8}(?:password )?(\\*[\"'])"
-    r"(?P<secret>[^\"'\n\\]{1,256})",
-    re.IGNORECASE,
-)
 # INSERT INTO users (name, password) VALUES ('bob', '...'), ('eve', '...')
 _INSERT = re.compile(
     r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}(?P<rows>\([^\n]{1,4096})",
@@ -42,14 +35,9 @@ _PGPASS = re.compile(
     r":(?P<secret>(?:[^\s:\"'\\]|\\[:\\]){4,200})"
 )
 _PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>(=]|\Z)")
-# .netrc: machine HOST login bob password ...
-_NETRC = re.compile(
-    r"(?:machine\s{1,4}\S{1,120}|default)\s{1,8}login\s{1,4}\S{1,80}\s{1,8}"
-    r"password\s{1,4}(?P<secret>\S{1,200})"
-)
 # user:password@tcp(host:3306)/db, oracle:thin:user/password@host
-_TCP = re.compile(r"(?<![\w.\-])[\w.\-]{1,64}:(?P<secret>[^\s\"'`/@]{1,200})@(?:tcp|unix)\(")
-_ORACLE = re.compile(r"oracle:\w{2,8}:[\w.\-]{1,64}/(?P<secret>[^\s\"'`/@]{1,200})@")
+_TCP_REVERSED = re.compile(r"(?P<secret>[^\s\"'`/@]{1,200}):[\w.\-]")
+_DRIVER_HOSTS = ("@tcp(", "@unix(")
 # login('bob', '...'), HTTPBasicAuth('bob', '...'), auth=('bob', '...')
 _PAIR_CALL = re.compile(
     r"\([ \t]{0,4}(?:username=|user=)?\\{0,40}[\"'][^\"'\n\\]{1,80}\\{0,40}[\"'][ \t]{0,4},[ \t]{0,4}"
@@ -59,20 +47,10 @@ _SIGN_IN_CALL = re.compile(
     r"(?:[lL]og_?[iI]n|authenticate|HTTP\w{0,8}Auth|[bB]asic_?[aA]uth|\bauth=?|Credentials?"
     r"|AuthProvider)\Z"
 )
-# BUNDLE_GEMS__CONTRIBSYS__COM=ab12cd34:ef56ab78, bundler's credentials for a host
-_BUNDLE = re.compile(r"BUNDLE_[A-Z0-9_]{3,80}=[\"']?(?P<secret>[^\s:\"']{4,64}:[^\s\"']{4,64})")
-# WIFI:T:WPA;S:name;P:password;;
-_WIFI = re.compile(r"WIFI:(?:[TSH]:[^;\n]{0,64};){0,3}P:(?P<secret>[^;\n]{1,64});")
 # The code of OAuth in https://a.io/callback?code=...&state=...
 _OAUTH_CODE = re.compile(
     r"(?:[?&]|-d[ \"']{1,2})code=(?P<secret>[\w\-./%~]{16,512})(?<=\w)", re.ASCII
 )
-# aws ssm put-parameter --type SecureString --value ..., and what get-parameter prints as text
-_SECURE_STRING = re.compile(
-    r"ssm put-parameter (?=[^\n]{0,300}SecureString)[^\n]{0,300}?--value[ =][\"']?"
-    r"(?P<secret>[^\s\"']{1,200})"
-)
-_PRINTED_SECURE_STRING = re.compile(r"\tSecureString\t(?P<secret>[^\t\n]{1,4096})")
 # A command that prints one secret, and the line after it.
 _PRINTED = re.compile(
     r"""(?: (?:kubectl|oc)\ [^\n]{0,80}?get\ secrets?\b[^\n]{1,200}?(?:template|jsonpath|-d\b)
@@ -103,7 +81,7 @@ _LOGIN_WITH_SLASH = re.compile(
 )
 
 
-def _find_group(pattern: re.Pattern[str], kind: str = "password") -> Find:
+def _find_group(pattern: re.Pattern[str], kind: str) -> Find:
     """Return a finder of the group "secret" of each match of `pattern`."""
 
     def find(text: str, _low: str) -> Iterator[Span]:
@@ -112,6 +90,13 @@ def _find_group(pattern: re.Pattern[str], kind: str = "password") -> Find:
                 yield Span(*match.span("secret"), kind)
 
     return find
+
+
+def _find_before_host(text: str, low: str) -> Iterator[Span]:
+    for at in occurrences(low, _DRIVER_HOSTS):
+        password = _TCP_REVERSED.match(text[max(0, at - 266) : at][::-1])
+        if password is not None and not is_placeholder(password["secret"][::-1]):
+            yield Span(at - password.end("secret"), at, "password")
 
 
 def _find_codes(text: str, _low: str) -> Iterator[Span]:
@@ -239,17 +224,15 @@ def _userinfo(address: str, offset: int) -> Iterator[Span]:
         yield Span(offset, offset + at_sign, "token")
 
 
+def _finder_of_row(row: dict[str, Any]) -> Finder:
+    find = _find_group(re.compile(row["expression"], re.VERBOSE | re.IGNORECASE), row["kind"])
+    return Finder(find, tuple(row.get("symbols", ("",))), tuple(row["words"]))
+
+
 FINDERS = (
+    *map(_finder_of_row, load_table("contexts")["context"]),
     Finder(_find_in_urls, (":/",), ("//",)),
-    Finder(_find_group(_BEARER, "authorization"), (ANY_DIGIT,), ("bearer",)),
-    Finder(_find_group(_IDENTIFIED_BY), ("'", '"'), ("identified",)),
-    Finder(_find_group(_TCP), ("@:(",), ("@tcp(", "@unix(")),
-    Finder(_find_group(_ORACLE), ("@:/",), ("oracle:",)),
-    Finder(_find_group(_BUNDLE), ("_=:",), ("bundle_",)),
-    Finder(_find_group(_WIFI), (":;",), ("wifi:",)),
-    Finder(_find_group(_NETRC), words=("machine", "default")),
-    Finder(_find_group(_SECURE_STRING, "secret"), ("-",), ("put-parameter",)),
-    Finder(_find_group(_PRINTED_SECURE_STRING, "secret"), words=("\tsecurestring",)),
+    Finder(_find_before_host, ("@:(",), _DRIVER_HOSTS),
     Finder(_find_printed, words=_PRINTING),
     Finder(_find_literals, ("-=",), ("--from-literal",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:")),

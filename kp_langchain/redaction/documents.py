@@ -230,7 +230,7 @@ class _Reader:
                 raise _UnreadableError
             container.names.append(token["argument"][:-1])
         elif kind == "constant":
-            container.add(None)
+            container.add(token["constant"] in ("true", "True") or None)
         else:
             self._leave_out(token["other"])
         self._at = token.end()

@@ -44,7 +44,7 @@ _SENTENCE = re.compile(
     r"\b(?:typ|enter|input|fill|wr[io]t|put|past|set)\w{0,4}[ \t](?:in[ \t])?(?:the[ \t])?(?:text[ \t])?"
     r"(?P<first>[\"'`])(?P<a>[^\"'`\n]{1,200})(?P=first)[ \t]"
     r"(?P<into>(?:in|into|for|on|as|with)\b)[^\"'`\n]{0,24}?(?P<b>[\"'`][^\"'`\n]{1,80}[\"'`]"
-    r"|(?:the[ \t])?[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})",
+    r"|\b(?:the[ \t])?(?!the\b|your\b|my\b|a\b)[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})",
     re.IGNORECASE,
 )
 _SENTENCE_WORDS = ("type", "typing", "enter", "input", "fill", "wr", "put", "past", "set")

@@ -71,8 +71,10 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
 def _find_without_begin(text: str, _low: str) -> Iterator[Span]:
     last = 0
     for first in _FIRST_BYTES.finditer(text):
+        if first.start() < last:
+            continue
         body = _BODY.match(text, first.start(), first.start() + _MAX_BLOCK)
-        if body is not None and first.start() >= last and len(body.group()) >= _MIN_BODY:
+        if body is not None and len(body.group()) >= _MIN_BODY:
             last = first.start() + len(body.group().rstrip())
             yield Span(first.start(), last, "private_key")
 

@@ -9,46 +9,28 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.field_names import SensitiveField, word_set
+from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import looks_like_password
 
 Classify = Callable[[str], SensitiveField | None]
 NamedField = tuple[SensitiveField | None, str]
 
-# Keys are compared in lower case and without separators: "keyName" and "key_name" are "keyname".
-NAME_KEYS = word_set(
-    "name key keyname header headername field fieldname param parameter parametername variable "
-    "variablename var attribute property setting option env secretname title"
-)
-VALUE_KEYS = word_set("value val values newvalue stringvalue currentvalue plaintext")
-_ELEMENT_KEYS = word_set(
-    "selector cssselector css xpath locator element elementdescription elementid id testid target "
-    "label arialabel placeholder prompt question"
-)
-_TEXT_KEYS = word_set("text content contents data input inputtext string answer body texttotype")
-_COLUMN_KEYS = word_set("columns columnnames cols headers header headings fields fieldnames keys")
-_ROW_KEYS = word_set("rows data values records results items cells")
-# What says that the value beside it is secret, whatever its name.
-_SECRET_TYPES = word_set("securestring secret secrettext encrypted sensitive concealed masked")
-_SECRET_MARKS = word_set("masked sensitive secret issecret issensitive")
+_WORDS = {name: word_set(words) for name, words in load_table("structures").items()}
+NAME_KEYS = _WORDS["name_keys"]
+VALUE_KEYS = _WORDS["value_keys"]
+_ELEMENT_KEYS = _WORDS["element_keys"]
+_TEXT_KEYS = _WORDS["text_keys"]
+_COLUMN_KEYS = _WORDS["column_keys"]
+_ROW_KEYS = _WORDS["row_keys"]
+_SECRET_TYPES = _WORDS["secret_types"]
+_SECRET_MARKS = _WORDS["secret_marks"]
 _TYPES_AS_NAMES = frozenset(("password", "phone", "ssn", "iban", "pin", "otp"))
-_DATA_TYPES = word_set(
-    "string str integer int number float boolean bool object array list dict null any text varchar "
-    "char keyword uuid bytes binary enum file apikey http https oauth2 openidconnect bearer basic"
-)
-_SCHEMA_KEYS = word_set(
-    "type title description format pattern minlength maxlength minimum maximum enum items "
-    "properties required additionalproperties anyof oneof allof not $ref ref $defs definitions "
-    "nullable readonly writeonly deprecated in name schema scheme bearerformat flows help label "
-    "sensitive optional displayname longdescription contentencoding contentmediatype uniqueitems "
-    "minitems maxitems unique index length primarykey secret widget placeholder order group"
-)
-_REFERENCES = word_set("$ref anyof oneof allof")
-_SCHEMA_MARKS = word_set("properties description help bearerformat enum")
-_SAMPLE_KEYS = word_set("default example examples const")
-_MODEL_TOKEN_CLUES = word_set(
-    "logprob logprobs toplogprobs bytes tokenstr tokenid decodedtoken prob probability lemma pos "
-    "offset offsets startoffset endoffset tag rank index"
-)
+_DATA_TYPES = _WORDS["data_types"]
+_SCHEMA_KEYS = _WORDS["schema_keys"]
+_REFERENCES = _WORDS["references"]
+_SCHEMA_MARKS = _WORDS["schema_marks"]
+_SAMPLE_KEYS = _WORDS["sample_keys"]
+_MODEL_TOKEN_CLUES = _WORDS["model_token_clues"]
 _MODEL_TOKENS = frozenset(("token", "tokenstr"))
 _CLUES = (
     NAME_KEYS | _ELEMENT_KEYS | _SCHEMA_KEYS | _COLUMN_KEYS | _SECRET_MARKS | _MODEL_TOKEN_CLUES
@@ -65,15 +47,8 @@ _BEGIN_OF_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = re.compile(r"[A-Za-z][\w\-]*")
 _COMBINATORS = re.compile(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = re.compile(r"[#.\[/=@(]")
-# An element that says something about the field rather than being the field.
-_NOT_INPUTS = word_set(
-    "error errors message msg help hint strength forgot forget reset toggle show hide link button "
-    "btn icon title text reveal submit policy rules requirements"
-)
-_ELEMENT_NOUNS = word_set(
-    "input field textbox box textfield entry your the a an enter type for in on new current confirm "
-    "text control form element name id css selector what is"
-)
+_NOT_INPUTS = _WORDS["not_inputs"]
+_ELEMENT_NOUNS = _WORDS["element_nouns"]
 
 
 class MappingFields(NamedTuple):

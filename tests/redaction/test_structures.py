@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import random
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import LEVELS, Redaction, redact
+from kp_langchain.redaction.tables import load_table
+from tests.redaction.cases import left_over
+from tests.redaction.drawn import compose
 
 Point = namedtuple("Point", "name password")
 
@@ -126,6 +131,132 @@ def test_interrupts_pass_through() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         redact([Stop()])
+
+
+HARMLESS_STRUCTURES: list[Any] = [
+    {
+        "password": {
+            "type": "string",
+            "description": "The password of the user",
+            "title": "Password",
+        }
+    },
+    {"password": {"type": ["string", "null"], "minLength": 8, "format": "password"}},
+    {"token": {"anyOf": [{"type": "string"}, {"type": "null"}], "title": "Token", "default": None}},
+    {"api_key": {"$ref": "#/components/schemas/Key"}, "secret": {"type": "varchar(255)"}},
+    {"api_key": {"type": "apiKey", "name": "X-API-Key", "in": "header"}},
+    {"bearerAuth": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+    {"name": "token", "in": "query", "required": True, "schema": {"type": "string"}},
+    {"arguments": [{"name": "token", "description": "The token to use", "required": True}]},
+    {"login_password": {"type": "str", "aliases": ["password"], "no_log": True}},
+    {"token": " the", "logprob": -0.1, "bytes": [32, 116], "top_logprobs": []},
+    {"score": 0.2, "token": 2003, "token_str": "is", "sequence": "this is"},
+    {"event": "token", "data": {"token": "Understood", "index": 0}},
+    {"method": "POST", "credentials": "include"},
+    {"selector": "#forgot-password", "text": "Forgot"},
+    {"selector": ".password-error", "text": "Required"},
+    {"label": "Password", "text": "Password"},
+    {"title": "How to reset your password", "content": "Click on the link below"},
+    {"secrets": [{"name": "DEPLOY_KEY", "created_at": "2024-08-01T10:00:00Z"}]},
+    {"secrets": [{"name": "DB", "valueFrom": "arn:aws:ssm:eu-west-1:123456789012:parameter/db"}]},
+    {"columns": ["user", "age"], "rows": [["bob", 3]]},
+    {"type": "token", "value": "identifier"},
+    {"kind": "ConfigMap", "data": {"mode": "fast7"}},
+]
+HARMLESS_TEXTS = [
+    "we need user, password\nand later, something",
+    "  login     Log in\n  password  Change password\n  profile   Edit\n",
+    "Token   Count\nthe     52\nof      10",
+    "NAME      READY   SECRET     AGE\napi       True    my-tls     5d",
+    "NAME      SECRETS   AGE\ndefault   1         5d",
+    "SELECT id, token\nFROM x, y",
+    "| Field | Type |\n|---|---|\n| password | string |",
+    "| Parameter | Description |\n|---|---|\n| token | The token to use |",
+    "| Method | Password |\n|---|---|\n| basic | required |\n| none | - |",
+    "name,password_policy\napi,strict",
+    "kind: ConfigMap\ndata:\n  mode: fast7\n",
+    "kubectl create configmap x --from-literal=mode=fast7",
+    "$ kubectl get secret x -o name\nsecret/x",
+    "root:x:0:0:root:/root:/bin/bash\nbob:x:1000:1000:Bob:/nowhere:/bin/sh",
+    "page.fill('#username', 'bob')",
+    "page.get_by_label('Password').click()\npage.get_by_label('City').fill('Paris')",
+    "cy.get('.password-error').contains('Required')",
+    "cy.get('#forgot-password').type('abc')",
+    'Type "help" to see the password rules',
+    "page.fill('#password', PASSWORD)",
+]
+
+
+@pytest.mark.parametrize("given", [*HARMLESS_STRUCTURES, *HARMLESS_TEXTS])
+def test_look_alikes_of_records_and_tables_stay(given: Any) -> None:
+    assert redact(given) == Redaction(given, {})
+    text = json.dumps(given)
+    assert redact(text) == Redaction(text, {})
+
+
+@pytest.mark.parametrize("row", load_table("contexts")["context"], ids=lambda row: row["words"][0])
+def test_the_examples_of_each_context_hold(row: dict[str, Any]) -> None:
+    source = random.Random(31)
+    for example in row["finds"]:
+        for _ in range(5):
+            text, secret = compose(example, source)
+            assert not left_over(secret, redact(text, level="private").value)
+    for text in row["keeps"]:
+        assert redact(text) == Redaction(text, {})
+
+
+def test_samples_in_a_schema_that_may_be_real_are_redacted() -> None:
+    value = "Sunny" + "#Day42"
+    schema = {"type": "string", "description": "of the user", "default": value, "examples": [value]}
+    assert redact({"password": schema}).value == {
+        "password": {
+            "type": "string",
+            "description": "of the user",
+            "default": "[REDACTED:password]",
+            "examples": ["[REDACTED:password]"],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"Type": "SecureString", "Name": "/prod/relay", "Value": "swordfish"},
+        {"Name": "relay", "SecretString": "swordfish"},
+        {"key": "RELAY", "value": "swordfish", "masked": True, "protected": False},
+        {"relay": {"sensitive": True, "type": "string", "value": "swordfish"}},
+        {"type": "CONCEALED", "label": "relay", "value": "swordfish"},
+        {"kind": "Secret", "data": {"relay": "swordfish"}},
+        {"kind": "Secret", "stringData": {"relay": {"inner": "swordfish"}}},
+        {"question": "What is the database password?", "answer": "swordfish"},
+        {"type": "password", "value": "swordfish"},
+        {"cookies": [{"name": "theme", "value": "swordfish", "domain": "a.io"}]},
+        {"selector": "form#login > input.wide[type=password]", "text": "swordfish"},
+        {"locator": "//input[@id='password']", "text": "swordfish"},
+    ],
+)
+def test_what_marks_a_value_as_secret_in_a_record_is_understood(record: dict[str, Any]) -> None:
+    for written in (record, {"items": [record]}, json.dumps(record)):
+        assert "swordfish" not in repr(redact(written, level="private").value)
+
+
+def test_only_the_value_of_a_record_in_a_sensitive_list_goes() -> None:
+    cookie = {"name": "theme", "value": "swordfish", "domain": "a.io", "path": "/"}
+    assert redact({"cookies": [cookie]}).value == {
+        "cookies": [{**cookie, "value": "[REDACTED:cookie]"}]
+    }
+
+
+def test_lines_of_a_private_key_in_a_list_go() -> None:
+    body = ["MIIEpAIBAAKC" + "aB3dE5gH7jK9" * 4, "q7L9s1tU3wX5" * 5]
+    begin, end = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+    for lines in ([begin, *body, end], [begin, *body], body):
+        assert not {*body} & {*redact([*lines, "after"]).value} or lines == body
+        assert "aB3dE5gH7jK9" not in repr(redact(lines).value)
+    quoted = "\n".join(f'"{line}\\n"' for line in [begin, *body])
+    assert "q7L9s1tU3wX5" not in redact(quoted).value
+    public = "ssh-rsa AAAAB3NzaC1yc2E" + "aB3dE5gH7jK9" * 20 + " bob"
+    assert redact(public) == Redaction(public, {})
 
 
 _secrets = st.one_of(
