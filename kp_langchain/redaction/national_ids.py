@@ -81,7 +81,7 @@ def find_labelled(text: str, first: int, last: int) -> Iterator[Span]:
     """Yield the numbers in `text[first:last]` that have a label, or that their form proves."""
     for match in _NUMBER.finditer(text, max(0, first - 16), last):
         number = match.group()
-        if len(number) < 5 or sum(map(str.isdigit, number)) < 4:
+        if match.end() <= first or len(number) < 5 or sum(map(str.isdigit, number)) < 4:
             continue
         # "AB 1234": a number of two groups, or a number after the label "AB".
         starts = [match.start(), match.start("rest")] if match["rest"] else [match.start()]
