@@ -145,7 +145,7 @@ def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
         address = match.group()
         if address.startswith(("127.", "0.", "255.255.")):
             continue
-        before = text[max(0, match.start() - 20) : match.start()]
+        before = text[max(0, match.start() - 18) : match.start()]
         if _VERSION_BEFORE.search(before):
             continue
         if _is_small(address) and not _has_ip_context(before, text[match.end() : match.end() + 8]):

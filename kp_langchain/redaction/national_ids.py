@@ -31,6 +31,8 @@ FORMAL_KINDS = KINDS - {"ssn", "passport", "account", "phone", "iban"}
 _WORD = re.compile(
     r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|[#\u260e\u260f\U0001f4de\U0001f4f1]"
 )
+# Letters that are not a plain one with an accent.
+_PLAIN_LETTERS = str.maketrans("øØđĐłŁıß", "oOdDlLis")
 _COMPOUND = re.compile(r"^(\w{2,})(nummer|nummern|nummeret|numret|number)$")
 _LONGEST_LABEL = 5
 _MAX_FILLERS = 6
@@ -38,22 +40,25 @@ _REACH = 72
 
 # Digits and capitals in groups; the first group with a digit may follow short letters: "AB 12 34".
 _NUMBER = re.compile(
-    r"(?<![\w.\-])(?<!\d,)(?:[A-Za-z]{1,3} (?=(?P<rest>\d)))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
+    r"(?<![\w.\-])(?<!\d,)(?:[A-Za-z]{1,4}[ \-](?=(?P<rest>\d)))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
     r"(?:[ .\-/()]{1,2}[A-Za-z\d*]*\d[A-Za-z\d*]*){0,8}",
     re.ASCII,
 )
 _NO_IDENTIFIER = re.compile(
     # A date, a time, a decimal number, a network address.
     r"(?:19|20)\d\d[\-/.](?:0?[1-9]|1[0-2])[\-/.]\d{1,2}(?!\d)|\d{1,2}[\-/.]\d{1,2}[\-/.](?:19|20)\d\d(?!\d)"
-    r"|\d{1,9}\.\d{1,2}(?![\d.])|\d{1,3}(?:\.\d{1,3}){3}(?![\d.\-])"
+    r"|\d{1,9}\.\d{1,20}(?![\d.\-/])|(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?!$)|(?![\d.\-]))){4}"
 )
 # What may stand between a label and its number, besides words.
 _GAP = " +\t\r\n:=#\"'`*|(\\[{<>_.?-\u00a0\u2013\u2014\u2192\u2502\uff1a\uff1d\u300c\u300e\u201c\u201e\u2018\u00ab"
 _MARKUP_OR_TURN = re.compile(
-    r"(?:</?(?:b|strong|em|td|th|dt|dd|span|label|tr)>\s{0,8}){1,4}$|\?[\"']?\s{1,3}\w{1,12}:\s{1,2}$"
+    r"""(?:</?(?:b|strong|em|td|th|dt|dd|span|label|tr)>\s{0,8}){1,4}$
+    | \?["']?\s{1,3}(?:\w{1,12}:\s{1,2})?(?:(?:it(?:'s|[ ]is)|sure|yes|ok|that's|my|is)[,.:]?\s){0,4}$""",
+    re.IGNORECASE | re.VERBOSE,
 )
-_IN_BRACKETS = re.compile(r"\([^()\n]{1,30}\)[\s:=*]{0,4}$")
-_CLAUSE = re.compile(r"[,;!?\n]|(?<=\w\w\w\w)\.\s")
+_IN_BRACKETS = re.compile(r"\([^()\n]{1,30}\)")
+_SIGNS = frozenset(":=>|\uff1a")
+_CLAUSE_ENDS = ",;!?%\n"
 _FOR_SOMEONE = re.compile(
     r"(?:for|of|von|de|del|du|para|pour|per)( [^\W\d][\w.'\u2019\-]{0,20}){1,3}(?: (?:is|was|ist|es|est)|:)$",
     re.IGNORECASE,
@@ -65,15 +70,18 @@ _AFTER = re.compile(
 
 
 _WORD_OF_NUMBER = re.compile(r"[A-Za-z\d./\-]{5,40}", re.ASCII)
-# More digits after a separator: the number was longer than its form.
-_GOES_ON = re.compile(r"[.\-/][A-Za-z\d]")
+# After a number that is longer than the form, or that counts something.
+_NOT_AFTER = re.compile(
+    r"[.\-/][A-Za-z\d]|\s?(?:[%\u20ac$]|(?:[kKMGT]i?[Bb](?:/s|ps)?|[Bb]ytes?|[mnu]?s|EUR|USD|GBP|units|users"
+    r"|rows|points|items|events|times|entries|packets)\b)"
+)
 
 
 def find_labelled(text: str, first: int, last: int) -> Iterator[Span]:
     """Yield the numbers in `text[first:last]` that have a label, or that their form proves."""
     for match in _NUMBER.finditer(text, max(0, first - 16), last):
         number = match.group()
-        if len(number) < 5 or sum(map(str.isdigit, number)) < 4:
+        if match.end() <= first or len(number) < 5 or sum(map(str.isdigit, number)) < 4:
             continue
         # "AB 1234": a number of two groups, or a number after the label "AB".
         starts = [match.start(), match.start("rest")] if match["rest"] else [match.start()]
@@ -91,13 +99,17 @@ def _labelled_or_proven(text: str, start: int) -> Span | None:
 
 def label_kind(name: str) -> str | None:
     """Return the kind of the number that a name labels: "national_id" for "taxFileNumber"."""
-    rows = (_ROWS[row] for row in _rows_of(name))
-    return next((row["kind"] for row in rows if not row.get("only_in_text")), None)
+    return next((_ROWS[row]["kind"] for row in _rows_of_name(name)), None)
 
 
 def has_form(name: str, value: str) -> bool:
     """Return whether a value has the form of the numbers that its name labels."""
-    return any(_FORMS[row].fullmatch(value.strip().upper()) is not None for row in _rows_of(name))
+    number = value.strip().upper()
+    return any(_FORMS[row].fullmatch(number) for row in _rows_of_name(name))
+
+
+def _rows_of_name(name: str) -> list[int]:
+    return [row for row in _rows_of(name) if not _ROWS[row].get("only_in_text")]
 
 
 def _with_label(text: str, start: int) -> Span | None:
@@ -105,17 +117,18 @@ def _with_label(text: str, start: int) -> Span | None:
     before = text[max(0, start - _REACH) : start]
     label = before.rstrip(_GAP)
     gap = before[len(label) :]
-    turn = _MARKUP_OR_TURN.search(before)
-    if turn is not None:
-        label, gap = before[: turn.start()], " "
+    if ">" in gap or "?" in before:
+        label = _MARKUP_OR_TURN.sub("", before).rstrip(_GAP) or label
     if (not gap and label.isascii()) or len(gap) > 24 or gap.count("\n") > 2:
         return None
-    if gap.startswith("("):  # a call: sin(123456789)
+    if (
+        gap.startswith(("(", "==")) or label[-1:].isdecimal()
+    ):  # a call: sin(123456789); a list of numbers
         return None
-    sign = "#" if "#" in gap else ":" if ":" in gap or "=" in gap else ""
+    sign = "#" if "#" in gap else ":" if not _SIGNS.isdisjoint(before[len(label) :]) else ""
     for row in _rows_of(label + sign):
         end = _end_of_form(row, text, start)
-        if end is not None and not _GOES_ON.match(text, end):
+        if end is not None and not _NOT_AFTER.match(text, end):
             return Span(start, end, _ROWS[row]["kind"])
     return None
 
@@ -136,7 +149,7 @@ def _before_label(text: str, number: re.Match[str]) -> Span | None:
     if match is None:
         return None
     words = _words(match["inside"] or match["noun"])
-    for row in _longest_label(words, ends=range(min(len(words), 8), 0, -1)):
+    for row in _longest_label(words, range(min(len(words), 8), 0, -1), is_announced=True):
         if _end_of_form(row, text, number.start()) == number.end():
             return Span(*number.span(), _ROWS[row]["kind"])
     return None
@@ -174,74 +187,91 @@ def checks_out(number: str, check: dict[str, Any]) -> bool:
 
 def _rows_of(text: str) -> tuple[int, ...]:
     """Return the rows of the label that `text` ends with, fillers after it left out."""
-    parts = _CLAUSE.split(text[-_REACH:])
-    return _rows_of_clause(parts[-1].strip() or (parts[-2] if len(parts) > 1 else ""))
+    clause = text[-_REACH:].rstrip(_CLAUSE_ENDS)
+    start = max(map(clause.rfind, _CLAUSE_ENDS)) + 1
+    sentence = clause.rfind(". ", start)
+    if sentence > 3 and clause[sentence - 4 : sentence].isalpha():  # not "tel. no."
+        start = sentence + 2
+    return _rows_of_clause(clause[start:])
 
 
 @lru_cache(maxsize=4096)
 def _rows_of_clause(clause: str) -> tuple[int, ...]:
-    words = _words(clause)
-    rows = _longest_label(words, ends=range(len(words), max(0, len(words) - _MAX_FILLERS), -1))
-    for pattern in (_IN_BRACKETS, _FOR_SOMEONE):
-        shorter = pattern.sub("", clause).strip()
-        if not rows and shorter != clause:
-            words = _words(shorter)
-            rows = _longest_label(words, ends=range(len(words), max(0, len(words) - 3), -1))
-    return rows
+    is_announced = clause.endswith(":") or any(
+        word.isupper() and len(word) > 1 for word in _WORD.findall(clause)[-3:]
+    )
+    for reach, pattern in ((_MAX_FILLERS, None), (3, _IN_BRACKETS), (3, _FOR_SOMEONE)):
+        words = _words(pattern.sub("", clause) if pattern else clause)
+        ends = range(len(words), max(0, len(words) - reach), -1)
+        rows = _longest_label(words, ends, is_announced=is_announced)
+        if rows:
+            return rows
+    return ()
 
 
 def _words(text: str) -> list[str]:
     if not text.isascii():
         text = "".join(
             character
-            for character in unicodedata.normalize("NFKD", text)
+            for character in unicodedata.normalize("NFKD", text.translate(_PLAIN_LETTERS))
             if not unicodedata.combining(character)
         )
     words = (word.lower() for word in _WORD.findall(text))
     return [part for word in words for part in _COMPOUND.sub(r"\1 \2", word).split()]
 
 
-def _longest_label(words: list[str], ends: range) -> tuple[int, ...]:
+def _longest_label(words: list[str], ends: range, *, is_announced: bool) -> tuple[int, ...]:
     """Return the rows of the longest label that ends at one of `ends`, only fillers between."""
     for end in ends:
-        is_counted = not _COUNTERS.isdisjoint(words[end:])
-        labels = ["".join(words[start:end]) for start in range(max(0, end - _LONGEST_LABEL), end)]
-        rows = next(filter(None, (_rows(label, is_counted) for label in labels)), ())
-        if not rows and not words[end - 1].isascii():
-            rows = _label_in_script("".join(words[:end]))
+        evidence = _evidence(words[end:], is_announced)
+        for start in range(max(0, end - _LONGEST_LABEL), end):
+            before = _evidence(words[max(0, start - 2) : start], is_announced)
+            rows = _rows("".join(words[start:end]), max(evidence, before))
+            if rows:
+                return rows
+        rows = () if words[end - 1].isascii() else _label_in_script("".join(words[:end]))
         if rows or words[end - 1] not in _FILLERS:
             return rows
     return ()
 
 
-def _rows(label: str, is_counted: bool) -> tuple[int, ...]:
-    rows = _LABELS.get(label, ())
-    return tuple(row for row, needs_counter in rows if is_counted or not needs_counter)
+def _evidence(fillers: list[str], is_announced: bool) -> int:
+    """Return how clearly the words beside a label say that its number follows: see `_NEEDS`."""
+    if not _COUNTERS.isdisjoint(fillers):
+        return 2
+    return int(is_announced or "is" in fillers)
+
+
+def _rows(label: str, evidence: int) -> tuple[int, ...]:
+    return tuple(row for row, needed in _LABELS.get(label, ()) if evidence >= needed)
 
 
 def _label_in_script(text: str) -> tuple[int, ...]:
     """Return the rows of the label at the end of `text` in a script without spaces."""
-    is_counted = False
+    evidence = 1
     for _ in range(3):
         for label in _SCRIPT_LABELS:
             if text.endswith(label):
-                return _rows(label, is_counted)
+                return _rows(label, evidence)
         ending = next((ending for ending in _ENDINGS if text.endswith(ending)), None)
         if ending is None:
             break
-        text, is_counted = text[: -len(ending)], True
+        text, evidence = text[: -len(ending)], 2
     return ()
 
 
-def _labels() -> dict[str, list[tuple[int, bool]]]:
-    labels: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+def _labels() -> dict[str, list[tuple[int, int]]]:
+    labels: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for number, row in enumerate(_ROWS):
         for label in row["labels"]:
-            words = _words(label.rstrip("# "))
-            labels["".join(words)].append((number, label.endswith("#")))
+            words = _words(label.rstrip("#? "))
+            labels["".join(words)].append((number, _NEEDS.get(label[-1], 0)))
     return dict(labels)
 
 
+# The evidence that a label needs, by the sign after it in the table: a word such as "number" beside
+# it, or else a sign after it or capitals.
+_NEEDS = {"#": 2, "?": 1}
 _FILLERS = frozenset(_TABLE["fillers"].split())
 _COUNTERS = frozenset(_TABLE["counters"].split())
 _ENDINGS = sorted(("".join(_words(ending)) for ending in _TABLE["endings"]), key=len, reverse=True)

@@ -38,12 +38,17 @@ _NATIONAL = r"""
     | (?<![\w)\]])\((?!(?:19|20)\d\d\))0?\d{2,4}\)[ \-]?\d{3,5}[ \-]?\d{3,4}(?:[ \-]\d{2,4})?
     )(?![\w])(?![.\-/]\d)"""
 _PHONE = re.compile(_INTERNATIONAL + _NATIONAL, re.ASCII | re.VERBOSE)
-# An identifier of a publication: 10.1234/5678-9012.
-_DOI_BEFORE = re.compile(r"\b10\.\d{4,9}/[\w.()/\-]{0,40}$|\bdoi\W{0,3}$", re.IGNORECASE)
+# An identifier of a publication, 10.1234/5678-9012, or of a thing: "part no. 123-456-7890".
+_THING_BEFORE = re.compile(
+    r"""\b(?:10\.\d{4,9}/[\w.()/\-]{0,40}|doi\W{0,3}
+    |(?:part|sku|serial|model|order|ref|item|batch|lot|invoice|catalog(?:ue)?|ticket|case|isbn|issn|upc|uid)
+    \W{0,3}(?:no|number|num|nr|id)?\W{0,4})$""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 def find_phones(text: str, first: int, last: int) -> Iterator[Span]:
     """Yield the telephone numbers in `text[first:last]` that are recognised by their grouping."""
     for match in _PHONE.finditer(text, first, last):
-        if _DOI_BEFORE.search(text, max(0, match.start() - 52), match.start()) is None:
+        if _THING_BEFORE.search(text, max(0, match.start() - 52), match.start()) is None:
             yield Span(*match.span(), "phone")

@@ -11,7 +11,7 @@ from kp_langchain.redaction.field_names import (
     split_name,
     word_set,
 )
-from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form
+from kp_langchain.redaction.national_ids import FORMAL_KINDS, has_form, label_kind
 from kp_langchain.redaction.spans import PLACEHOLDER
 
 _EMPTY_WORDS = word_set(NAMES["empty"]["words"])
@@ -177,7 +177,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return False
     if kind == "cvv":
         return any(map(str.isdigit, value))
-    if kind in FORMAL_KINDS:
+    if kind in FORMAL_KINDS or kind == label_kind(name) == "account":
         return has_form(name, value)
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= (6 if kind == "phone" else 4)

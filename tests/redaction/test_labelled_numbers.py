@@ -10,6 +10,7 @@ import pytest
 
 from kp_langchain.redaction import redact
 from kp_langchain.redaction.tables import load_table
+from tests.redaction.labelled_cases import LABELLED, OTHER_FIELDS, OTHER_NUMBERS
 
 ROWS = [row for row in load_table("identifiers")["identifier"] if row["kind"] != "none"]
 WITH_BARE = [row for row in ROWS if "bare" in row]
@@ -35,9 +36,12 @@ WRITTEN = (
 NUMBERED = ("L no. V", "L number: V", "L #V", "my L number is V.")
 
 
+ANNOUNCED = tuple(text for text in WRITTEN if text not in ("L V", "| L | V |", "{'L': 'V'}"))
+
+
 def _labels(row: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     return [
-        (label.rstrip("# "), NUMBERED if label.endswith("#") else WRITTEN)
+        (label.rstrip("#? "), {"#": NUMBERED, "?": ANNOUNCED}.get(label[-1], WRITTEN))
         for label in row["labels"]
     ]
 
@@ -63,7 +67,7 @@ def test_a_number_after_each_of_its_labels_goes(row: dict[str, Any]) -> None:
     "row", [row for row in ROWS if "bare" not in row], ids=lambda row: row["name"]
 )
 def test_a_value_without_the_form_stays_after_its_label(row: dict[str, Any]) -> None:
-    label = row["labels"][0].rstrip("# ")
+    label = row["labels"][0].rstrip("#? ")
     for template in ("L: V", "L number: V", "the L is V"):
         text = template.replace("L", label).replace("V", row["other"])
         assert redact(text).value == text
@@ -100,44 +104,66 @@ def test_only_the_number_goes(text: str, rest: str) -> None:
 def test_a_dict_key_labels_its_value(row: dict[str, Any]) -> None:
     if row.get("only_in_text"):
         return
-    name = re.sub(r"\W+", "_", row["labels"][0].rstrip("# ")) + "_number"
+    name = re.sub(r"\W+", "_", row["labels"][0].rstrip("#? ")) + "_number"
     value = {name: row["example"], "city": "Rome"}
     assert row["example"] not in str(redact(value).value)
     assert redact(json.dumps(value)).value != json.dumps(value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "order number 12345678, tracking number 1Z999AA10123456784",
-        "invoice no. 2024-001234",
-        "account 12345 was closed on 2024-01-05",
-        "the account was opened on 2022-02-12 with 1500.00",
-        "customer 482133 and client 12",
-        "sin(123456789) + tan(123456789)",
-        "PAN: 30 degrees, tilt 12345678 steps",
-        "My 12345678901 points",
-        "passport expires 2031-01-05",
-        "social security benefits of 2024: 500000",
-        "tax 2024: 12345.67",
-        "iPhone 13/12/11 case",
-        "iPhone 15 123456",
-        "Call 3 of 5 finished after 1761234567890 ns",
-        "doi:10.1234/0301-2345678",
-        "https://doi.org/10.1016/j.cell.2020.01.021",
-        "ISBN 978-3-16-148410-0",
-        "EAN 5901487982047",
-        "lat 52.520008, lon 13.404954",
-        "won 6-4 3-6 7-6 in 2024",
-        "part no. 123-456-78, serial 4711-0815-22",
-        "opencv-python 4.10.0.84 numpy-1.26.4.1",
-        "upgraded libssl from 1.2.3.4 to 1.2.3.5",
-        "gpg: key 4AEE18F83AFDEB23 4096R/3AFDEB23",
-        "commit 12345678 on 2024-01-05 at 12:34:56",
-        "0 1 2 3 4 5 6 7 8 9 10 11 12",
-        "member since 20191231, pass rate 123456",
-    ],
-)
+@pytest.mark.parametrize(("text", "number"), LABELLED)
+def test_a_labelled_number_goes(text: str, number: str) -> None:
+    for given in (text, {"content": text}, json.dumps({"content": text})):
+        assert number not in str(redact(given).value)
+
+
+@pytest.mark.parametrize("text", OTHER_NUMBERS)
 def test_other_numbers_stay(text: str) -> None:
     for given in (text, {"content": text}, json.dumps({"content": text})):
         assert redact(given).value == given
+
+
+@pytest.mark.parametrize("fields", OTHER_FIELDS)
+def test_other_fields_stay(fields: dict[str, Any]) -> None:
+    assert redact(fields).value == fields
+
+
+EMAIL_LIKE = (
+    {"to": "@maria.lopez"},
+    {"text": "line one\n@app.route('/x')\n@login_required\ndef x(): pass"},
+    ["foo", "@types/node", "@angular/core"],
+    "@app.route('/login')\ndef login(): ...",
+    "systemctl restart getty@tty1.service",
+    '<img src="logo@2x.png" srcset="logo@3x.png 3x">',
+    "npm i -D @types/node@20.11.5 typescript@5.4.2",
+    "/homepage/index.html and /home/envs and /homeassistant/api/states",
+    "/users/sign_out and /users/list?page=2",
+    "drwxr-xr-x  3 root users 4096 Nov 12 08:00 data",
+    "srw-rw----  1 root  docker     0 Mar  3 08:12 docker.sock",
+    "00:00:00:00:00:00 ff:ff:ff:ff:ff:ff",
+    "uid=0(root) gid=0(root) groups=0(root)",
+    "[root@build01 src]# make",
+)
+
+
+@pytest.mark.parametrize("given", EMAIL_LIKE)
+def test_decorators_handles_routes_and_system_users_stay(given: Any) -> None:
+    text = json.dumps(given)
+    assert redact(given).value == given
+    assert redact(text).value == text
+    assert redact("log: " + text).value == "log: " + text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[bwayne@build01 src]$ git status",
+        "bwayne@Mac-mini ~ % brew update",
+        "┌──(bwayne㉿kali)-[~]",
+        "(venv) bwayne@ubuntu:~/app$ python3 run.py",
+        "uid=1000(bwayne) gid=1000(bwayne) groups=27(sudo)",
+        "-rw-r--r-- 1 bwayne staff 812 Feb  3 10:15 notes.md",
+        "/home/bwayne/.venv/bin/python: No module named pytest",
+    ],
+)
+def test_user_names_of_prompts_and_listings_go(text: str) -> None:
+    assert "bwayne" not in redact(text).value
