@@ -22,8 +22,14 @@ from kp_langchain.redaction.values import is_sensitive
 _STEM = re.compile(
     trie(
         word_set(
+<<<<<<< HEAD
             "pass pwd pw psk code phrase mnemonic kennwort secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
             "phone mobile value senha clave contrase"
+=======
+            "pass pwd secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
+            "phone mobile value senha clave contrase passport dni cpf cnpj pesel bsn nhs nino ni_no nir "
+            "aadhaar utr tfn fiscal steuer personnummer tax_ 身份 주민"
+>>>>>>> de39cc4 (Columns of identifiers are known by their headers)
         )
     )
 )
