@@ -12,26 +12,19 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from kp_langchain.redaction.field_names import SensitiveField, classify_name, word_set
+from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.spans import Span, trie
+from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.stems import stems_in
 from kp_langchain.redaction.structures import NAME_KEYS, VALUE_KEYS, NamedField, column_fields
 from kp_langchain.redaction.values import is_sensitive
 
-# Every sensitive header contains one of these, and so does that of a table of names and values.
-_STEM = re.compile(
-    trie(
-        word_set(
-<<<<<<< HEAD
-            "pass pwd pw psk code phrase mnemonic kennwort secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
-            "phone mobile value senha clave contrase"
-=======
-            "pass pwd secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
-            "phone mobile value senha clave contrase passport dni cpf cnpj pesel bsn nhs nino ni_no nir "
-            "aadhaar utr tfn fiscal steuer personnummer tax_ 身份 주민"
->>>>>>> de39cc4 (Columns of identifiers are known by their headers)
-        )
-    )
+# What the headers of numbers of persons contain, and that of a table of names and values.
+_MORE_STEMS = tuple(
+    (
+        "value passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
+        "personnummer tax_ phone mobile 身份 주민"
+    ).split()
 )
 _MAX_LINE = 1000
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
@@ -91,20 +84,21 @@ class _Header(NamedTuple):
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     end = 0
-    for stem in _STEM.finditer(low):
-        if stem.start() < end:
+    more_stems = ((at, at) for at in occurrences(low, _MORE_STEMS))
+    for first, last in sorted([*stems_in(low), *more_stems]):
+        if first < end:
             continue
-        start = text.rfind("\n", end, stem.start()) + 1 or end
-        end = _line_end(text, stem.end())
+        start = text.rfind("\n", end, first) + 1 or end
+        end = _line_end(text, last)
         if end - start > _MAX_LINE or end == len(text):
             continue
         before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
         header = _read_header(text[start:end], before if start else "", _line_after(text, end))
         if header is not None:
-            for row_end, field, span in _cells_of_table(text, end, header):
-                end = row_end
-                if identifiers or not field.is_identifier:
-                    yield Span(*span, field.kind)
+            for end, values in _rows_of_table(text, end, header):
+                for value, field in values:
+                    if identifiers or not field.is_identifier:
+                        yield value
 
 
 def _line_end(text: str, at: int) -> int:
@@ -144,10 +138,10 @@ def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
     return f"{sign} " not in line or (len(names) > 2 and max(name.count(" ") for name in names) < 2)
 
 
-def _cells_of_table(
+def _rows_of_table(
     text: str, end: int, header: _Header
-) -> Iterator[tuple[int, SensitiveField, tuple[int, int]]]:
-    """Yield the end of the row, the field, and start and end of each sensitive cell.
+) -> Iterator[tuple[int, list[tuple[Span, SensitiveField]]]]:
+    """Yield the end of each row, and its sensitive cells with their fields.
 
     Args:
         text: The whole text.
@@ -159,17 +153,23 @@ def _cells_of_table(
         start = end + 1
         end = _line_end(text, start)
         line = text[start:end].translate(_PIPES)
-        if _RULE.fullmatch(line):
-            continue
         cells = split(line)
         if header.sign == "  ":
             cells = _align(cells, header.cells)
-        if len(cells) != len(header.cells):
+        if _RULE.fullmatch(line):
+            cells = []
+        elif len(cells) != len(header.cells):
             return
-        for field, name, cell in _fields_of_row(line, cells, header):
-            value, first = _unwrap(line, *cell)
-            if _is_value(value, name, field):
-                yield end, field, (start + first, start + first + len(value))
+        yield end, list(_values_of_row(line, start, cells, header)) if cells else []
+
+
+def _values_of_row(
+    line: str, start: int, cells: Cells, header: _Header
+) -> Iterator[tuple[Span, SensitiveField]]:
+    for field, name, cell in _fields_of_row(line, cells, header):
+        value, first = _unwrap(line, *cell)
+        if _is_value(value, name, field):
+            yield Span(start + first, start + first + len(value), field.kind), field
 
 
 def _align(cells: Cells, header: Cells) -> Cells:
