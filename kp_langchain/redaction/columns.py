@@ -12,21 +12,14 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from kp_langchain.redaction.field_names import SensitiveField, classify_name, word_set
+from kp_langchain.redaction.field_names import STEMS, SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, trie
 from kp_langchain.redaction.structures import NAME_KEYS, VALUE_KEYS, NamedField, column_fields
 from kp_langchain.redaction.values import is_sensitive
 
 # Every sensitive header contains one of these, and so does that of a table of names and values.
-_STEM = re.compile(
-    trie(
-        word_set(
-            "pass pwd pw psk code phrase mnemonic kennwort secret token key cred auth cookie sess pin otp cvv cvc ssn iban card account "
-            "phone mobile value senha clave contrase"
-        )
-    )
-)
+_STEM = re.compile(trie({*(stem[0] for stem in STEMS), "value"}))
 _MAX_LINE = 1000
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
 _RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
@@ -95,8 +88,8 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
         header = _read_header(text[start:end], before if start else "", _line_after(text, end))
         if header is not None:
-            for row_end, field, span in _cells_of_table(text, end, header):
-                end = row_end
+            end, cells = _cells_of_table(text, end, header)
+            for field, span in cells:
                 if identifiers or not field.is_identifier:
                     yield Span(*span, field.kind)
 
@@ -140,8 +133,8 @@ def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
 
 def _cells_of_table(
     text: str, end: int, header: _Header
-) -> Iterator[tuple[int, SensitiveField, tuple[int, int]]]:
-    """Yield the end of the row, the field, and start and end of each sensitive cell.
+) -> tuple[int, list[tuple[SensitiveField, tuple[int, int]]]]:
+    """Return where the table ends, and the field, start and end of each sensitive cell.
 
     Args:
         text: The whole text.
@@ -149,21 +142,24 @@ def _cells_of_table(
         header: The header.
     """
     split = _SPLITTERS[header.sign]
+    sensitive_cells = []
     while end < len(text):
         start = end + 1
-        end = _line_end(text, start)
-        line = text[start:end].translate(_PIPES)
-        if _RULE.fullmatch(line):
-            continue
-        cells = split(line)
-        if header.sign == "  ":
-            cells = _align(cells, header.cells)
-        if len(cells) != len(header.cells):
-            return
-        for field, name, cell in _fields_of_row(line, cells, header):
-            value, first = _unwrap(line, *cell)
-            if _is_value(value, name, field):
-                yield end, field, (start + first, start + first + len(value))
+        row_end = _line_end(text, start)
+        line = text[start:row_end].translate(_PIPES)
+        if not _RULE.fullmatch(line):
+            cells = split(line)
+            if header.sign == "  ":
+                cells = _align(cells, header.cells)
+            if len(cells) != len(header.cells):
+                break
+            for field, name, cell in _fields_of_row(line, cells, header):
+                value, first = _unwrap(line, *cell)
+                if _is_value(value, name, field):
+                    span = (start + first, start + first + len(value))
+                    sensitive_cells.append((field, span))
+        end = row_end
+    return end, sensitive_cells
 
 
 def _align(cells: Cells, header: Cells) -> Cells:

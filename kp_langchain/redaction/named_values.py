@@ -118,6 +118,9 @@ _COOKIES = re.compile(
     r"(?:;[ \t]*[^\s=;,\"'\\]{1,256}(?:=[^\s;\"'\\]{0,4096})?)*"
 )
 _AFTER_STRING = re.compile(r"[ \t]*(?:[,;)\]}]|$|[\n\r])")
+_UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
+_LONG_WORD = 1024
+_MAX_NAMES_IN_WORD = 8
 _OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
 _OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
@@ -158,11 +161,20 @@ def _find_named(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
 def _find_by_stems(
     text: str, plain: str, stems: Iterable[re.Match[str]], *, identifiers: bool
 ) -> Iterator[Span]:
-    position = 0
+    position = word_end = names_in_word = 0
     for stem in stems:
         if stem.start() < position:
             continue
         start, end = _name_around(plain, stem, position)
+        if end > word_end:
+            names_in_word = 0
+            word = _UNQUOTED_WORD.match(text, start)
+            word_end = word.end() if word else end
+        names_in_word += 1
+        if names_in_word > _MAX_NAMES_IN_WORD and word_end - start > _LONG_WORD:
+            # The value of each name would be read up to the end of the word.
+            position = end
+            continue
         position = end
         if start >= 10 and text.startswith("[REDACTED:", start - 10):
             continue
