@@ -95,10 +95,10 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
         header = _read_header(text[start:end], before if start else "", _line_after(text, end))
         if header is not None:
-            for end, values in _rows_of_table(text, end, header):
-                for value, field in values:
-                    if identifiers or not field.is_identifier:
-                        yield value
+            end, cells = _cells_of_table(text, end, header)
+            for field, span in cells:
+                if identifiers or not field.is_identifier:
+                    yield Span(*span, field.kind)
 
 
 def _line_end(text: str, at: int) -> int:
@@ -138,10 +138,10 @@ def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
     return f"{sign} " not in line or (len(names) > 2 and max(name.count(" ") for name in names) < 2)
 
 
-def _rows_of_table(
+def _cells_of_table(
     text: str, end: int, header: _Header
-) -> Iterator[tuple[int, list[tuple[Span, SensitiveField]]]]:
-    """Yield the end of each row, and its sensitive cells with their fields.
+) -> tuple[int, list[tuple[SensitiveField, tuple[int, int]]]]:
+    """Return where the table ends, and the field, start and end of each sensitive cell.
 
     Args:
         text: The whole text.
@@ -149,27 +149,24 @@ def _rows_of_table(
         header: The header.
     """
     split = _SPLITTERS[header.sign]
+    sensitive_cells = []
     while end < len(text):
         start = end + 1
-        end = _line_end(text, start)
-        line = text[start:end].translate(_PIPES)
-        cells = split(line)
-        if header.sign == "  ":
-            cells = _align(cells, header.cells)
-        if _RULE.fullmatch(line):
-            cells = []
-        elif len(cells) != len(header.cells):
-            return
-        yield end, list(_values_of_row(line, start, cells, header)) if cells else []
-
-
-def _values_of_row(
-    line: str, start: int, cells: Cells, header: _Header
-) -> Iterator[tuple[Span, SensitiveField]]:
-    for field, name, cell in _fields_of_row(line, cells, header):
-        value, first = _unwrap(line, *cell)
-        if _is_value(value, name, field):
-            yield Span(start + first, start + first + len(value), field.kind), field
+        row_end = _line_end(text, start)
+        line = text[start:row_end].translate(_PIPES)
+        if not _RULE.fullmatch(line):
+            cells = split(line)
+            if header.sign == "  ":
+                cells = _align(cells, header.cells)
+            if len(cells) != len(header.cells):
+                break
+            for field, name, cell in _fields_of_row(line, cells, header):
+                value, first = _unwrap(line, *cell)
+                if _is_value(value, name, field):
+                    span = (start + first, start + first + len(value))
+                    sensitive_cells.append((field, span))
+        end = row_end
+    return end, sensitive_cells
 
 
 def _align(cells: Cells, header: Cells) -> Cells:

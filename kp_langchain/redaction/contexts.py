@@ -47,10 +47,6 @@ _SIGN_IN_CALL = re.compile(
     r"(?:[lL]og_?[iI]n|authenticate|HTTP\w{0,8}Auth|[bB]asic_?[aA]uth|\bauth=?|Credentials?"
     r"|AuthProvider)\Z"
 )
-# The code of OAuth in https://a.io/callback?code=...&state=...
-_OAUTH_CODE = re.compile(
-    r"(?:[?&]|-d[ \"']{1,2})code=(?P<secret>[\w\-./%~]{16,512})(?<=\w)", re.ASCII
-)
 # A command that prints one secret, and the line after it.
 _PRINTED = re.compile(
     r"""(?: (?:kubectl|oc)\ [^\n]{0,80}?get\ secrets?\b[^\n]{1,200}?(?:template|jsonpath|-d\b)
@@ -97,14 +93,6 @@ def _find_before_host(text: str, low: str) -> Iterator[Span]:
         password = _TCP_REVERSED.match(text[max(0, at - 266) : at][::-1])
         if password is not None and not is_placeholder(password["secret"][::-1]):
             yield Span(at - password.end("secret"), at, "password")
-
-
-def _find_codes(text: str, _low: str) -> Iterator[Span]:
-    for match in _OAUTH_CODE.finditer(text):
-        code = match["secret"]
-        is_mixed = any(map(str.isdigit, code)) and code.lower() != code != code.upper()
-        if is_mixed or looks_generated(code):
-            yield Span(*match.span("secret"), "token")
 
 
 def _find_pgpass(text: str, _low: str) -> Iterator[Span]:
@@ -236,7 +224,6 @@ FINDERS = (
     Finder(_find_printed, words=_PRINTING),
     Finder(_find_literals, ("-=",), ("--from-literal",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:")),
-    Finder(_find_codes, ("=",), ("code=",)),
     Finder(_find_pgpass, (":" + ANY_DIGIT, ":*"), shortest=12),
     Finder(_find_in_inserts, ("()",), ("values",)),
 )

@@ -37,11 +37,13 @@ _KEYS = re.compile(r"\{\w{1,12}\}\Z")  # cypress writes type("...{enter}")
 _TEXT_BOX = re.compile(
     r"<label[^<>\n]{0,80}>(?P<label>[^<>\n]{2,40})</label>\s{0,40}<input[^<>\n]{0,200}?\svalue="
     r"[\"'](?P<input>[^\"'\n]{1,200})|"
-    r"(?:textbox|searchbox|spinbutton|combobox)[ \t]\"(?P<element>[^\"\n]{1,80})\"(?:[ \t]\[[^\]\n]{1,40}\]){0,6}"
+    r"(?:textbox|searchbox|spinbutton|combobox)[ \t]\"(?P<element>[^\"\n]{1,80})\""
+    r"(?:[ \t]\[[^\]\n]{1,40}\]){0,6}"
     r"(?::[ \t]|[ \t]value=)\"?(?P<value>[^\s\"]{1,200})"
 )
 _SENTENCE = re.compile(
-    r"\b(?:typ|enter|input|fill|wr[io]t|put|past|set)\w{0,4}[ \t](?:in[ \t])?(?:the[ \t])?(?:text[ \t])?"
+    r"\b(?:typ|enter|input|fill|wr[io]t|put|past|set)\w{0,4}[ \t]"
+    r"(?:in[ \t])?(?:the[ \t])?(?:text[ \t])?"
     r"(?P<first>[\"'`])(?P<a>[^\"'`\n]{1,200})(?P=first)[ \t]"
     r"(?P<into>(?:in|into|for|on|as|with)\b)[^\"'`\n]{0,24}?(?P<b>[\"'`][^\"'`\n]{1,80}[\"'`]"
     r"|\b(?:the[ \t])?(?!the\b|your\b|my\b|a\b)[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})",
@@ -88,7 +90,7 @@ def _element(window: str) -> str:
 
 
 def _find_text_boxes(text: str, _low: str) -> Iterator[Span]:
-    """Yield the content of text boxes, in HTML and as browsers describe them: `- textbox "Password": ...`."""
+    """Yield what text boxes contain, in HTML and in `- textbox "Password": ...` of browsers."""
     for match in _TEXT_BOX.finditer(text):
         value = "value" if match["value"] else "input"
         field = element_field(match["element"] or match["label"], classify_name)

@@ -43,9 +43,6 @@ _PUTTY = re.compile(
     r"(?=Private-(?:MAC|Hash)|[^A-Za-z0-9+/=\s\\]|\Z)"
 )
 _XML = re.compile(r"<(?:D|P|Q|DP|DQ|InverseQ)>(?P<body>[A-Za-z0-9+/=\s]{16,2048})</")
-_JWK = re.compile(
-    r"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"\s{0,4}:\s{0,4}\\{0,8}\"(?P<body>[A-Za-z0-9_\-+/=]{20,2048})"
-)
 
 
 def _find_armoured(text: str, _low: str) -> Iterator[Span]:
@@ -93,5 +90,4 @@ FINDERS = (
     Finder(_find_without_begin, words=_FIRST_WORDS),
     Finder(_find_bodies(_PUTTY, "Private-Lines"), ("-:",)),
     Finder(_find_bodies(_XML, "RSAKeyValue"), ("<>",)),
-    Finder(_find_bodies(_JWK, '"kty', '"oct'), ('":',)),
 )

@@ -35,7 +35,6 @@ from kp_langchain.redaction.quoting import closing_quote
 from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
-from kp_langchain.redaction.unicode_escapes import decode_escapes
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
@@ -103,6 +102,9 @@ _COOKIES = re.compile(
     r"(?:;[ \t]*[^\s=;,\"'\\]{1,256}(?:=[^\s;\"'\\]{0,4096})?)*"
 )
 _AFTER_STRING = re.compile(r"[ \t]*(?:[,;)\]}]|$|[\n\r])")
+_UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
+_LONG_WORD = 1024
+_MAX_NAMES_IN_WORD = 8
 _OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
 _OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
@@ -117,24 +119,21 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
 
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    escapes = decode_escapes(text) if "\\u" in text else None
-    if escapes is not None:
-        plain_text, to_source = escapes
-        low_plain_text = plain_text.lower()
-        if len(low_plain_text) == len(plain_text):
-            yield from map(
-                to_source, _find_named(plain_text, low_plain_text, identifiers=identifiers)
-            )
-    yield from _find_named(text, low, identifiers=identifiers)
-
-
-def _find_named(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
-    position = 0
+    position = word_end = names_in_word = 0
     for first, last in stems_in(low):
         if first < position:
             continue
         start, end = _name_around(plain, first, last, position)
+        if end > word_end:
+            names_in_word = 0
+            word = _UNQUOTED_WORD.match(text, start)
+            word_end = word.end() if word else end
+        names_in_word += 1
+        if names_in_word > _MAX_NAMES_IN_WORD and word_end - start > _LONG_WORD:
+            # The value of each name would be read up to the end of the word.
+            position = end
+            continue
         position = end
         if start >= 10 and text.startswith("[REDACTED:", start - 10):
             continue

@@ -171,7 +171,8 @@ class Walker:
         return f"<{type(value).__name__}>"
 
     def _must_redact(self, text: str, name: str, field: SensitiveField) -> bool:
-        if PLACEHOLDER.fullmatch(text) is not None or self._rules.allows(text):
+        is_replaced = PLACEHOLDER.fullmatch(text) is not None or text.startswith("[BLOB:")
+        if is_replaced or self._rules.allows(text):
             return False
         return is_sensitive(text, name, field)
 
