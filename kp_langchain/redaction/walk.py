@@ -60,6 +60,7 @@ class Walker:
         self._rules = rules
         self._redactor = redactor
         self._harmless_texts = harmless_texts(rules, identifiers=identifiers)
+        self._clean_texts: dict[str, tuple[str, Counter[str]]] = {}
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -116,27 +117,46 @@ class Walker:
 
         A replacement can change how the text is read. So this is repeated until nothing changes.
         """
+        source = text
+        known = self._clean_texts.get(text)
+        if known is not None:
+            self.counts.update(known[1])
+            return known[0]
+        counts: Counter[str] = Counter()
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
             if not documents:
-                return self._plain_text(text)
-            walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
-            if not all(walker.changes_nothing(document) for document in documents):
-                walker = _DocumentWalker(identifiers=self._identifiers, rules=self._rules)
+                text = self._plain_text(text, counts)
+                break
+            walker = self._walk_documents(documents)
+            if walker.counts:
                 documents = read_documents(text, with_places=True)
-                for document in documents:
-                    walker.changes_nothing(document)
-            self.counts.update(walker.counts)
+                walker = self._walk_documents(documents)
+                counts.update(walker.counts)
             masked = mask_documents(text, documents, walker.changes)
-            clean = masked.restore(self._plain_text(masked.text, masked.mask))
+            clean = masked.restore(self._plain_text(masked.text, counts, masked.mask))
             if clean == text:
-                return text
+                break
             text = clean
-        raise UnstableTextError
+        else:
+            raise UnstableTextError
+        if counts:
+            # Strings within strings are read several times, and each must cost no more than once.
+            self._clean_texts[source] = (text, counts)
+        self.counts.update(counts)
+        return text
 
-    def _plain_text(self, text: str, mask: str = "") -> str:
+    def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
+        walker = _DocumentWalker(
+            identifiers=self._identifiers, rules=self._rules, clean_texts=self._clean_texts
+        )
+        for document in documents:
+            walker.walk_document(document)
+        return walker
+
+    def _plain_text(self, text: str, counts: Counter[str], mask: str = "") -> str:
         return redact_text(
-            text, self.counts, identifiers=self._identifiers, rules=self._rules, mask=mask
+            text, counts, identifiers=self._identifiers, rules=self._rules, mask=mask
         )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
@@ -351,18 +371,19 @@ class _DocumentWalker(Walker):
         changes: What to write for each literal that changes, by its start.
     """
 
-    def __init__(self, *, identifiers: bool, rules: Rules) -> None:
+    def __init__(
+        self, *, identifiers: bool, rules: Rules, clean_texts: dict[str, tuple[str, Counter[str]]]
+    ) -> None:
         super().__init__(identifiers=identifiers, rules=rules)
+        self._clean_texts = clean_texts
         self.changes: dict[int, str] = {}
 
-    def changes_nothing(self, document: Document) -> bool:
-        """Walk a document, and return whether all of it stays as it is."""
+    def walk_document(self, document: Document) -> None:
+        """Redact the content of a document."""
         field = self._classify_name(document.name)
         if field is not None:
             field = _field_of_content(field, document.value)
-        total = self.counts.total()
         self.walk(document.value, 0, field, document.name)
-        return self.counts.total() == total
 
     def _replaced(self, value: Any, clean: Any) -> Any:
         if type(value) is Literal and clean != value:

@@ -156,3 +156,13 @@ def test_deep_json_keeps_its_form_and_loses_its_secrets(depth: int) -> None:
 def test_reading_gives_up_what_does_not_end(unit: str) -> None:
     text = unit * 20_000
     assert redact(text).value == text
+
+
+def test_json_within_json_is_read_once_at_each_depth() -> None:
+    text = json.dumps({"password": "hunter22"})
+    for _ in range(15):  # three readings at each depth would be 14 million
+        text = json.dumps({"args": text})
+    clean = redact(text).value
+    for _ in range(15):
+        clean = json.loads(clean)["args"]
+    assert json.loads(clean) == {"password": "[REDACTED:password]"}
