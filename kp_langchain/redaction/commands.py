@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.finders import Finder
+from kp_langchain.redaction.finders import Finder, token_set, tokens_in
 from kp_langchain.redaction.spans import Span, cached_pattern
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import is_placeholder
@@ -32,21 +32,24 @@ def _expression(row: dict[str, str | bool]) -> str:
 
 
 def _finder(rows: list[dict[str, str | bool]], *symbols: str) -> Finder:
-    table = [
-        (str(row["word"]), _expression(row), re.IGNORECASE if row.get("any_case") else 0)
-        for row in rows
-    ]
+    expressions: dict[bytes, list[tuple[str, int]]] = {}
+    for row in rows:
+        expression = _expression(row), re.IGNORECASE if row.get("any_case") else 0
+        for token in token_set(str(row["words"])):
+            expressions.setdefault(token, []).append(expression)
 
     def find(text: str, low: str) -> Iterator[Span]:
         if symbols and _FLAG.search(text) is None:
             return
-        for word, expression, flags in table:
-            if word in low:
-                for match in cached_pattern(expression, flags).finditer(text):
-                    if not is_placeholder(match["secret"]):
-                        yield Span(*match.span("secret"), "password")
+        tokens = expressions.keys() & tokens_in(low)
+        for expression in dict.fromkeys(
+            row for token in sorted(tokens) for row in expressions[token]
+        ):
+            for match in cached_pattern(*expression).finditer(text):
+                if not is_placeholder(match["secret"]):
+                    yield Span(*match.span("secret"), "password")
 
-    return Finder(find, symbols or ("",))
+    return Finder(find, symbols or ("",), tokens=frozenset(expressions))
 
 
 _TABLE = load_table("commands")
