@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.finders import Finder, token_set, tokens_in
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, cached_pattern
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import is_placeholder
@@ -32,24 +32,22 @@ def _expression(row: dict[str, str | bool]) -> str:
 
 
 def _finder(rows: list[dict[str, str | bool]], *symbols: str) -> Finder:
-    expressions: dict[bytes, list[tuple[str, int]]] = {}
+    expressions: dict[str, list[tuple[str, int]]] = {}
     for row in rows:
         expression = _expression(row), re.IGNORECASE if row.get("any_case") else 0
-        for token in token_set(str(row["words"])):
-            expressions.setdefault(token, []).append(expression)
+        for word in str(row["words"]).split(","):
+            expressions.setdefault(word, []).append(expression)
 
     def find(text: str, low: str) -> Iterator[Span]:
         if symbols and _FLAG.search(text) is None:
             return
-        tokens = expressions.keys() & tokens_in(low)
-        for expression in dict.fromkeys(
-            row for token in sorted(tokens) for row in expressions[token]
-        ):
+        words = [word for word in expressions if word in low]
+        for expression in dict.fromkeys(row for word in words for row in expressions[word]):
             for match in cached_pattern(*expression).finditer(text):
                 if not is_placeholder(match["secret"]):
                     yield Span(*match.span("secret"), "password")
 
-    return Finder(find, symbols or ("",), tokens=frozenset(expressions))
+    return Finder(find, symbols or ("",), tuple(expressions))
 
 
 _TABLE = load_table("commands")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.spans import DIGITS, Span
-from kp_langchain.redaction.stems import stems_in
+from kp_langchain.redaction.stems import add_to_vocabulary, words_in
 
 Find = Callable[[str, str], Iterable[Span]]
 Symbols = frozenset[int]
@@ -31,7 +31,6 @@ class Finder(NamedTuple):
             any digit, and `NON_ASCII` for any character outside ASCII.
         words: Lower-case substrings. A text can match only if its lower-case form contains at least
             one of them; empty if no word is required.
-        tokens: The same for whole words: runs of ASCII letters, with anything else around them.
         shortest: The number of characters of the shortest text that can match.
         is_named: Whether a text can match only if it contains the stem of a sensitive name.
     """
@@ -39,7 +38,6 @@ class Finder(NamedTuple):
     find: Find
     symbols: tuple[str, ...] = ("",)
     words: tuple[str, ...] = ()
-    tokens: frozenset[bytes] = frozenset()
     shortest: int = 1
     is_named: bool = False
 
@@ -48,15 +46,27 @@ class Finder(NamedTuple):
         return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
 
 
+class _Gate(NamedTuple):
+    """A finder, with its words divided into those of the vocabulary and others."""
+
+    finder: Finder
+    words: frozenset[str]
+    others: tuple[str, ...]
+
+
 class Finders:
     """Several finders in order; a text is searched only with those that can match it."""
 
     def __init__(self, *finders: Finder) -> None:
-        self._finders = finders
+        self._gates = []
+        for finder in finders:
+            words = add_to_vocabulary(finder.words)
+            others = tuple(word for word in finder.words if word not in words)
+            self._gates.append(_Gate(finder, words, others))
         self._for_symbols = lru_cache(maxsize=1024)(self._choose)
 
     def __iter__(self) -> Iterator[Finder]:
-        return iter(self._finders)
+        return (gate.finder for gate in self._gates)
 
     def find(self, text: str, low: str, symbols: Symbols) -> list[Span]:
         """Return the matches of all finders.
@@ -68,43 +78,27 @@ class Finders:
         """
         spans: list[Span] = []
         length = len(text)
-        tokens = tokens_in(low)
-        for finder in self._for_symbols(symbols):
-            if length < finder.shortest:
+        stems, text_words = words_in(low)
+        for finder, words, others in self._for_symbols(symbols):
+            if length < finder.shortest or (finder.is_named and not stems):
                 continue
-            if finder.tokens and finder.tokens.isdisjoint(tokens):
-                continue
-            if finder.words:
-                for word in finder.words:
+            if (words or others) and words.isdisjoint(text_words):
+                for word in others:
                     if word in low:
                         break
                 else:
                     continue
-            if finder.is_named and not stems_in(low):
-                continue
             spans.extend(finder.find(text, low))
         return spans
 
-    def _choose(self, symbols: Symbols) -> list[Finder]:
-        return [finder for finder in self._finders if finder.may_match(symbols)]
+    def _choose(self, symbols: Symbols) -> list[_Gate]:
+        return [gate for gate in self._gates if gate.finder.may_match(symbols)]
 
 
-_ONLY_LETTERS = bytes(byte if chr(byte) in string.ascii_lowercase else 32 for byte in range(256))
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))
 _NOT_SYMBOLS = bytes(byte for byte in range(256) if chr(byte) not in string.punctuation + DIGITS)
 # A character outside ASCII may be a digit.
 _NON_ASCII_SYMBOLS = frozenset(map(ord, NON_ASCII + ANY_DIGIT))
-
-
-def token_set(words: str) -> frozenset[bytes]:
-    """Return the words of `words`, which are separated by spaces, for `Finder.tokens`."""
-    return frozenset(words.encode().split())
-
-
-@lru_cache(maxsize=2)
-def tokens_in(low: str) -> frozenset[bytes]:
-    """Return the words in a text in lower case; takes about 5 ns per character."""
-    return frozenset(low.encode("ascii", "replace").translate(_ONLY_LETTERS).split())
 
 
 def symbols_in(text: str) -> Symbols:

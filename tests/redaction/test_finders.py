@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import identifiers, text
-from kp_langchain.redaction.finders import Finder, symbols_in, tokens_in
+from kp_langchain.redaction.finders import Finder, symbols_in
 from kp_langchain.redaction.stems import stems_in
 from tests.redaction.cases import BENIGN, IDENTIFIERS, LOOKALIKES, SECRETS, STRUCT
 
@@ -66,8 +66,7 @@ def may_find(finder: Finder, written: str, low: str) -> bool:
     stands = not finder.words or any(word in low for word in finder.words)
     is_named = not finder.is_named or bool(stems_in(low))
     is_long = len(written) >= finder.shortest
-    has_token = not finder.tokens or not finder.tokens.isdisjoint(tokens_in(low))
-    return stands and has_token and is_named and is_long and finder.may_match(symbols_in(written))
+    return stands and is_named and is_long and finder.may_match(symbols_in(written))
 
 
 @given(texts())
