@@ -46,27 +46,30 @@ class Finder(NamedTuple):
         return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
 
 
-class _Gate(NamedTuple):
-    """A finder, with its words divided into those of the vocabulary and others."""
+class _Choice(NamedTuple):
+    """The finders for texts with certain symbols, with the places of each in the order of all.
 
-    finder: Finder
-    words: frozenset[str]
-    others: tuple[str, ...]
+    Attributes:
+        without_words: Those that require no word.
+        by_word: Those that require a word of the vocabulary, by each of their words.
+        by_other_words: Those that require other words, and these words.
+    """
+
+    without_words: list[tuple[int, Finder]]
+    by_word: dict[str, list[tuple[int, Finder]]]
+    by_other_words: list[tuple[int, Finder, tuple[str, ...]]]
 
 
 class Finders:
     """Several finders in order; a text is searched only with those that can match it."""
 
     def __init__(self, *finders: Finder) -> None:
-        self._gates = []
-        for finder in finders:
-            words = add_to_vocabulary(finder.words)
-            others = tuple(word for word in finder.words if word not in words)
-            self._gates.append(_Gate(finder, words, others))
+        self._finders = finders
+        self._vocabularies = [add_to_vocabulary(finder.words) for finder in finders]
         self._for_symbols = lru_cache(maxsize=1024)(self._choose)
 
     def __iter__(self) -> Iterator[Finder]:
-        return (gate.finder for gate in self._gates)
+        return iter(self._finders)
 
     def find(self, text: str, low: str, symbols: Symbols) -> list[Span]:
         """Return the matches of all finders.
@@ -76,23 +79,37 @@ class Finders:
             low: The text in lower case, of the same length.
             symbols: The symbols of the text, from `symbols_in`.
         """
-        spans: list[Span] = []
+        choice = self._for_symbols(symbols)
+        stems, words = words_in(low)
+        chosen = dict(choice.without_words)
+        for word in choice.by_word.keys() & words:
+            chosen.update(choice.by_word[word])
+        for place, finder, others in choice.by_other_words:
+            for word in others:
+                if word in low:
+                    chosen[place] = finder
+                    break
         length = len(text)
-        stems, text_words = words_in(low)
-        for finder, words, others in self._for_symbols(symbols):
-            if length < finder.shortest or (finder.is_named and not stems):
-                continue
-            if (words or others) and words.isdisjoint(text_words):
-                for word in others:
-                    if word in low:
-                        break
-                else:
-                    continue
-            spans.extend(finder.find(text, low))
+        spans: list[Span] = []
+        for _, finder in sorted(chosen.items()):
+            if length >= finder.shortest and (stems or not finder.is_named):
+                spans.extend(finder.find(text, low))
         return spans
 
-    def _choose(self, symbols: Symbols) -> list[_Gate]:
-        return [gate for gate in self._gates if gate.finder.may_match(symbols)]
+    def _choose(self, symbols: Symbols) -> _Choice:
+        choice = _Choice([], {}, [])
+        for place, finder in enumerate(self._finders):
+            if not finder.may_match(symbols):
+                continue
+            vocabulary = self._vocabularies[place]
+            for word in vocabulary:
+                choice.by_word.setdefault(word, []).append((place, finder))
+            others = tuple(word for word in finder.words if word not in vocabulary)
+            if others:
+                choice.by_other_words.append((place, finder, others))
+            elif not vocabulary:
+                choice.without_words.append((place, finder))
+        return choice
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))
