@@ -20,7 +20,9 @@ from kp_langchain.redaction.values import is_sensitive
 
 # Every sensitive header contains one of these, and so does that of a table of names and values.
 _STEM = re.compile(trie({*(stem[0] for stem in STEMS), "value"}))
-_MAX_LINE = 1000
+_MAX_LINE = 500
+_NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
+_SIGN = re.compile(r"[|,;\t│┃║┆┊╎]|  ")
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
 _RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
 _SEPARATED = re.compile(r"\S+(?: \S+)*")
@@ -77,21 +79,25 @@ class _Header(NamedTuple):
 
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    end = 0
-    for stem in _STEM.finditer(low):
-        if stem.start() < end:
-            continue
-        start = text.rfind("\n", end, stem.start()) + 1 or end
-        end = _line_end(text, stem.end())
-        if end - start > _MAX_LINE or end == len(text):
-            continue
-        before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
-        header = _read_header(text[start:end], before if start else "", _line_after(text, end))
-        if header is not None:
-            end, cells = _cells_of_table(text, end, header)
-            for field, span in cells:
-                if identifiers or not field.is_identifier:
-                    yield Span(*span, field.kind)
+    lines = text.split("\n")
+    start = table_end = 0
+    for place, line in enumerate(lines[:-1]):
+        end = start + len(line)
+        if start >= table_end and _may_be_header(line) and _STEM.search(low, start, end):
+            header = _read_header(line, lines[place - 1] if place else "", lines[place + 1])
+            if header is not None:
+                table_end, cells = _cells_of_table(text, end, header)
+                for field, span in cells:
+                    if identifiers or not field.is_identifier:
+                        yield Span(*span, field.kind)
+        start = end + 1
+
+
+def _may_be_header(line: str) -> bool:
+    """Return whether a line has separators, and nothing that is not in a header."""
+    if not 3 < len(line) <= _MAX_LINE or _NO_HEADER.search(line):
+        return False
+    return _SIGN.search(line) is not None
 
 
 def _line_end(text: str, at: int) -> int:
@@ -99,14 +105,14 @@ def _line_end(text: str, at: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _line_after(text: str, end: int) -> str:
-    return text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
-
-
 def _read_header(line: str, before: str, after: str) -> _Header | None:
     """Return the header that `line` is, given the lines around it, or None."""
-    line, before, after = (part.translate(_PIPES) for part in (line, before, after))
+    line, before, after = (
+        part.translate(_PIPES) for part in (line, before[:_MAX_LINE], after[:_MAX_LINE])
+    )
     for sign, split in _SPLITTERS.items():
+        if sign not in line:
+            continue
         cells = split(line)
         if len(cells) < 2 or (len(split(before)) == len(cells) and not _RULE.fullmatch(before)):
             continue  # a row in the middle of a table
