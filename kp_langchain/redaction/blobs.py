@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from kp_langchain.redaction.finders import ANY_DIGIT, Finder
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, character_classes, class_table
 
 BLOB = "blob"
 
@@ -21,12 +21,13 @@ _RUN = re.compile(
     r"|(?<![A-Za-z0-9+/_\-=])(?:[A-Za-z0-9+/]{60,76}(?:\r?\n|\\n)){13,}[A-Za-z0-9+/]{0,76}={0,2}"
 )
 _LINE_END = re.compile(r"\r?\n|\\n")
-_LONG_RUN = re.compile(r"[A-Za-z0-9+/_\-]{60}")
+_BASE64_CLASS = class_table(LETTERS + DIGITS + "+/_-")
+_LONG_RUN = b"\1" * 60
 _TYPE_BEFORE = re.compile(r"data:([\w.+\-]{1,40}/[\w.+\-]{1,80})")
 
 
 def _find(text: str, _low: str) -> Iterator[Span]:
-    if len(text) < _MIN_CHARS or _LONG_RUN.search(text) is None:
+    if _LONG_RUN not in character_classes(text, _BASE64_CLASS):
         return
     for match in _RUN.finditer(text):
         if _is_base64(match.group().rpartition(",")[2]):
@@ -67,5 +68,5 @@ def _decode(run: str) -> bytes | None:
         return None
 
 
-FINDERS = (Finder(_find, (ANY_DIGIT,)),)
+FINDERS = (Finder(_find, (ANY_DIGIT,), shortest=_MIN_CHARS),)
 """Find base64 of at least 1,024 characters."""

@@ -12,14 +12,20 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from kp_langchain.redaction.field_names import STEMS, SensitiveField, classify_name
+from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.spans import Span, trie
+from kp_langchain.redaction.spans import Span, occurrences
+from kp_langchain.redaction.stems import stems_in
 from kp_langchain.redaction.structures import NAME_KEYS, VALUE_KEYS, NamedField, column_fields
 from kp_langchain.redaction.values import is_sensitive
 
-# Every sensitive header contains one of these, and so does that of a table of names and values.
-_STEM = re.compile(trie({*(stem[0] for stem in STEMS), "value"}))
+# What the headers of numbers of persons contain, and that of a table of names and values.
+_MORE_STEMS = tuple(
+    (
+        "value passport dni cpf cnpj pesel bsn nhs nino ni_no nir aadhaar utr tfn fiscal steuer "
+        "personnummer tax_ phone mobile 身份 주민"
+    ).split()
+)
 _MAX_LINE = 500
 _NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
 _SIGN = re.compile(r"[|,;\t│┃║┆┊╎]|  ")
@@ -79,18 +85,22 @@ class _Header(NamedTuple):
 
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    lines = text.split("\n")
-    start = table_end = 0
-    for place, line in enumerate(lines[:-1]):
-        end = start + len(line)
-        if start >= table_end and _may_be_header(line) and _STEM.search(low, start, end):
-            header = _read_header(line, lines[place - 1] if place else "", lines[place + 1])
-            if header is not None:
-                table_end, cells = _cells_of_table(text, end, header)
-                for field, span in cells:
-                    if identifiers or not field.is_identifier:
-                        yield Span(*span, field.kind)
-        start = end + 1
+    end = 0
+    more_stems = ((at, at) for at in occurrences(low, _MORE_STEMS))
+    for first, last in sorted([*stems_in(low), *more_stems]):
+        if first < end:
+            continue
+        start = text.rfind("\n", end, first) + 1 or end
+        end = _line_end(text, last)
+        if end == len(text) or not _may_be_header(text[start:end]):
+            continue
+        before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
+        header = _read_header(text[start:end], before if start else "", _line_after(text, end))
+        if header is not None:
+            end, cells = _cells_of_table(text, end, header)
+            for field, span in cells:
+                if identifiers or not field.is_identifier:
+                    yield Span(*span, field.kind)
 
 
 def _may_be_header(line: str) -> bool:
@@ -103,6 +113,10 @@ def _may_be_header(line: str) -> bool:
 def _line_end(text: str, at: int) -> int:
     end = text.find("\n", at)
     return len(text) if end < 0 else end
+
+
+def _line_after(text: str, end: int) -> str:
+    return text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
 
 
 def _read_header(line: str, before: str, after: str) -> _Header | None:

@@ -224,7 +224,7 @@ FINDERS = (
     Finder(_find_printed, words=_PRINTING),
     Finder(_find_literals, ("-=",), ("--from-literal",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:")),
-    Finder(_find_pgpass, (":",)),
+    Finder(_find_pgpass, (":" + ANY_DIGIT, ":*"), shortest=12),
     Finder(_find_in_inserts, ("()",), ("values",)),
 )
 """Run before the finders of commands, other languages and sentences."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.spans import DIGITS, Span
+from kp_langchain.redaction.stems import stems_in
 
 Find = Callable[[str, str], Iterable[Span]]
 Symbols = frozenset[int]
@@ -31,12 +32,14 @@ class Finder(NamedTuple):
         words: Lower-case substrings. A text can match only if its lower-case form contains at least
             one of them; empty if no word is required.
         shortest: The number of characters of the shortest text that can match.
+        is_named: Whether a text can match only if it contains the stem of a sensitive name.
     """
 
     find: Find
     symbols: tuple[str, ...] = ("",)
     words: tuple[str, ...] = ()
     shortest: int = 1
+    is_named: bool = False
 
     def may_match(self, symbols: Symbols) -> bool:
         """Return whether a text with these symbols can match."""
@@ -63,7 +66,7 @@ class Finders:
         """
         spans: list[Span] = []
         length = len(text)
-        for find, _, words, shortest in self._for_symbols(symbols):
+        for find, _, words, shortest, is_named in self._for_symbols(symbols):
             if length < shortest:
                 continue
             for word in words:
@@ -72,6 +75,8 @@ class Finders:
             else:
                 if words:
                     continue
+            if is_named and not stems_in(low):
+                continue
             spans.extend(find(text, low))
         return spans
 

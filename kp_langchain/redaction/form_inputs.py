@@ -24,7 +24,6 @@ _VERBS = (
 _CALL = re.compile(
     rf"(?<![a-z_])(?:{'|'.join(_VERBS)})\(|(?<=\.)value[ \t]?=(?!=)|(?<![a-z_])fill_in[ (]"
 )
-_CALL_WORDS = (*(f"{verb}(" for verb in _VERBS), ".value", "fill_in")
 _BEFORE_VALUE = re.compile(
     r"\s{0,40}(?:(?:with|text|value)[:=]\s{0,4})?(?:\{\s?target:\s?\{\s?value:\s?|[\w.]{1,60}\()?"
     r"(?=[\"'`])"
@@ -113,9 +112,17 @@ def _find_sentences(text: str, low: str) -> Iterator[Span]:
 
 
 FINDERS = (
-    Finder(_find_calls, words=_CALL_WORDS),
     Finder(
-        _find_text_boxes, ('"',), ("textbox", "searchbox", "spinbutton", "combobox", "</label>")
+        _find_calls,
+        ("('", '("', "(`", "='", '="', "':", '":'),
+        (*(f"{verb}(" for verb in _VERBS), ".value", "fill_in"),
+        is_named=True,
     ),
-    Finder(_find_sentences, words=_SENTENCE_WORDS),
+    Finder(
+        _find_text_boxes,
+        ('"',),
+        ("textbox", "searchbox", "spinbutton", "combobox", "</label>"),
+        is_named=True,
+    ),
+    Finder(_find_sentences, ("'", '"', "`"), _SENTENCE_WORDS, is_named=True),
 )

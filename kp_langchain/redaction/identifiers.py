@@ -13,7 +13,6 @@ from kp_langchain.redaction.finders import ANY_DIGIT, Finder, Finders, Symbols, 
 from kp_langchain.redaction.national_ids import find_labelled
 from kp_langchain.redaction.spans import DIGITS, Span, character_classes, class_table, long_runs
 from kp_langchain.redaction.telephones import FREE, find_phones
-from kp_langchain.redaction.unicode_escapes import decode_escapes
 
 _LOCAL_REVERSED = re.compile(r"[\w.+\-!#$&*~]{1,64}")
 _DOMAIN = re.compile(
@@ -277,17 +276,6 @@ def find_identifiers(text: str, low: str, symbols: Symbols) -> list[Span]:
         low: The text in lower case, of the same length.
         symbols: The symbols of the text, from `symbols_in`.
     """
-    spans = _find(text, low, symbols)
-    escapes = decode_escapes(text)
-    if escapes is not None:
-        plain_text, to_source = escapes
-        low_plain_text = plain_text.lower()
-        if len(low_plain_text) == len(plain_text):
-            spans += map(to_source, _find(plain_text, low_plain_text, symbols_in(plain_text)))
-    return spans
-
-
-def _find(text: str, low: str, symbols: Symbols) -> list[Span]:
     if not text.isascii() and _WIDE_CHARACTER.search(text):
         text, low = (_WIDE_CHARACTER.sub(_narrow, variant) for variant in (text, low))
         symbols = symbols_in(text)

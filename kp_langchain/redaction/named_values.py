@@ -7,7 +7,7 @@ at any depth of escaping, headers, typed code, `--flag value`, XML, pairs, and s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from kp_langchain.redaction.extents import (
@@ -22,7 +22,6 @@ from kp_langchain.redaction.extents import (
 from kp_langchain.redaction.field_names import (
     MODEL_TOKEN_WORDS,
     NAMES,
-    STEMS,
     TAILS,
     SensitiveField,
     classify_name,
@@ -34,8 +33,8 @@ from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.notations import notation_value
 from kp_langchain.redaction.quoting import closing_quote
 from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
-from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before, trie
-from kp_langchain.redaction.unicode_escapes import decode_escapes
+from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
+from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
@@ -48,23 +47,8 @@ from kp_langchain.redaction.values import (
 # The meaning of the word "key" alone.
 _WORD_KEY = SensitiveField("api_key", is_strong=False)
 _ONE_TIME = SensitiveField("otp")
-_JOINT = "\x00"  # between the words of a name
-_ANY_JOINT = "[ _'\\-\u2019]?"
-
-
-def _expression(nouns: list[str]) -> str:
-    return trie(sorted(nouns)).replace(re.escape(_JOINT), _ANY_JOINT)
-
-
-# Every sensitive name contains a stem; the lower-case text is searched for them. One expression for
-# the first letters of all scripts would be three times slower.
-_NOUNS = list(map(_JOINT.join, STEMS))
-_LATIN_STEM = re.compile(_expression([noun for noun in _NOUNS if noun[0].isascii()]))
-_OTHER_STEM = re.compile(_expression([noun for noun in _NOUNS if not noun[0].isascii()]))
-_OTHER_WORD = re.compile("[\u0370-\u1dff\u2e80-\ud7ff]+")
-_LONGEST_STEM = 24
 _TAIL = re.compile(
-    _expression(["".join(_JOINT + word for word in tail) for tail in TAILS]) + r"(?![a-z0-9])"
+    expression_of_names("".join(JOINT + word for word in tail) for tail in TAILS) + r"(?![a-z0-9])"
 )
 _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
@@ -131,41 +115,16 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
     Args:
         identifiers: Whether fields that identify a person count as sensitive.
     """
-    return (Finder(partial(_find, identifiers=identifiers)),)
+    return (Finder(partial(_find, identifiers=identifiers), is_named=True),)
 
 
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
-    escapes = decode_escapes(text) if "\\u" in text else None
-    if escapes is not None:
-        plain_text, to_source = escapes
-        low_plain_text = plain_text.lower()
-        if len(low_plain_text) == len(plain_text):
-            yield from map(
-                to_source, _find_named(plain_text, low_plain_text, identifiers=identifiers)
-            )
-    yield from _find_named(text, low, identifiers=identifiers)
-
-
-def _find_named(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
-    yield from _find_by_stems(text, plain, _LATIN_STEM.finditer(plain), identifiers=identifiers)
-    if not plain.isascii():
-        others = (
-            stem
-            for word in _OTHER_WORD.finditer(plain)
-            for stem in _OTHER_STEM.finditer(plain, word.start(), word.end() + _LONGEST_STEM)
-        )
-        yield from _find_by_stems(text, plain, others, identifiers=identifiers)
-
-
-def _find_by_stems(
-    text: str, plain: str, stems: Iterable[re.Match[str]], *, identifiers: bool
-) -> Iterator[Span]:
     position = word_end = names_in_word = 0
-    for stem in stems:
-        if stem.start() < position:
+    for first, last in stems_in(low):
+        if first < position:
             continue
-        start, end = _name_around(plain, stem, position)
+        start, end = _name_around(plain, first, last, position)
         if end > word_end:
             names_in_word = 0
             word = _UNQUOTED_WORD.match(text, start)
@@ -179,19 +138,19 @@ def _find_by_stems(
         if start >= 10 and text.startswith("[REDACTED:", start - 10):
             continue
         if start and text[start - 1] in _IN_ESCAPE:
-            start = min(start + _escape_inside(text, start), stem.start())
+            start = min(start + _escape_inside(text, start), first)
         for span in _values(text, plain, start, end):
             if identifiers or not span[1].is_identifier:
                 yield span[0]
                 position = max(position, span[0].end)
 
 
-def _name_around(plain: str, stem: re.Match[str], position: int) -> tuple[int, int]:
+def _name_around(plain: str, first: int, last: int, position: int) -> tuple[int, int]:
     """Return start and end of the name that contains a stem, in a text without accents."""
-    reach = plain[max(position, stem.start() - 64) : stem.start()]
+    reach = plain[max(position, first - 64) : first]
     before = _NAME_LEFT.match(reach[::-1])
-    right = _NAME_RIGHT.match(plain, stem.end())
-    return stem.start() - (before.end() if before else 0), right.end() if right else stem.end()
+    right = _NAME_RIGHT.match(plain, last)
+    return first - (before.end() if before else 0), right.end() if right else last
 
 
 def _escape_inside(text: str, start: int) -> int:

@@ -25,6 +25,7 @@ from kp_langchain.redaction.finders import Finders, symbols_in
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
+from kp_langchain.redaction.unicode_escapes import decode_escapes
 
 PERSONAL = KINDS | {"account", "passport"}
 """Kinds that identify a person; all others are secrets."""
@@ -153,6 +154,9 @@ def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
 
 def _find_certain(text: str) -> list[Span]:
     """Return the secrets with a format or a context of their own."""
+    escapes = decode_escapes(text)
+    if escapes is not None:
+        return list(map(escapes[1], _find_certain(escapes[0])))
     low = _lower_same_length(text)
     return CERTAIN.find(text, low, symbols_in(text))
 
@@ -168,6 +172,11 @@ def _find_builtin(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]
     harmless = _harmless_texts[identifiers]
     if text in harmless:
         return [], []
+    escapes = decode_escapes(text)
+    if escapes is not None:
+        decoded_text, to_source = escapes
+        secrets, personal = _find_builtin(decoded_text, identifiers)
+        return list(map(to_source, secrets)), list(map(to_source, personal))
     low = _lower_same_length(text)
     symbols = symbols_in(text)
     secrets = SECRETS[identifiers].find(text, low, symbols)
