@@ -59,8 +59,8 @@ MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 # A cache of short texts without matches: names of fields and tools occur again and again.
-_MAX_CACHED_CHARS = 40
-_MAX_CACHED_TEXTS = 2000
+_MAX_CACHED_CHARS = 64
+_MAX_CACHED_TEXTS = 8192
 _harmless_texts: dict[bool, set[str]] = {False: set(), True: set()}
 
 
