@@ -61,7 +61,7 @@ class Walker:
         self._rules = rules
         self._redactor = redactor
         self._classify_name = _classifier(rules, identifiers=identifiers)
-        self._harmless_texts = harmless_texts(rules, identifiers=identifiers)
+        self._harmless = harmless_texts(rules, identifiers=identifiers)
         self._clean_texts: dict[str, tuple[str, Counter[str]]] = {}
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
@@ -92,9 +92,9 @@ class Walker:
             return self._replace("failed")
 
     def _is_harmless(self, value: Any) -> bool:
-        """Return whether `value` is a text that is known to stay as it is."""
+        """Return whether `value` is a short text that is known to stay as it is."""
         is_text = type(value) is str or type(value) is Literal
-        return is_text and self._redactor is None and value in self._harmless_texts
+        return is_text and self._redactor is None and value in self._harmless.short
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
@@ -119,6 +119,8 @@ class Walker:
 
         A replacement can change how the text is read. So this is repeated until nothing changes.
         """
+        if text in self._harmless:
+            return text
         source = text
         known = self._clean_texts.get(text)
         if known is not None:
@@ -145,6 +147,8 @@ class Walker:
         if counts:
             # Strings within strings are read several times, and each must cost no more than once.
             self._clean_texts[source] = (text, counts)
+        else:
+            self._harmless.add(text)
         self.counts.update(counts)
         return text
 
