@@ -1,7 +1,6 @@
-"""Secrets that are typed into a form: browser code, and sentences about it.
+"""Secrets that code types into a form of a browser.
 
-Such as `page.fill("#password", "...")`, `get_by_label("Password").fill("...")`, and `type "..." into
-the password field`.
+Such as `page.fill("#password", "...")` and `get_by_label("Password").fill("...")`.
 """
 
 from __future__ import annotations
@@ -33,24 +32,6 @@ _STATEMENT_START = re.compile(r"[\n;](?![ \t]*\.)")
 _MAX_STATEMENT = 240
 _LAST_STRING = re.compile(r".*[(\[=,:][ \t]?([\"'`])(.{1,160}?)\1[)\]} ]*\Z", re.DOTALL)
 _KEYS = re.compile(r"\{\w{1,12}\}\Z")  # cypress writes type("...{enter}")
-
-_TEXT_BOX = re.compile(
-    r"<label[^<>\n]{0,80}>(?P<label>[^<>\n]{2,40})</label>\s{0,40}<input[^<>\n]{0,200}?\svalue="
-    r"[\"'](?P<input>[^\"'\n]{1,200})|"
-    r"(?:textbox|searchbox|spinbutton|combobox)[ \t]\"(?P<element>[^\"\n]{1,80})\""
-    r"(?:[ \t]\[[^\]\n]{1,40}\]){0,6}"
-    r"(?::[ \t]|[ \t]value=)\"?(?P<value>[^\s\"]{1,200})"
-)
-_SENTENCE = re.compile(
-    r"\b(?:typ|enter|input|fill|wr[io]t|put|past|set)\w{0,4}[ \t]"
-    r"(?:in[ \t])?(?:the[ \t])?(?:text[ \t])?"
-    r"(?P<first>[\"'`])(?P<a>[^\"'`\n]{1,200})(?P=first)[ \t]"
-    r"(?P<into>(?:in|into|for|on|as|with)\b)[^\"'`\n]{0,24}?(?P<b>[\"'`][^\"'`\n]{1,80}[\"'`]"
-    r"|\b(?:the[ \t])?(?!the\b|your\b|my\b|a\b)[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})"
-)
-_SENTENCE_WORDS = tuple(
-    f"{quote} {word} " for quote in "\"'`" for word in ("in", "into", "for", "on", "as", "with")
-)
 
 
 def _find_calls(text: str, low: str) -> Iterator[Span]:
@@ -90,27 +71,6 @@ def _element(window: str) -> str:
     return variable
 
 
-def _find_text_boxes(text: str, _low: str) -> Iterator[Span]:
-    """Yield what text boxes contain, in HTML and in `- textbox "Password": ...` of browsers."""
-    for match in _TEXT_BOX.finditer(text):
-        value = "value" if match["value"] else "input"
-        field = element_field(match["element"] or match["label"], classify_name)
-        if field is not None and field[0] and is_sensitive(match[value], field[1], field[0]):
-            yield Span(*match.span(value), field[0].kind)
-
-
-def _find_sentences(text: str, low: str) -> Iterator[Span]:
-    for match in _SENTENCE.finditer(low):
-        value, element = ("b", "a") if match["into"] == "with" else ("a", "b")
-        field = element_field(match[element], classify_name)
-        quoted = text[slice(*match.span(value))].strip("\"'`")
-        if field is None or field[0] is None or " " in quoted:
-            continue
-        if is_sensitive(quoted, field[1], field[0]):
-            start = text.index(quoted, match.start(value))
-            yield Span(start, start + len(quoted), field[0].kind)
-
-
 FINDERS = (
     Finder(
         _find_calls,
@@ -118,11 +78,4 @@ FINDERS = (
         (*(f"{verb}(" for verb in _VERBS), ".value", "fill_in"),
         is_named=True,
     ),
-    Finder(
-        _find_text_boxes,
-        ('"',),
-        ("textbox", "searchbox", "spinbutton", "combobox", "</label>"),
-        is_named=True,
-    ),
-    Finder(_find_sentences, ("'", '"', "`"), _SENTENCE_WORDS, is_named=True),
 )

@@ -1,11 +1,11 @@
-"""Blocks of key material: PEM, OpenPGP, PuTTY, OpenVPN, keys as XML or JSON."""
+"""Blocks of key material: PEM, OpenPGP, OpenVPN."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from kp_langchain.redaction.finders import Find, Finder
+from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span
 
 _BEGIN = re.compile(
@@ -17,19 +17,6 @@ _BODY = re.compile(
     r"(?:(?:Proc-Type|DEK-Info|Version|Comment|Subject):[^\n\\]*|[A-Za-z0-9+/=\s]|\\+[nrt]|%0[AaDd]"
     r"|[\"'],?\s{0,64}\+?\s{0,64}[\"']|[>|*#])*"
 )
-# The first bytes of a private key: PKCS#1, PKCS#8, EC, Ed25519, OpenSSH. A block may lack its BEGIN.
-_FIRST_BYTES = re.compile(
-    r"""(?<![A-Za-z0-9+/=])(?:
-        MII[A-Za-z0-9+/]{3}IB(?:AAK[BC]|ADAN|ADBQ) | MII[A-Za-z0-9+/]{3}B[A-Za-z0-9]BgkqhkiG9w0BBQ
-        | MHcCAQEE | MIGkAgEBBD | MIHcAgEBBE | MI(?:G[A-Za-z0-9+/]|Hu)AgEAMB[AM]G | MC4CAQAwBQYDK2
-        | b3BlbnNzaC1rZXktdjEA)""",
-    re.VERBOSE,
-)
-_FIRST_WORDS = (
-    "ibaak", "ibadan", "ibadbq", "bgkqhkig9w0bbq", "mhccaqee", "agebb", "ageamb", "mc4caqaw",
-    "b3blbnnzac1rzxk",
-)  # fmt: skip
-_MIN_BODY = 40
 _MAX_BLOCK = 65_536
 _PRIVATE_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
 _LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
@@ -38,11 +25,6 @@ _BODY_REVERSED = re.compile(
     rf"(?:{_LINE_BREAK}[A-Za-z0-9+/=]*(?!\\))?(?:{_LINE_BREAK}[A-Za-z0-9+/]{{16,}}(?!\\))*"
     rf"(?:{_LINE_BREAK}[A-Za-z0-9+/]{{1,15}}(?=\s*[^A-Za-z0-9+/\s\\]|\Z))?"
 )
-_PUTTY = re.compile(
-    r"Private-Lines: ?\d{1,4}(?:\\{1,16}[nr]|\s){1,8}(?P<body>[A-Za-z0-9+/=\s\\]{16,16384}?)"
-    r"(?=Private-(?:MAC|Hash)|[^A-Za-z0-9+/=\s\\]|\Z)"
-)
-_XML = re.compile(r"<(?:D|P|Q|DP|DQ|InverseQ)>(?P<body>[A-Za-z0-9+/=\s]{16,2048})</")
 
 
 def _find_armoured(text: str, _low: str) -> Iterator[Span]:
@@ -65,29 +47,4 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
         last = end.end()
 
 
-def _find_without_begin(text: str, _low: str) -> Iterator[Span]:
-    last = 0
-    for first in _FIRST_BYTES.finditer(text):
-        if first.start() < last:
-            continue
-        body = _BODY.match(text, first.start(), first.start() + _MAX_BLOCK)
-        if body is not None and len(body.group()) >= _MIN_BODY:
-            last = first.start() + len(body.group().rstrip())
-            yield Span(first.start(), last, "private_key")
-
-
-def _find_bodies(pattern: re.Pattern[str], *literals: str) -> Find:
-    def find(text: str, _low: str) -> Iterator[Span]:
-        if any(literal in text for literal in literals):
-            for match in pattern.finditer(text):
-                yield Span(*match.span("body"), "private_key")
-
-    return find
-
-
-FINDERS = (
-    Finder(_find_armoured, ("-",), ("private key", "openvpn")),
-    Finder(_find_without_begin, words=_FIRST_WORDS),
-    Finder(_find_bodies(_PUTTY, "Private-Lines"), ("-:",)),
-    Finder(_find_bodies(_XML, "RSAKeyValue"), ("<>",)),
-)
+FINDERS = (Finder(_find_armoured, ("-",), ("private key", "openvpn")),)

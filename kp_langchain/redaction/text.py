@@ -11,7 +11,6 @@ from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
     blobs,
     columns,
-    commands,
     contexts,
     form_inputs,
     issuers,
@@ -37,9 +36,8 @@ SECRETS = {
         *key_blocks.FINDERS,
         *contexts.FINDERS,
         *form_inputs.FINDERS,
-        *commands.FINDERS,
+        *contexts.COMMANDS,
         *sentences.FINDERS,
-        *contexts.LATE_FINDERS,
         *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,
