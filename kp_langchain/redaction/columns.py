@@ -28,10 +28,14 @@ _MORE_STEMS = tuple(
 )
 _MAX_LINE = 500
 _NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
-_SIGN = re.compile(r"[|,;\t│┃║┆┊╎]|  ")
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
 _RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
 _SEPARATED = re.compile(r"\S+(?: \S+)*")
+# What separates the cells of a line, and the expression of a cell.
+_CELL = {
+    sign: re.compile(rf"(?<![^{sign}])(?: ?\"(?:[^\"]|\"\")*\" ?|[^{sign}]*)(?![^{sign}])")
+    for sign in "|\t,;"
+} | {"  ": _SEPARATED}
 _HTML_CELL = re.compile(r"<t[hd](?:\s[^<>]{0,200})?>([^<>]{0,400})</t[hd]>")
 _HTML_ROW = re.compile(r"<tr(?:\s[^<>]{0,200})?>")
 _MAX_HTML_GAP = 4000
@@ -39,31 +43,7 @@ _WRAPPINGS = "\"'`*"
 _KINDS_OF_WORDS = frozenset(("password", "pin", "otp", "cvv"))
 
 Cells = list[tuple[int, int]]
-
-
-def _split_at(sign: str) -> Callable[[str], Cells]:
-    cell = re.compile(rf"( ?\"(?:[^\"]|\"\")*\" ?(?=[{sign}]|\Z)|[^{sign}]*)(?:[{sign}]|\Z)")
-
-    def split(line: str) -> Cells:
-        if sign not in line:
-            return []
-        cells = [match.span(1) for match in cell.finditer(line)]
-        return cells if line.endswith(sign) else cells[:-1]  # the last match is empty
-
-    return split
-
-
-def _split_at_gaps(line: str) -> Cells:
-    return [match.span() for match in _SEPARATED.finditer(line)] if "  " in line else []
-
-
-_SPLITTERS = {
-    "|": _split_at("|"),
-    "\t": _split_at("\t"),
-    ",": _split_at(","),
-    ";": _split_at(";"),
-    "  ": _split_at_gaps,
-}
+Places = Callable[[str], Cells]
 
 
 class _Header(NamedTuple):
@@ -72,42 +52,47 @@ class _Header(NamedTuple):
     Attributes:
         sign: What separates its cells.
         cells: The start and end of each cell in the line.
-        fields: The sensitive field of each column; empty if no column has one.
+        fields: The sensitive field of each column; empty in a table of names and values.
         name_at: The column of names in a table of names and values.
-        value_at: The column of values in it, or -1.
+        value_at: The column of values in it.
     """
 
     sign: str
     cells: Cells
     fields: list[NamedField]
-    name_at: int = -1
-    value_at: int = -1
+    name_at: int = 0
+    value_at: int = 0
 
 
-def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
+def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator[Span]:
+    """Yield the values below headers.
+
+    Args:
+        text: The whole text.
+        low: The text in lower case.
+        places: Returns the places of what a header contains, in order.
+        identifiers: Whether columns that identify a person count as sensitive.
+    """
     end = 0
-    more_stems = ((at, at) for at in occurrences(low, _MORE_STEMS))
-    for first, last in sorted([*stems_in(low), *more_stems]):
+    for first, last in places(low):
         if first < end:
             continue
         start = text.rfind("\n", end, first) + 1 or end
         end = _line_end(text, last)
-        if end == len(text) or not _may_be_header(text[start:end]):
+        header = _read_header(text, start, end) if 3 < end - start <= _MAX_LINE else None
+        if header is None:
             continue
-        before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
-        header = _read_header(text[start:end], before if start else "", _line_after(text, end))
-        if header is not None:
-            end, cells = _cells_of_table(text, end, header)
-            for field, span in cells:
-                if identifiers or not field.is_identifier:
-                    yield Span(*span, field.kind)
+        for at, line, cells in _rows(text, end, header):
+            end = at + len(line)
+            for (field, name), cell in _fields_of_row(line, cells, header):
+                value, place = _unwrap(line, *cell)
+                is_wanted = field is not None and (identifiers or not field.is_identifier)
+                if field and is_wanted and _is_value(value, name, field):
+                    yield Span(at + place, at + place + len(value), field.kind)
 
 
-def _may_be_header(line: str) -> bool:
-    """Return whether a line has separators, and nothing that is not in a header."""
-    if not 3 < len(line) <= _MAX_LINE or _NO_HEADER.search(line):
-        return False
-    return _SIGN.search(line) is not None
+def _places_of_more_stems(low: str) -> Cells:
+    return sorted((at, at) for at in occurrences(low, _MORE_STEMS))
 
 
 def _line_end(text: str, at: int) -> int:
@@ -115,31 +100,46 @@ def _line_end(text: str, at: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _line_after(text: str, end: int) -> str:
-    return text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
+def _split(line: str, sign: str) -> Cells:
+    """Return the start and end of each cell of a line; of no cell if it does not have the sign."""
+    return [match.span() for match in _CELL[sign].finditer(line)] if sign in line else []
 
 
-def _read_header(line: str, before: str, after: str) -> _Header | None:
-    """Return the header that `line` is, given the lines around it, or None."""
-    line, before, after = (
-        part.translate(_PIPES) for part in (line, before[:_MAX_LINE], after[:_MAX_LINE])
-    )
-    for sign, split in _SPLITTERS.items():
-        if sign not in line:
-            continue
-        cells = split(line)
-        if len(cells) < 2 or (len(split(before)) == len(cells) and not _RULE.fullmatch(before)):
+def _read_header(text: str, start: int, end: int) -> _Header | None:
+    """Return the header that the line at `text[start:end]` is, or None."""
+    line = text[start:end].translate(_PIPES)
+    if end == len(text) or _NO_HEADER.search(line) or not any(sign in line for sign in _CELL):
+        return None
+    before, after = "", text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
+    if start:
+        before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
+    before, after = before.translate(_PIPES), after.translate(_PIPES)
+    for sign in _CELL:
+        cells = _split(line, sign)
+        if len(cells) < 2 or (
+            len(_split(before, sign)) == len(cells) and not _RULE.fullmatch(before)
+        ):
             continue  # a row in the middle of a table
         names = [_unwrap(line, *cell)[0] for cell in cells]
-        fields = column_fields(names, classify_name)
-        plain = [name.lower().replace(" ", "") for name in names]
-        value_at = next((place for place, name in enumerate(plain) if name in VALUE_KEYS), -1)
-        name_at = next((place for place, name in enumerate(plain) if name in NAME_KEYS), -1)
-        if not fields and (value_at < 0 or name_at < 0):
-            continue
-        if _RULE.fullmatch(after) or _needs_no_rule(line, sign, names):
-            return _Header(sign, cells, fields, name_at, value_at)
+        header = _header_of_names(names, sign, cells)
+        if header and (_RULE.fullmatch(after) or _needs_no_rule(line, sign, names)):
+            return header
     return None
+
+
+def _header_of_names(names: list[str], sign: str, cells: Cells) -> _Header | None:
+    """Return the header with these names of columns, or None if none says anything."""
+    fields = column_fields(names, classify_name)
+    if fields:
+        return _Header(sign, cells, fields)
+    plain = [name.lower().replace(" ", "") for name in names]
+    name_at, value_at = (
+        next((place for place, name in enumerate(plain) if name in keys), None)
+        for keys in (NAME_KEYS, VALUE_KEYS)
+    )
+    if name_at is None or value_at is None:
+        return None
+    return _Header(sign, cells, [], name_at, value_at)
 
 
 def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
@@ -151,35 +151,20 @@ def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
     return f"{sign} " not in line or (len(names) > 2 and max(name.count(" ") for name in names) < 2)
 
 
-def _cells_of_table(
-    text: str, end: int, header: _Header
-) -> tuple[int, list[tuple[SensitiveField, tuple[int, int]]]]:
-    """Return where the table ends, and the field, start and end of each sensitive cell.
-
-    Args:
-        text: The whole text.
-        end: Where the header's line ends.
-        header: The header.
-    """
-    split = _SPLITTERS[header.sign]
-    sensitive_cells = []
+def _rows(text: str, end: int, header: _Header) -> Iterator[tuple[int, str, Cells]]:
+    """Yield the start, the text and the cells of each line below a header that ends at `end`."""
     while end < len(text):
-        start = end + 1
-        row_end = _line_end(text, start)
-        line = text[start:row_end].translate(_PIPES)
-        if not _RULE.fullmatch(line):
-            cells = split(line)
-            if header.sign == "  ":
-                cells = _align(cells, header.cells)
-            if len(cells) != len(header.cells):
-                break
-            for field, name, cell in _fields_of_row(line, cells, header):
-                value, first = _unwrap(line, *cell)
-                if _is_value(value, name, field):
-                    span = (start + first, start + first + len(value))
-                    sensitive_cells.append((field, span))
-        end = row_end
-    return end, sensitive_cells
+        start, end = end + 1, _line_end(text, end + 1)
+        line = text[start:end].translate(_PIPES)
+        if _RULE.fullmatch(line):
+            yield start, line, []
+            continue
+        cells = _split(line, header.sign)
+        if header.sign == "  ":
+            cells = _align(cells, header.cells)
+        if len(cells) != len(header.cells):
+            return
+        yield start, line, cells
 
 
 def _align(cells: Cells, header: Cells) -> Cells:
@@ -194,17 +179,13 @@ def _align(cells: Cells, header: Cells) -> Cells:
 
 def _fields_of_row(
     line: str, cells: Cells, header: _Header
-) -> Iterator[tuple[SensitiveField, str, tuple[int, int]]]:
-    """Yield the field of each sensitive cell, its name, and its start and end in the line."""
+) -> Iterator[tuple[NamedField, tuple[int, int]]]:
+    """Yield the field and name of each cell of a row, and its start and end in the line."""
     if header.fields:
-        for (field, name), cell in zip(header.fields, cells, strict=True):
-            if field is not None:
-                yield field, name, cell
-    else:
+        yield from zip(header.fields, cells, strict=False)
+    elif cells:
         name = _unwrap(line, *cells[header.name_at])[0]
-        field = classify_name(name)
-        if field is not None:
-            yield field, name, cells[header.value_at]
+        yield (classify_name(name), name), cells[header.value_at]
 
 
 def _unwrap(line: str, start: int, end: int) -> tuple[str, int]:
@@ -248,7 +229,9 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
     Args:
         identifiers: Whether columns that identify a person count as sensitive.
     """
+    find = partial(_find, identifiers=identifiers)
     return (
-        Finder(partial(_find, identifiers=identifiers), words=("\n",)),
+        Finder(partial(find, places=stems_in), is_named=True),
+        Finder(partial(find, places=_places_of_more_stems), words=_MORE_STEMS),
         Finder(partial(_find_in_html, identifiers=identifiers), ("<>",), ("<th",)),
     )
