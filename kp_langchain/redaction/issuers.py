@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -79,10 +79,11 @@ _CANDIDATES = {
     for longest in _BY_PREFIX
 }
 _MIN_CHARS = 18  # of the shortest format, prefix included
-_MIN_UNPREFIXED_CHARS = 32
 _MIN_MARKED_CHARS = 23
 # In every secret with a marker, and in every format without a prefix.
 _LONG_WORD = re.compile(r"[A-Za-z0-9_.+~\-]{20}")
+# Every credential has a digit or an upper-case letter.
+_NOT_LOWER = re.compile("[0-9A-Z]")
 _MAX_CHECKED_CHARS = 80
 # A prefix of this length that ends in punctuation may directly follow a word.
 _MIN_FREE_PREFIX_CHARS = 4
@@ -97,36 +98,35 @@ _SHORT_NAME = re.compile(r"[a-z]{2,6}")
 _CLAIM = re.compile(rb'"[a-z_]{2,20}":["{\[\d]')
 
 
-def _find_in_words(text: str, _low: str) -> Iterator[Span]:
-    """Yield the credentials with an issuer's format or a marker."""
+def _find(text: str, _low: str, *, with_markers: bool) -> Iterator[Span]:
+    """Yield the credentials with an issuer's published format, or a marker if these are wanted."""
     for first, last in long_runs(character_classes(text, TOKEN_CLASS), _MIN_CHARS):
-        yield from _find_formats(text, first, last)
-        if last - first < _MIN_MARKED_CHARS or _LONG_WORD.search(text, first, last) is None:
-            continue
-        for match in _WORD.finditer(text, first, last):
-            if _is_marked_secret(match["word"]):
-                yield Span(*match.span("word"), "api_key")
+        if _NOT_LOWER.search(text, first, last) is None:
+            continue  # a path, an address or a name
+        position = first
+        while (prefix := _PREFIX.search(text, position, last)) is not None:
+            span = _match_prefix(text, prefix.start(), prefix.group())
+            position = span.end if span else prefix.start() + 1
+            if span:
+                yield span
+        if last - first >= _MIN_MARKED_CHARS and _LONG_WORD.search(text, first, last):
+            yield from _find_without_prefix(text, first, last)
+            if with_markers:
+                yield from _find_markers(text, first, last)
 
 
-def _find_by_issuer(text: str, _low: str) -> Iterator[Span]:
-    """Yield the credentials with an issuer's published format."""
-    for first, last in long_runs(character_classes(text, TOKEN_CLASS), _MIN_CHARS):
-        yield from _find_formats(text, first, last)
+def _find_without_prefix(text: str, first: int, last: int) -> Iterator[Span]:
+    for match in _unprefixed().finditer(text, first, min(last + 1, len(text))):
+        group = match.lastgroup or ""
+        row = _UNPREFIXED[int(group[1:])]
+        if _passes(row.check, match[group]):
+            yield Span(*match.span(group), row.kind)
 
 
-def _find_formats(text: str, first: int, last: int) -> Iterator[Span]:
-    position = first
-    while (prefix := _PREFIX.search(text, position, last)) is not None:
-        position = prefix.start() + 1
-        span = _match_prefix(text, prefix.start(), prefix.group())
-        if span is not None:
-            yield span
-            position = span.end
-    if last - first >= _MIN_UNPREFIXED_CHARS and _LONG_WORD.search(text, first, last):
-        for match in _unprefixed().finditer(text, first, min(last + 1, len(text))):
-            row = _UNPREFIXED[int((match.lastgroup or "")[1:])]
-            if _passes(row.check, match[match.lastgroup or 0]):
-                yield Span(*match.span(match.lastgroup or 0), row.kind)
+def _find_markers(text: str, first: int, last: int) -> Iterator[Span]:
+    for match in _WORD.finditer(text, first, last):
+        if _is_marked_secret(match["word"]):
+            yield Span(*match.span("word"), "api_key")
 
 
 def _match_prefix(text: str, start: int, longest: str) -> Span | None:
@@ -226,6 +226,6 @@ def _is_secret_body(body: str, longest: str, *, is_sure: bool) -> bool:
     return is_sure and len(body) >= 24 and _is_random(body)
 
 
-FINDERS = (Finder(_find_in_words),)
-CERTAIN = (Finder(_find_by_issuer),)
+FINDERS = (Finder(partial(_find, with_markers=True)),)
+CERTAIN = (Finder(partial(_find, with_markers=False)),)
 """The same without credentials that only have a marker such as `sk_`."""
