@@ -16,7 +16,7 @@ from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.stems import stems_in
-from kp_langchain.redaction.structures import NAME_KEYS, VALUE_KEYS, NamedField, column_fields
+from kp_langchain.redaction.structures import KEYS, NamedField, column_fields
 from kp_langchain.redaction.values import is_sensitive
 
 # What the headers of numbers of persons contain, and that of a table of names and values.
@@ -135,7 +135,7 @@ def _header_of_names(names: list[str], sign: str, cells: Cells) -> _Header | Non
     plain = [name.lower().replace(" ", "") for name in names]
     name_at, value_at = (
         next((place for place, name in enumerate(plain) if name in keys), None)
-        for keys in (NAME_KEYS, VALUE_KEYS)
+        for keys in (KEYS.name_keys, KEYS.value_keys)
     )
     if name_at is None or value_at is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.field_names import SensitiveField, word_set
@@ -15,26 +15,16 @@ from kp_langchain.redaction.values import looks_like_password
 Classify = Callable[[str], SensitiveField | None]
 NamedField = tuple[SensitiveField | None, str]
 
-_WORDS = {name: word_set(words) for name, words in load_table("structures").items()}
-NAME_KEYS = _WORDS["name_keys"]
-VALUE_KEYS = _WORDS["value_keys"]
-_ELEMENT_KEYS = _WORDS["element_keys"]
-_TEXT_KEYS = _WORDS["text_keys"]
-_COLUMN_KEYS = _WORDS["column_keys"]
-_ROW_KEYS = _WORDS["row_keys"]
-_SECRET_TYPES = _WORDS["secret_types"]
-_SECRET_MARKS = _WORDS["secret_marks"]
+# Keys by their meaning; see the table.
+KEYS = SimpleNamespace(
+    **{name: word_set(words) for name, words in load_table("structures").items()}
+)
 _TYPES_AS_NAMES = frozenset(("password", "phone", "ssn", "iban", "pin", "otp"))
-_DATA_TYPES = _WORDS["data_types"]
-_SCHEMA_KEYS = _WORDS["schema_keys"]
-_REFERENCES = _WORDS["references"]
-_SCHEMA_MARKS = _WORDS["schema_marks"]
-_SAMPLE_KEYS = _WORDS["sample_keys"]
-_MODEL_TOKEN_CLUES = _WORDS["model_token_clues"]
 _MODEL_TOKENS = frozenset(("token", "tokenstr"))
-_CLUES = (
-    NAME_KEYS | _ELEMENT_KEYS | _SCHEMA_KEYS | _COLUMN_KEYS | _SECRET_MARKS | _MODEL_TOKEN_CLUES
-) | {"kind", "secondarykey", "granttype", "kty"}
+_CLUES = frozenset(("kind", "secondarykey", "granttype", "kty")).union(
+    KEYS.name_keys, KEYS.element_keys, KEYS.schema_keys, KEYS.column_keys, KEYS.secret_marks,
+    KEYS.model_token_clues,
+)  # fmt: skip
 _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
 # The members of a JSON Web Key (RFC 7518) that are secret.
@@ -47,8 +37,6 @@ _BEGIN_OF_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = re.compile(r"[A-Za-z][\w\-]*")
 _COMBINATORS = re.compile(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = re.compile(r"[#.\[/=@(]")
-_NOT_INPUTS = _WORDS["not_inputs"]
-_ELEMENT_NOUNS = _WORDS["element_nouns"]
 
 
 class MappingFields(NamedTuple):
@@ -80,23 +68,25 @@ def read_mapping(
     """
     if len(mapping) > _MAX_KEYS:
         return MappingFields(field)
-    keys: dict[str, Any] = {_plain_key(key): key for key in dict.keys(mapping) if _is(key, str)}
-    if _CLUES.isdisjoint(keys):
+    keys = _telling_keys(tuple(key for key in dict.keys(mapping) if _is(key, str)))
+    if not keys:
         return MappingFields(field)
     if _is_schema(mapping, keys):
         weak = field._replace(is_strong=False) if field else None
-        return MappingFields(weak, {keys[plain]: _PLAIN for plain in _SCHEMA_KEYS & keys.keys()})
+        return MappingFields(
+            weak, {keys[plain]: _PLAIN for plain in KEYS.schema_keys & keys.keys()}
+        )
     entries = _secret_entries(mapping, keys)
     beside = _field_beside_value(mapping, keys, classify)
     inherited = field
     if field is not None and _is(mapping.get(keys.get("name")), str):
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
-        entries |= {keys[plain]: (field, name) for plain in VALUE_KEYS & keys.keys()}
-    for plain in (VALUE_KEYS | _TEXT_KEYS) & keys.keys():
+        entries |= {keys[plain]: (field, name) for plain in KEYS.value_keys & keys.keys()}
+    for plain in (KEYS.value_keys | KEYS.text_keys) & keys.keys():
         if (found := beside(plain, mapping[keys[plain]])) is not None:
             entries[keys[plain]] = found
-    if not _MODEL_TOKEN_CLUES.isdisjoint(keys):
+    if not KEYS.model_token_clues.isdisjoint(keys):
         weak_token = SensitiveField("token", is_strong=False)
         entries |= {keys[plain]: (weak_token, plain) for plain in _MODEL_TOKENS & keys.keys()}
     if "granttype" in keys and "code" in keys:
@@ -149,9 +139,9 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
         element = _COMBINATORS.split(element.strip())[-1]
     parts = _SELECTOR_PARTS.findall(element)
     words = {word for part in parts for word in re.split(r"[_\-]", part.lower())}
-    if words & _NOT_INPUTS:
+    if words & KEYS.not_inputs:
         return None
-    nouns = [part for part in parts if part.lower() not in _ELEMENT_NOUNS]
+    nouns = [part for part in parts if part.lower() not in KEYS.element_nouns]
     for candidate in (" ".join(nouns), *reversed(nouns)):
         field = classify(candidate)
         if field is not None:
@@ -165,7 +155,13 @@ def _is(value: Any, *kinds: type) -> bool:
     return issubclass(type(value), kinds)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
+def _telling_keys(keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the keys by their plain form; empty if none can tell something about the others."""
+    plain_keys = {_plain_key(key): key for key in keys}
+    return {} if _CLUES.isdisjoint(plain_keys) else plain_keys
+
+
 def _plain_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
 
@@ -174,11 +170,14 @@ def _is_schema(mapping: dict[Any, Any], keys: dict[str, str]) -> bool:
     """Return whether a mapping describes a value, as JSON Schema and OpenAPI do."""
     kind: Any = mapping.get(keys.get("type"))
     kinds = kind if _is(kind, list) else [kind]
-    if all(_is(kind, str) and kind.lower().split("(")[0] in _DATA_TYPES for kind in kinds):
+    if all(_is(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds):
         return "value" not in keys
-    if not _REFERENCES.isdisjoint(keys):
+    if not KEYS.references.isdisjoint(keys):
         return True
-    return not _SCHEMA_MARKS.isdisjoint(keys) and keys.keys() <= _SCHEMA_KEYS | _SAMPLE_KEYS
+    return (
+        not KEYS.schema_marks.isdisjoint(keys)
+        and keys.keys() <= KEYS.schema_keys | KEYS.sample_keys
+    )
 
 
 def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, NamedField]:
@@ -198,11 +197,11 @@ def _field_beside_value(
 ) -> Callable[[str, Any], NamedField | None]:
     """Return a function of a key and its value: the field that the other entries give it."""
     kind: Any = mapping.get(keys.get("type"))
-    is_marked = any(mapping[keys[mark]] is True for mark in _SECRET_MARKS & keys.keys())
+    is_marked = any(mapping[keys[mark]] is True for mark in KEYS.secret_marks & keys.keys())
     named: NamedField | None = None
     element: NamedField | None = None
     if _is(kind, str):
-        if is_marked or _plain_key(kind) in _SECRET_TYPES:
+        if is_marked or _plain_key(kind) in KEYS.secret_types:
             is_marked = True
         elif (field := classify(kind)) is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
@@ -210,19 +209,19 @@ def _field_beside_value(
         text = mapping[key]
         if not _is(text, str):
             continue
-        if plain in NAME_KEYS and named is None and (field := classify(text)) is not None:
+        if plain in KEYS.name_keys and named is None and (field := classify(text)) is not None:
             named = field, text
-        elif plain in _ELEMENT_KEYS and element is None:
+        elif plain in KEYS.element_keys and element is None:
             element = element_field(text, classify)
 
     def field_of(plain: str, value: Any) -> NamedField | None:
-        if is_marked and plain in VALUE_KEYS | {"text", "content", "data"}:
+        if is_marked and plain in KEYS.value_keys | {"text", "content", "data"}:
             return _SECRET, plain
-        if plain in VALUE_KEYS and named is not None:
+        if plain in KEYS.value_keys and named is not None:
             return named
         if not _is(value, str, int, float) or (_is(value, str) and classify(value)):
             return None  # the label itself
-        if element is not None and (plain in VALUE_KEYS or _is_word(value)):
+        if element is not None and (plain in KEYS.value_keys or _is_word(value)):
             return element
         if named is not None and _is(value, str) and looks_like_password(value):
             return named
@@ -239,7 +238,7 @@ def _columns_beside_rows(
     mapping: dict[Any, Any], keys: dict[str, str], classify: Classify
 ) -> tuple[Any, list[NamedField]]:
     """Return the key of a table's rows and the fields of its columns: {"columns": ..., "rows": ...}."""
-    for columns_key in _COLUMN_KEYS & keys.keys():
+    for columns_key in KEYS.column_keys & keys.keys():
         header = mapping[keys[columns_key]]
         if not _is(header, list, tuple):
             continue
@@ -247,7 +246,7 @@ def _columns_beside_rows(
             cell.get("name", cell.get("label", "")) if _is(cell, dict) else cell for cell in header
         ]
         columns = column_fields(names, classify) if names else []
-        for rows_key in _ROW_KEYS & keys.keys() - {columns_key}:
+        for rows_key in KEYS.row_keys & keys.keys() - {columns_key}:
             if columns and _is(mapping[keys[rows_key]], list, tuple):
                 return keys[rows_key], columns
     return None, []
