@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from kp_langchain.redaction.quoting import closing_quote
 
@@ -27,37 +26,9 @@ _BARE = re.compile(
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
-_BRACKET_OR_QUOTE = re.compile(r"\\{0,127}[\"']|[{}\[\]]")
-_IS_NAME = re.compile(r"\s{0,8}:")
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
 _MAX_TYPOGRAPHIC = 256
-_MAX_TOKENS = 128  # brackets and names, not counting the values
-_MAX_NESTING = 4
-
-
-def strings_inside(text: str, at: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each string value in the list or mapping that opens at `at`."""
-    depth = 0
-    tokens_left = _MAX_TOKENS
-    while tokens_left:
-        token = _BRACKET_OR_QUOTE.search(text, at, at + _MAX_QUOTED)
-        if token is None:
-            return
-        at = token.end()
-        tokens_left -= 1
-        if token.group() in "{[":
-            depth += 1
-        elif token.group() in "]}":
-            depth -= 1
-        elif (inner := quoted_value(text, token.start())) is not None:
-            close = _OPEN_QUOTE.match(text, inner[1])
-            at = close.end() if close else inner[1]
-            if not _IS_NAME.match(text, at):
-                yield inner
-                tokens_left += 1
-        if depth <= 0 or depth > _MAX_NESTING:
-            return
 
 
 def _typographic_value(text: str, at: int) -> tuple[int, int] | None:

@@ -16,7 +16,6 @@ from kp_langchain.redaction.extents import (
     opens_quote,
     quoted_value,
     rest_of_line,
-    strings_inside,
     value_at,
 )
 from kp_langchain.redaction.field_names import (
@@ -52,8 +51,6 @@ _TAIL = re.compile(
 )
 _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
-# A letter after a word in a script with spaces between words: the word goes on.
-_OTHER_LETTER = re.compile("[\u0370-\u0dff\u1e00-\u1fff]")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
 _WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
@@ -90,7 +87,6 @@ _ASSIGN = re.compile(
     """,
     re.VERBOSE,
 )
-_NEXT_LINE = re.compile(r"\s{1,64}(?=\\{0,40}[\"'])")
 _BLOCK = re.compile(
     r"(?P<marker>[|>][+\-]?[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
 )
@@ -101,12 +97,9 @@ _COOKIES = re.compile(
     r"[^\s=;,\"'\\]{1,256}=[^\s;,\"'\\]{0,4096}"
     r"(?:;[ \t]*[^\s=;,\"'\\]{1,256}(?:=[^\s;\"'\\]{0,4096})?)*"
 )
-_AFTER_STRING = re.compile(r"[ \t]*(?:[,;)\]}]|$|[\n\r])")
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
 _MAX_NAMES_IN_WORD = 8
-_OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
-_OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
 
 def finders(*, identifiers: bool) -> tuple[Finder, ...]:
@@ -169,8 +162,6 @@ def _values(text: str, plain: str, start: int, end: int) -> Iterator[tuple[Span,
     after = text[end : end + 1]
     if after == "]" and text[max(0, start - 1) : start] == "[":
         return  # cache[token]
-    if after and _OTHER_LETTER.match(after):
-        return
     name, field = _classify(text, plain, start, end)
     if field is None:
         if plain[start:end] in ("key", "code"):
@@ -264,9 +255,7 @@ def _values_after_sign(
                 yield Span(*span, field.kind), field
             return
     at = assignment.end()
-    has_clear_name = assignment["close"] or assignment["sign"] == "="
-    line = _NEXT_LINE.match(text, at) if has_clear_name else None
-    yield from _each_value(text, line.end() if line else at, start, assignment, name, field)
+    yield from _each_value(text, at, start, assignment, name, field)
 
 
 def _each_value(
@@ -278,14 +267,7 @@ def _each_value(
     field: SensitiveField,
 ) -> Iterator[tuple[Span, SensitiveField]]:
     """Yield the sensitive value at `at`, or those among the strings of a list or mapping there."""
-    if _OPENS_LIST.match(text, at) or (
-        not field.may_hold_fields and _OPENS_MAPPING.match(text, at)
-    ):
-        for inner in strings_inside(text, at):
-            if is_sensitive(text[slice(*inner)], name, field):
-                yield Span(*inner, field.kind), field
-        return
-    span = None if _closes_string(text, start, at, assignment) else quoted_value(text, at)
+    span = quoted_value(text, at)
     block = _BLOCK.match(text, at) if span is None and field.is_strong else None
     if block is not None:
         span = _block_value(text, start, block)
@@ -316,16 +298,6 @@ def _header_value(
                 return at, end
         return rest_of_line(text, at)
     return None
-
-
-def _closes_string(text: str, start: int, at: int, assignment: re.Match[str]) -> bool:
-    """Return whether the quote at `at` closes the string that contains the name: 'Password: '."""
-    if assignment["close"] or text[at : at + 1] not in ("'", '"'):
-        return False
-    if not _AFTER_STRING.match(text, at + 1):
-        return False
-    line = text[max(0, start - 100) : start].rpartition("\n")[2]
-    return line.count(text[at]) % 2 == 1
 
 
 def _block_value(text: str, start: int, block: re.Match[str]) -> tuple[int, int] | None:
