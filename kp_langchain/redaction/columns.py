@@ -26,7 +26,9 @@ _MORE_STEMS = tuple(
         "personnummer tax_ phone mobile 身份 주민"
     ).split()
 )
-_MAX_LINE = 1000
+_MAX_LINE = 500
+_NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
+_SIGN = re.compile(r"[|,;\t│┃║┆┊╎]|  ")
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
 _RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
 _SEPARATED = re.compile(r"\S+(?: \S+)*")
@@ -90,7 +92,7 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
             continue
         start = text.rfind("\n", end, first) + 1 or end
         end = _line_end(text, last)
-        if end - start > _MAX_LINE or end == len(text):
+        if end == len(text) or not _may_be_header(text[start:end]):
             continue
         before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
         header = _read_header(text[start:end], before if start else "", _line_after(text, end))
@@ -99,6 +101,13 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
             for field, span in cells:
                 if identifiers or not field.is_identifier:
                     yield Span(*span, field.kind)
+
+
+def _may_be_header(line: str) -> bool:
+    """Return whether a line has separators, and nothing that is not in a header."""
+    if not 3 < len(line) <= _MAX_LINE or _NO_HEADER.search(line):
+        return False
+    return _SIGN.search(line) is not None
 
 
 def _line_end(text: str, at: int) -> int:
@@ -112,8 +121,12 @@ def _line_after(text: str, end: int) -> str:
 
 def _read_header(line: str, before: str, after: str) -> _Header | None:
     """Return the header that `line` is, given the lines around it, or None."""
-    line, before, after = (part.translate(_PIPES) for part in (line, before, after))
+    line, before, after = (
+        part.translate(_PIPES) for part in (line, before[:_MAX_LINE], after[:_MAX_LINE])
+    )
     for sign, split in _SPLITTERS.items():
+        if sign not in line:
+            continue
         cells = split(line)
         if len(cells) < 2 or (len(split(before)) == len(cells) and not _RULE.fullmatch(before)):
             continue  # a row in the middle of a table

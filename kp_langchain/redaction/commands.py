@@ -32,21 +32,22 @@ def _expression(row: dict[str, str | bool]) -> str:
 
 
 def _finder(rows: list[dict[str, str | bool]], *symbols: str) -> Finder:
-    table = [
-        (str(row["word"]), _expression(row), re.IGNORECASE if row.get("any_case") else 0)
-        for row in rows
-    ]
+    expressions: dict[str, list[tuple[str, int]]] = {}
+    for row in rows:
+        expression = _expression(row), re.IGNORECASE if row.get("any_case") else 0
+        for word in str(row["words"]).split(","):
+            expressions.setdefault(word, []).append(expression)
 
     def find(text: str, low: str) -> Iterator[Span]:
         if symbols and _FLAG.search(text) is None:
             return
-        for word, expression, flags in table:
-            if word in low:
-                for match in cached_pattern(expression, flags).finditer(text):
-                    if not is_placeholder(match["secret"]):
-                        yield Span(*match.span("secret"), "password")
+        words = [word for word in expressions if word in low]
+        for expression in dict.fromkeys(row for word in words for row in expressions[word]):
+            for match in cached_pattern(*expression).finditer(text):
+                if not is_placeholder(match["secret"]):
+                    yield Span(*match.span("secret"), "password")
 
-    return Finder(find, symbols or ("",))
+    return Finder(find, symbols or ("",), tuple(expressions))
 
 
 _TABLE = load_table("commands")

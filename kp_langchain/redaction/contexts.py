@@ -31,7 +31,7 @@ _SQL_VALUE = re.compile(
 _NEXT_ROW = re.compile(r"[ \t]{0,8},[ \t]{0,8}\(")
 # .pgpass: host:port:database:user:password
 _PGPASS = re.compile(
-    r"(?<=[A-Za-z0-9.\-*]):(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*@]{1,64}"
+    r":(?:\d{2,5}|\*):[\w\-*]{1,64}:[\w.\-*@]{1,64}"
     r":(?P<secret>(?:[^\s:\"'\\]|\\[:\\]){4,200})"
 )
 _PGPASS_HOST = re.compile(r"(?:[A-Za-z0-9.\-]{1,80}|\*)(?=n\\|[\s\"'`>(=]|\Z)")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.spans import DIGITS, Span
-from kp_langchain.redaction.stems import stems_in
+from kp_langchain.redaction.stems import add_to_vocabulary, words_in
 
 Find = Callable[[str, str], Iterable[Span]]
 Symbols = frozenset[int]
@@ -46,11 +46,26 @@ class Finder(NamedTuple):
         return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
 
 
+class _Choice(NamedTuple):
+    """The finders for texts with certain symbols, with the places of each in the order of all.
+
+    Attributes:
+        without_words: Those that require no word.
+        by_word: Those that require a word of the vocabulary, by each of their words.
+        by_other_words: Those that require other words, and these words.
+    """
+
+    without_words: list[tuple[int, Finder]]
+    by_word: dict[str, list[tuple[int, Finder]]]
+    by_other_words: list[tuple[int, Finder, tuple[str, ...]]]
+
+
 class Finders:
     """Several finders in order; a text is searched only with those that can match it."""
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
+        self._vocabularies = [add_to_vocabulary(finder.words) for finder in finders]
         self._for_symbols = lru_cache(maxsize=1024)(self._choose)
 
     def __iter__(self) -> Iterator[Finder]:
@@ -64,24 +79,37 @@ class Finders:
             low: The text in lower case, of the same length.
             symbols: The symbols of the text, from `symbols_in`.
         """
-        spans: list[Span] = []
-        length = len(text)
-        for find, _, words, shortest, is_named in self._for_symbols(symbols):
-            if length < shortest:
-                continue
-            for word in words:
+        choice = self._for_symbols(symbols)
+        stems, words = words_in(low)
+        chosen = dict(choice.without_words)
+        for word in choice.by_word.keys() & words:
+            chosen.update(choice.by_word[word])
+        for place, finder, others in choice.by_other_words:
+            for word in others:
                 if word in low:
+                    chosen[place] = finder
                     break
-            else:
-                if words:
-                    continue
-            if is_named and not stems_in(low):
-                continue
-            spans.extend(find(text, low))
+        length = len(text)
+        spans: list[Span] = []
+        for _, finder in sorted(chosen.items()):
+            if length >= finder.shortest and (stems or not finder.is_named):
+                spans.extend(finder.find(text, low))
         return spans
 
-    def _choose(self, symbols: Symbols) -> list[Finder]:
-        return [finder for finder in self._finders if finder.may_match(symbols)]
+    def _choose(self, symbols: Symbols) -> _Choice:
+        choice = _Choice([], {}, [])
+        for place, finder in enumerate(self._finders):
+            if not finder.may_match(symbols):
+                continue
+            vocabulary = self._vocabularies[place]
+            for word in vocabulary:
+                choice.by_word.setdefault(word, []).append((place, finder))
+            others = tuple(word for word in finder.words if word not in vocabulary)
+            if others:
+                choice.by_other_words.append((place, finder, others))
+            elif not vocabulary:
+                choice.without_words.append((place, finder))
+        return choice
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))

@@ -46,10 +46,11 @@ _SENTENCE = re.compile(
     r"(?:in[ \t])?(?:the[ \t])?(?:text[ \t])?"
     r"(?P<first>[\"'`])(?P<a>[^\"'`\n]{1,200})(?P=first)[ \t]"
     r"(?P<into>(?:in|into|for|on|as|with)\b)[^\"'`\n]{0,24}?(?P<b>[\"'`][^\"'`\n]{1,80}[\"'`]"
-    r"|\b(?:the[ \t])?(?!the\b|your\b|my\b|a\b)[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})",
-    re.IGNORECASE,
+    r"|\b(?:the[ \t])?(?!the\b|your\b|my\b|a\b)[\w\-]{1,24}(?:[ \t][\w\-]{1,24}){0,2})"
 )
-_SENTENCE_WORDS = ("type", "typing", "enter", "input", "fill", "wr", "put", "past", "set")
+_SENTENCE_WORDS = tuple(
+    f"{quote} {word} " for quote in "\"'`" for word in ("in", "into", "for", "on", "as", "with")
+)
 
 
 def _find_calls(text: str, low: str) -> Iterator[Span]:
@@ -98,11 +99,11 @@ def _find_text_boxes(text: str, _low: str) -> Iterator[Span]:
             yield Span(*match.span(value), field[0].kind)
 
 
-def _find_sentences(text: str, _low: str) -> Iterator[Span]:
-    for match in _SENTENCE.finditer(text):
-        value, element = ("b", "a") if match["into"].lower() == "with" else ("a", "b")
+def _find_sentences(text: str, low: str) -> Iterator[Span]:
+    for match in _SENTENCE.finditer(low):
+        value, element = ("b", "a") if match["into"] == "with" else ("a", "b")
         field = element_field(match[element], classify_name)
-        quoted = match[value].strip("\"'`")
+        quoted = text[slice(*match.span(value))].strip("\"'`")
         if field is None or field[0] is None or " " in quoted:
             continue
         if is_sensitive(quoted, field[1], field[0]):

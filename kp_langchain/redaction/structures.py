@@ -114,7 +114,7 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
         return []
     fields = column_fields(header, classify)
     # Of two columns, the first row may also be a name and its value.
-    return fields if fields and (width > 2 or fields[1][0] is not None) else []
+    return fields if fields and (width > 2 or fields[0][0] is None) else []
 
 
 def lines_of_key(members: Sequence[Any]) -> range:
@@ -220,7 +220,7 @@ def _field_beside_value(
             return _SECRET, plain
         if plain in VALUE_KEYS and named is not None:
             return named
-        if not _is(value, str, int) or (_is(value, str) and classify(value)):
+        if not _is(value, str, int, float) or (_is(value, str) and classify(value)):
             return None  # the label itself
         if element is not None and (plain in VALUE_KEYS or _is_word(value)):
             return element
@@ -232,7 +232,7 @@ def _field_beside_value(
 
 
 def _is_word(value: Any) -> bool:
-    return _is(value, int) or len(value.split()) == 1
+    return not _is(value, str) or len(value.split()) == 1
 
 
 def _columns_beside_rows(
