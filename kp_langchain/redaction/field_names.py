@@ -95,7 +95,7 @@ _QUALIFIERS_OF_KEYS = ("base", "id")
 _NO_NOUNS = word_set(NAMES["questions"]["words"]) | word_set(NAMES["states"]["words"])
 _STATES = word_set(NAMES["states"]["words"])
 # What a noun means after the word before it; None if it is harmless.
-_OWNED = {
+_OWNED: dict[tuple[str, ...], SensitiveField | None] = {
     (owner, noun): SensitiveField(group["kind"]) if "kind" in group else None
     for group in NAMES["owned"]
     for noun in group["nouns"].split()

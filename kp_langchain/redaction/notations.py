@@ -3,109 +3,120 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from kp_langchain.redaction.extents import bare_word, quoted_value
-from kp_langchain.redaction.field_names import classify_name, split_name
-from kp_langchain.redaction.values import SENTENCE_WORDS, is_random, looks_like_password
+from kp_langchain.redaction.extents import Extent, value_at
+from kp_langchain.redaction.field_names import SensitiveField
+from kp_langchain.redaction.values import SENTENCE_WORDS, is_evident, looks_like_password
 
-_NAME_THEN_VALUE = re.compile(
-    r"\\{0,16}[\"']?(?:\r?\n|\\{1,16}n)[ \t]{0,40}[\"']?value[\"']?:[ \t]{1,8}(?=\S)", re.IGNORECASE
-)
-_GAP = re.compile(r"[ \t]{1,64}")
-_NEXT_CELL = re.compile(
-    r"[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])"
-)
-_PAIR = re.compile(
-    r"\\{0,40}[\"'][ \t]{0,8},\s{0,64}"
-    r"(?:(?:\\{0,40}[\"'])?[Vv]alue\\{0,40}[\"']?\s{0,8}[:=]\s{0,8})?"
-    r"(?=\\{0,40}[\"'])"
-)
-_IS_NAME = re.compile(r"\\{0,40}[\"']\s{0,8}:")
-_TAG = re.compile(
-    r"\\{0,40}[\"'](?:[^<>\n]{0,80}?[\s](?:value|content|default)=(?=\\{0,40}[\"'])"
-    r"|[^<>\n]{0,80}>(?:\s{0,64}<value>)?(?=[^<>\s]))"
-)
-_NAME_ATTRIBUTE = re.compile(
-    r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"'][\w.]{0,64}$", re.IGNORECASE
-)
-_ELEMENT = re.compile(
-    r"(?:[ \t][^<>\n]{0,200})?>\s{0,64}(?=[^<>\s])|</key>(?:\s|\\{1,16}[nrt]){0,64}<string>"
-)
-_IN_TAG = re.compile(r"<[\w:.\-]{0,64}$")
 _NEWLINE = r"(?:\r?\n|(?:\\{1,16}r)?\\{1,16}n)"
-_FORM_PART = re.compile(
-    rf"\\{{0,40}}\"{_NEWLINE}(?:[A-Z][^\r\n\\]{{0,80}}{_NEWLINE}){{0,2}}{_NEWLINE}"
+_BEFORE = 90
+_LONGEST_ELEMENT = 4096
+
+
+class _Notation(NamedTuple):
+    """A notation.
+
+    Attributes:
+        link: What is between the name and the value. Its group "sure" says that any value is one;
+            otherwise the value itself must look like one.
+        before: What the text up to the first letter of the name ends with.
+        end: What ends the value, if it is not a quoted string or a word.
+    """
+
+    link: re.Pattern[str]
+    before: re.Pattern[str] = re.compile("")
+    end: str = ""
+
+
+def _link(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.VERBOSE)
+
+
+_NOTATIONS = (
+    # <password>V</password>
+    _Notation(
+        _link(r"(?P<sure>)(?:[ \t][^<>\n]{0,200})?>\s{0,64}(?=[^<>\s])"),
+        re.compile(r"<[\w:.\-]{0,64}\Z"),
+        end="<",
+    ),
+    # <key>password</key><string>V</string>
+    _Notation(_link(r"(?P<sure>)</key>(?:\s|\\{1,16}[nrt]){0,64}<string>"), end="<"),
+    # <input name="password" value="V">, <param name="password">V</param>
+    _Notation(
+        _link(
+            r"""(?P<sure>\\{0,40}["'])
+            (?: [^<>\n]{0,80}?\s(?:value|content|default)=(?=\\{0,40}["'])
+            | [^<>\n]{0,80}>(?:\s{0,64}<value>)?(?=[^<>\s]))"""
+        ),
+        re.compile(
+            r"(?:name|key|id|property|var|param|field|variable)=\\{0,40}[\"'][\w.]{0,64}\Z",
+            re.IGNORECASE,
+        ),
+    ),
+    # - name: PASSWORD
+    #   value: V
+    _Notation(
+        _link(
+            r"""(?P<sure>\\{0,16}["']?)(?:\r?\n|\\{1,16}n)[ \t]{0,40}["']?[vV]alue["']?:
+            [ \t]{1,8}(?=\S)"""
+        )
+    ),
+    # --password V, but not --password PASSWORD
+    _Notation(
+        _link(r"(?P<sure>)[ \t]{1,64}(?!-|[A-Z][A-Z0-9_]*(?:=\w*)?(?![^\s\]|)}]))"),
+        re.compile(r"-\Z"),
+    ),
+    # ("password", "V"), {"name": "password", "value": "V"}, ["--password", "V"]
+    _Notation(
+        _link(
+            r"""\\{0,40}["'][ \t]{0,8},\s{0,64}
+            (?P<sure>(?:\\{0,40}["'])?[Vv]alue\\{0,40}["']?\s{0,8}[:=]\s{0,8})?(?=\\{0,40}["'])"""
+        )
+    ),
+    # Content-Disposition: form-data; name="password"
+    _Notation(
+        _link(
+            rf"(?P<sure>\\{{0,40}}\"){_NEWLINE}(?:[A-Z][^\r\n\\]{{0,80}}{_NEWLINE}){{0,2}}{_NEWLINE}"
+        )
+    ),
+    # variable "password" { default = "V" }
+    _Notation(
+        _link(
+            r"""(?P<sure>\\{0,40}")[ \t]{0,4}\{[^{}]{0,200}?default[ \t]{0,8}=[ \t]{0,8}
+            (?=\\{0,40}")"""
+        )
+    ),
+    # password("V"), std::string password{"V"}
+    _Notation(_link(r"(?P<sure>(?!))?[({][ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")),
+    # | password | V |
+    _Notation(
+        _link(
+            r"(?P<sure>(?!))?[ \t]{0,40}(?:\|[ \t]{0,40}|\t|\\t|,(?=[A-Za-z0-9_+/=.\-]{16}))(?![ \t|])"
+        )
+    ),
 )
-_HCL = re.compile(r"\\{0,40}\"[ \t]{0,4}\{[^{}]{0,200}?default[ \t]{0,8}=[ \t]{0,8}(?=\\{0,40}\")")
-_CALL = re.compile(r"[({][ \t]{0,4}(?=[bfN]?\\{0,40}[\"'])")
-_SETTERS = frozenset(("set", "with", "use", "update", "change"))
-_METAVARIABLE = re.compile(r"[A-Z][A-Z0-9_]*(?:=\w*)?")
-_OPENS_PAIR = re.compile(r"[(\[{][ \t]{0,8}\\{0,40}[\"']$")
-_CLOSES_PAIR = re.compile(r"\\{0,40}[\"'][ \t]{0,8}[)\]}]")
 
 
-def notation_value(text: str, start: int, end: int, name: str) -> tuple[int, int] | None:
+def notation_value(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value of the name at `text[start:end]`, or None."""
-    after = text[end]
-    if after in "> \t<" and _IN_TAG.search(text[max(0, start - 66) : start]):
-        element = _ELEMENT.match(text, end)
-        close = text.find("<", element.end(), element.end() + 4096) if element else -1
-        if element is not None and close > 0:
-            return element.end(), close
-    following = _NAME_THEN_VALUE.match(text, end)
-    if following is not None:  # - name: DB_PASSWORD\n  value: ...
-        return quoted_value(text, following.end()) or bare_word(text, following.end())
-    if name.startswith("-") and after in " \t":
-        gap = _GAP.match(text, end)
-        at = gap.end() if gap else end
-        return None if text[at : at + 1] == "-" else quoted_value(text, at) or _argument(text, at)
-    if after in "\"'\\" and not text.startswith("\\t", end):
-        return _after_quoted_name(text, start, end)
-    if after == "<":
-        element = _ELEMENT.match(text, end)
-        return bare_word(text, element.end()) if element else None
-    if after in "({":
-        call = _CALL.match(text, end)
-        span = quoted_value(text, call.end()) if call else None
-        words = split_name(name)
-        is_setter = words[0] in _SETTERS or words == ["password"]
-        return span if span and (is_setter or is_random(text[slice(*span)])) else None
-    cell = _NEXT_CELL.match(text, end)
-    if cell is not None:
-        span = quoted_value(text, cell.end()) or bare_word(text, cell.end())
-        return span if span and any(map(str.isdigit, text[slice(*span)])) else None
+    before = text[max(0, start - _BEFORE) : start + 1]
+    for link, start_of_link, closing in _NOTATIONS:
+        match = link.match(text, end)
+        if match is None or not start_of_link.search(before):
+            continue
+        at = match.end()
+        close = text.find(closing, at, at + _LONGEST_ELEMENT) if closing else 0
+        extent = (at, close) if closing else value_at(text, at)
+        if extent is None or close < 0:
+            continue
+        value = text[slice(*extent)]
+        if match["sure"] is not None or before.endswith("-"):
+            is_value = value.lower() not in SENTENCE_WORDS
+        elif match.group()[0] in "({":
+            is_value = is_evident(value, field)
+        else:
+            is_value = looks_like_password(value) or value.isdigit()
+        if is_value:
+            return extent
     return None
-
-
-def _after_quoted_name(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Return start and end of the value of a quoted name: pairs, attributes, parts of forms."""
-    pair = _PAIR.match(text, end)
-    if pair is not None:
-        span = quoted_value(text, pair.end())
-        if span is None or _IS_NAME.match(text, span[1]):
-            return None
-        value = text[slice(*span)]
-        if classify_name(value) and not any(map(str.isdigit, value)):
-            return None  # the next name of a list
-        if "alue" in pair.group() or text[start] == "-" or looks_like_password(value):
-            return span
-        opens_pair = _OPENS_PAIR.search(text[max(0, start - 50) : start])
-        return span if opens_pair and _CLOSES_PAIR.match(text, span[1]) else None
-    part = _FORM_PART.match(text, end)
-    if part is not None:
-        return bare_word(text, part.end())
-    block = _HCL.match(text, end)
-    if block is not None:
-        return quoted_value(text, block.end())
-    tag = _TAG.match(text, end)
-    if tag is None or not _NAME_ATTRIBUTE.search(text[max(0, start - 90) : start]):
-        return None
-    return quoted_value(text, tag.end()) or bare_word(text, tag.end())
-
-
-def _argument(text: str, at: int) -> tuple[int, int] | None:
-    """Return start and end of a flag's argument, unless it is a metavariable (`--token TOKEN`)."""
-    span = bare_word(text, at)
-    if span is None or _METAVARIABLE.fullmatch(text, *span):
-        return None
-    return None if text[slice(*span)].lower() in SENTENCE_WORDS else span
