@@ -18,9 +18,14 @@ order: the more certain the relation, the earlier.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from kp_langchain.redaction.extents import TYPOGRAPHIC_QUOTES, bare_word, quoted_value, value_at
+from kp_langchain.redaction.extents import (
+    TYPOGRAPHIC_QUOTES,
+    Extent,
+    bare_word,
+    quoted_value,
+    value_at,
+)
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
 from kp_langchain.redaction.values import (
     CODE_KINDS,
@@ -34,7 +39,6 @@ from kp_langchain.redaction.values import (
     looks_like_password,
 )
 
-_Extent = tuple[int, int]
 _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
 
 
@@ -70,6 +74,7 @@ _MOVED = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_ANYTHING = re.compile("")
 _NEARBY = re.compile(
     r"""(?:[.,;]|[ ]?[*_~"'`]{0,3})
     (?P<words>(?:[ \t]{1,3}[A-Za-z][\w'\-]{0,20}[.,;!]?){0,6})(?P<sign>[ \t]{0,2}[:=])?[ \t]{1,3}["'`*]{0,2}
@@ -77,15 +82,26 @@ _NEARBY = re.compile(
     re.VERBOSE,
 )
 _BETWEEN = word_set(NAMES["sentences"]["between"])
-_COLON = re.compile(
-    r"(?:[ \t][\w'\u2019\"`/.\-@()+]{1,40}){1,5}[ \t]?(?::(?=[ \t])|\uff1a|(?<= )-(?= ))[ \t]{0,4}(?=\S)"
+# Links after which only an evident value counts, with what must follow the value.
+_LINKS = (
+    (_MOVED, _ANYTHING),
+    (
+        re.compile(
+            r"""(?:[ \t][\w'\u2019"`/.\-@()+]{1,40}){1,5}[ \t]?
+            (?::(?=[ \t])|\uff1a|(?<=[ ])-(?=[ ]))[ \t]{0,4}(?=\S)""",
+            re.VERBOSE,
+        ),
+        _ANYTHING,
+    ),
+    (
+        re.compile(r"[ \t]?[(\[\uff08](?:[\w:]{1,12}[ \t]){0,2}(?=\S)"),
+        re.compile(r"[\"'`]?[)\]\uff09]"),
+    ),
+    (re.compile(r"[?][ \t\n]{1,4}(?:it's |it is )?", re.IGNORECASE), _ANYTHING),
 )
-_BRACKET = re.compile(r"[ \t]?[(\[\uff08](?:[\w:]{1,12}[ \t]){0,2}(?=\S)")
-_CLOSES_BRACKET = re.compile(r"[\"'`]?[)\]\uff09]")
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
-_QUESTION = re.compile(r"[?][ \t\n]{1,4}(?:it's |it is )?", re.IGNORECASE)
 _DIGITS_FOLLOW = re.compile(
     r"[ \t]{0,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
 )
@@ -125,7 +141,7 @@ _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 def value_in_prose(
     text: str, start: int, end: int, name: str, field: SensitiveField
-) -> _Extent | None:
+) -> Extent | None:
     """Return start and end of the value of the name at `text[start:end]` in a sentence, or None.
 
     Args:
@@ -135,15 +151,21 @@ def value_in_prose(
         name: The name, with the words before it that belong to it.
         field: What it says about its value.
     """
-    has_digit = _DIGIT.search(text, end, end + _REACH) is not None
-    for relation in _AFTER if has_digit else _AFTER_WITHOUT_DIGIT:
-        extent = relation(text, end, name, field)
-        if extent is not None:
-            return extent
-    return _before(text, start, end, field)
+    if _DIGIT.search(text, end, end + _REACH) is None:
+        # What shows that a value is one is almost always a digit.
+        extent = _verb(text, end, field) or _space(text, end, name, field)
+    else:
+        extent = (
+            _verb(text, end, field)
+            or (field.kind in _RANDOM_KINDS and random_nearby(text, end, bare_name=False))
+            or _link(text, end, field)
+            or _space(text, end, name, field)
+            or value_below(text, end, field)
+        )
+    return extent or _before(text, start, end, field)
 
 
-def _verb(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     match = _VERB.match(text, end)
     if match is None:
         return None
@@ -174,7 +196,7 @@ def _verb(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | N
     return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
 
 
-def _evident_code(text: str, at: int, field: SensitiveField) -> _Extent | None:
+def _evident_code(text: str, at: int, field: SensitiveField) -> Extent | None:
     """Return start and end of a one-time code in two groups of digits."""
     match = (
         re.compile(r"\d{3}[ \-]\d{3}(?!\w)").match(text, at) if field.kind in CODE_KINDS else None
@@ -182,22 +204,22 @@ def _evident_code(text: str, at: int, field: SensitiveField) -> _Extent | None:
     return match.span() if match else None
 
 
-def _evident(text: str, at: int, field: SensitiveField) -> _Extent | None:
+def _evident(text: str, at: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value at `at`, if it is evident."""
     extent = _evident_code(text, at, field) or value_at(text, at)
     return extent if extent and is_evident(text[slice(*extent)], field) else None
 
 
-def _moved(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _MOVED.match(text, end)
-    return _evident(text, match.end(), field) if match else None
+def _link(text: str, end: int, field: SensitiveField) -> Extent | None:
+    for link, closing in _LINKS:
+        match = link.match(text, end)
+        extent = _evident(text, match.end(), field) if match else None
+        if extent is not None and closing.match(text, extent[1]):
+            return extent
+    return None
 
 
-def _nearby(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    return random_nearby(text, end, bare_name=False) if field.kind in _RANDOM_KINDS else None
-
-
-def random_nearby(text: str, end: int, *, bare_name: bool) -> _Extent | None:
+def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     """Return start and end of a random value a few words after the name of a key or token.
 
     Args:
@@ -224,18 +246,7 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> _Extent | None:
     return match.start("value"), match.start("value") + len(value)
 
 
-def _colon(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _COLON.match(text, end)
-    return _evident(text, match.end(), field) if match else None
-
-
-def _bracket(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _BRACKET.match(text, end)
-    extent = _evident(text, match.end(), field) if match else None
-    return extent if extent and _CLOSES_BRACKET.match(text, extent[1]) else None
-
-
-def _space(text: str, end: int, name: str, field: SensitiveField) -> _Extent | None:
+def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | None:
     if field.kind in CODE_KINDS or name.lower() == "passcode":
         digits = _DIGITS_FOLLOW.match(text, end)
         if digits is not None:
@@ -257,17 +268,7 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> _Extent | N
     return extent if field.is_strong and is_evident(value, field) else None
 
 
-def _question(text: str, end: int, _name: str, _field: SensitiveField) -> _Extent | None:
-    match = _QUESTION.match(text, end)
-    extent = value_at(text, match.end()) if match else None
-    return extent if extent and looks_like_bare_password(text[slice(*extent)]) else None
-
-
-def _below(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    return value_below(text, end, field)
-
-
-def value_below(text: str, end: int, field: SensitiveField) -> _Extent | None:
+def value_below(text: str, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value that is alone on the line below the name."""
     match = _BELOW.match(text, end)
     if match is None or not is_evident(match["value"].rstrip(".,"), field):
@@ -278,7 +279,7 @@ def value_below(text: str, end: int, field: SensitiveField) -> _Extent | None:
     return match.span("value") if is_fenced or _ENDS_BELOW.match(match["rest"]) else None
 
 
-def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent | None:
+def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     if _DIGIT.search(text, max(0, start - _REACH), start) is None:
         return None
@@ -294,17 +295,3 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent |
     value = match[1][::-1].lstrip("\"'`*(,")
     stop = link.start() - match.start(1)
     return (stop - len(value), stop) if is_evident(value, field) else None
-
-
-_AFTER: tuple[Callable[[str, int, str, SensitiveField], _Extent | None], ...] = (
-    _verb,
-    _moved,
-    _nearby,
-    _colon,
-    _bracket,
-    _space,
-    _question,
-    _below,
-)
-# What shows that a value is one is almost always a digit.
-_AFTER_WITHOUT_DIGIT = (_verb, _space)
