@@ -28,7 +28,7 @@ from kp_langchain.redaction.field_names import (
     word_set,
 )
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.notations import notation_value
+from kp_langchain.redaction.links import NOTATIONS, linked_value
 from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
@@ -189,7 +189,7 @@ def _after_name(
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
         yield _value_after_sign(text, start, assignment, name, field)
-    elif end < len(text) and (extent := notation_value(text, start, end, field)):
+    elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
     if not name.lower().startswith("your_"):

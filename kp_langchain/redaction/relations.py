@@ -22,11 +22,11 @@ import re
 from kp_langchain.redaction.extents import (
     TYPOGRAPHIC_QUOTES,
     Extent,
-    bare_word,
     quoted_value,
     value_at,
 )
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
+from kp_langchain.redaction.links import RELATIONS, any_of, code_or_value, linked_value
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -42,11 +42,7 @@ from kp_langchain.redaction.values import (
 _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
 
 
-def _any_of(words: str) -> str:
-    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
-
-
-_FOR = rf"""(?:{_any_of(NAMES["verbs"]["for"])})"""
+_FOR = rf"""(?:{any_of(NAMES["verbs"]["for"])})"""
 _OWNER = (
     rf"(?:{_FOR}[ \t](?:\w{{1,5}}[ ])?[\w.@\-/]{{1,40}}[ \t]{{1,4}}(?:\([^()\n]{{1,30}}\)[ ])?)"
 )
@@ -55,10 +51,10 @@ _VERB = re.compile(
     rf"""
     ["'`*]{{0,3}}
     (?: (?P<short>['\u2019]s)
-      | [ \t]{{0,4}}(?:{_any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
+      | [ \t]{{0,4}}(?:{any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
       | [ \t]{{1,4}}{_OWNER}?
         (?: (?P<english>is|was|are|equals|w(?:ill|ould)[ ]be|(?:has|have)[ ]been[ ]{_CHANGED}(?:[ ]to)?)
-          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{_any_of(NAMES["verbs"]["words"])}))
+          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{any_of(NAMES["verbs"]["words"])}))
         (?=[\s:=])
     )
     (?:[ \t](?:now|still|currently|{_CHANGED}[ ]to|set[ ]to|from[ ]\S{{1,64}}[ ]to))*
@@ -66,15 +62,6 @@ _VERB = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_MOVED = re.compile(
-    rf"""
-    (?:[ \t](?:{_FOR}|\w[\w.@\-]{{0,30}})){{0,3}}?(?:[ \t]from[ \t]\S{{1,64}})?
-    (?:[ \t](?:{_any_of(NAMES["verbs"]["moved"])})[ \t]{{1,4}}
-      |,?[ \t](?:is[ \t])?(?:now|still)[ \t]{{1,4}} | (?:{_any_of(NAMES["verbs"]["moved_joined"])})[ \t]?)
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_ANYTHING = re.compile("")
 _NEARBY = re.compile(
     r"""(?:[.,;]|[ ]?[*_~"'`]{0,3})
     (?P<words>(?:[ \t]{1,3}[A-Za-z][\w'\-]{0,20}[.,;!]?){0,6})(?P<sign>[ \t]{0,2}[:=])?[ \t]{1,3}["'`*]{0,2}
@@ -82,23 +69,6 @@ _NEARBY = re.compile(
     re.VERBOSE,
 )
 _BETWEEN = word_set(NAMES["sentences"]["between"])
-# Links after which only an evident value counts, with what must follow the value.
-_LINKS = (
-    (_MOVED, _ANYTHING),
-    (
-        re.compile(
-            r"""(?:[ \t][\w'\u2019"`/.\-@()+]{1,40}){1,5}[ \t]?
-            (?::(?=[ \t])|\uff1a|(?<=[ ])-(?=[ ]))[ \t]{0,4}(?=\S)""",
-            re.VERBOSE,
-        ),
-        _ANYTHING,
-    ),
-    (
-        re.compile(r"[ \t]?[(\[\uff08](?:[\w:]{1,12}[ \t]){0,2}(?=\S)"),
-        re.compile(r"[\"'`]?[)\]\uff09]"),
-    ),
-    (re.compile(r"[?][ \t\n]{1,4}(?:it's |it is )?", re.IGNORECASE), _ANYTHING),
-)
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
@@ -158,7 +128,7 @@ def value_in_prose(
         extent = (
             _verb(text, end, field)
             or (field.kind in _RANDOM_KINDS and random_nearby(text, end, bare_name=False))
-            or _link(text, end, field)
+            or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
             or value_below(text, end, field)
         )
@@ -170,7 +140,7 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     if match is None:
         return None
     content = quoted_value(text, match.end())
-    extent = content or _evident_code(text, match.end(), field) or bare_word(text, match.end())
+    extent = content or code_or_value(text, match.end(), field)
     if extent is None:
         return None
     value = text[slice(*extent)]
@@ -194,29 +164,6 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS)
     return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
-
-
-def _evident_code(text: str, at: int, field: SensitiveField) -> Extent | None:
-    """Return start and end of a one-time code in two groups of digits."""
-    match = (
-        re.compile(r"\d{3}[ \-]\d{3}(?!\w)").match(text, at) if field.kind in CODE_KINDS else None
-    )
-    return match.span() if match else None
-
-
-def _evident(text: str, at: int, field: SensitiveField) -> Extent | None:
-    """Return start and end of the value at `at`, if it is evident."""
-    extent = _evident_code(text, at, field) or value_at(text, at)
-    return extent if extent and is_evident(text[slice(*extent)], field) else None
-
-
-def _link(text: str, end: int, field: SensitiveField) -> Extent | None:
-    for link, closing in _LINKS:
-        match = link.match(text, end)
-        extent = _evident(text, match.end(), field) if match else None
-        if extent is not None and closing.match(text, extent[1]):
-            return extent
-    return None
 
 
 def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:

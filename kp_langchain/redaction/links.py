@@ -1,0 +1,96 @@
+"""Links between a sensitive name and its value without `=` or `:`, from `links.toml`.
+
+Notations: flags, pairs, markup, forms, calls. Relations: "changed the password to ...".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kp_langchain.redaction.extents import Extent, value_at
+from kp_langchain.redaction.field_names import NAMES, SensitiveField
+from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.values import (
+    CODE_KINDS,
+    SENTENCE_WORDS,
+    is_evident,
+    looks_like_password,
+)
+
+_TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
+    "any": lambda value, _field: value.lower() not in SENTENCE_WORDS,
+    "password": lambda value, _field: looks_like_password(value) or value.isdigit(),
+    "evident": is_evident,
+}
+_CODE_IN_GROUPS = re.compile(r"\d{3}[ \-]\d{3}(?!\w)")
+_REACH = 90
+_LONGEST_ELEMENT = 4096
+
+
+def any_of(words: str) -> str:
+    """Return an expression for any of the words."""
+    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
+
+
+class Link(NamedTuple):
+    """A row of the table."""
+
+    link: re.Pattern[str]
+    is_value: Callable[[str, SensitiveField], bool]
+    before: re.Pattern[str]
+    after: re.Pattern[str]
+    ends_at: str
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Link:
+        """Compile a row of the table."""
+        expression = row["link"]
+        for name in ("for", "moved", "moved_joined"):
+            expression = expression.replace(f"{{{name}}}", any_of(NAMES["verbs"][name]))
+        return cls(
+            re.compile(expression, re.VERBOSE),
+            _TESTS[row.get("value", "evident")],
+            re.compile(row.get("before", "")),
+            re.compile(row.get("after", "")),
+            row.get("ends_at", ""),
+        )
+
+
+_TABLE = load_table("links")
+NOTATIONS = tuple(map(Link.from_row, _TABLE["notation"]))
+RELATIONS = tuple(map(Link.from_row, _TABLE["relation"]))
+
+
+def linked_value(
+    links: tuple[Link, ...], text: str, start: int, end: int, field: SensitiveField
+) -> Extent | None:
+    """Return start and end of the value that one of `links` links with the name, or None.
+
+    Args:
+        links: `NOTATIONS` or `RELATIONS`.
+        text: The whole text.
+        start: Where the name starts.
+        end: Where it ends.
+        field: What it says about its value.
+    """
+    before = text[max(0, start - _REACH) : start + 1]
+    for link, is_value, start_of_link, end_of_link, closing in links:
+        match = link.match(text, end)
+        if match is None or not start_of_link.search(before):
+            continue
+        at = match.end()
+        close = text.find(closing, at, at + _LONGEST_ELEMENT) if closing else 0
+        extent = (at, close) if close else code_or_value(text, at, field)
+        if extent is None or close < 0 or not end_of_link.match(text, extent[1]):
+            continue
+        if is_value(text[slice(*extent)], field):
+            return extent
+    return None
+
+
+def code_or_value(text: str, at: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of the value at `at`; a one-time code may be in two groups of digits."""
+    code = _CODE_IN_GROUPS.match(text, at) if field.kind in CODE_KINDS else None
+    return code.span() if code else value_at(text, at)
