@@ -28,13 +28,14 @@ from kp_langchain.redaction.field_names import (
     word_set,
 )
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.links import NOTATIONS, linked_value
-from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
+from kp_langchain.redaction.links import BELOW, CODES, NOTATIONS, code_in_groups, linked_value
+from kp_langchain.redaction.relations import random_nearby, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
+    is_evident,
     is_random,
     is_sensitive,
     looks_like_password,
@@ -51,7 +52,7 @@ _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
-_WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
+_WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9\-]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
 _TAG_BEFORE = re.compile(r"<(?:[\w.\-]{1,20}:)?\Z")
 _SIGN_OF_CODE = re.compile(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
 _OAUTH = re.compile(
@@ -102,6 +103,12 @@ _HEADERS = {
 }
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
+_NEXT_ITEM = re.compile(
+    r"""["'`]?[\s,;|\[\]\u2022*\-]{1,6}(?:\d{1,2}[.)][ ])?["'`]?
+    (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
+    re.VERBOSE,
+)
+_MAX_ITEMS = 40
 _MAX_NAMES_IN_WORD = 8
 
 
@@ -136,8 +143,21 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         value = _value_of_name(text, plain, start, end)
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
+            is_plural = plain.endswith("s", 0, position)
             yield Span(start, end, field.kind)
             position = max(position, end)
+            if is_plural:
+                yield from _items_after(text, position, field)
+
+
+def _items_after(text: str, end: int, field: SensitiveField) -> Iterator[Span]:
+    """Yield the other values of a list: "recovery codes: ..., ..."."""
+    for _ in range(_MAX_ITEMS):
+        item = _NEXT_ITEM.match(text, end)
+        if item is None or not is_evident(item["value"], field):
+            return
+        end = item.end()
+        yield Span(*item.span("value"), field.kind)
 
 
 def _name_around(plain: str, first: int, last: int, position: int) -> tuple[int, int]:
@@ -169,6 +189,9 @@ def _value_of_name(
     name, field = _classify(text, plain, start, end)
     if field is None:
         word = plain[start:end]
+        code = linked_value(CODES, text, start, end, _ONE_TIME) if word == "code" else None
+        if code is not None:
+            return code, _ONE_TIME
         name, field = "key", _WORD_CODE if word == "code" else _WORD_KEY
         extents = _after_bare_word(text, start, end, word)
     else:
@@ -239,7 +262,8 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
         if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
             yield extent
     elif word == "key" and _is_credential_key(text, start):
-        yield random_nearby(text, end, bare_name=True) or value_below(text, end, _WORD_KEY)
+        yield random_nearby(text, end, bare_name=True)
+        yield linked_value(BELOW, text, start, end, _WORD_KEY)
 
 
 def _is_credential_key(text: str, start: int) -> bool:
@@ -256,7 +280,11 @@ def _value_after_sign(
 ) -> Extent | None:
     """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
-    extent = _header_value(text, start, at, field) or quoted_value(text, at)
+    extent = (
+        _header_value(text, start, at, field)
+        or quoted_value(text, at)
+        or code_in_groups(text, at, field)
+    )
     block = _BLOCK.match(text, at) if extent is None and field.is_strong else None
     if block is not None:
         return _block_value(text, start, block)

@@ -72,22 +72,6 @@ _BETWEEN = word_set(NAMES["sentences"]["between"])
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
-_DIGITS_FOLLOW = re.compile(
-    r"[ \t]{0,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
-)
-# The line with the name ends; the value is alone on the next line, in a fence or in a list.
-_BELOW = re.compile(
-    r"""
-    (?P<rest>[^\n]{0,80})\n(?:[ \t]{0,8}\n)?
-    (?P<line>[A-Za-z]{3,12}[!.]?\n)?
-    (?P<mark>[ \t]{0,8}(?:```\w{0,12}\n[ \t]{0,8}|[>*\u2022\-][ ]))?[ \t]{0,8}
-    (?P<quote>["'`]{0,2})(?P<value>[!-~]{4,512}|\d{3}[ ]\d{3})(?P=quote)[ \t]{0,8}(?=\n|$|\\n)
-    """,
-    re.VERBOSE,
-)
-_ENDS_BELOW = re.compile(
-    r"[^\n]{0,80}[:\uff1a\u2192?][*_` ]{0,4}$|[*_#: \u2192.`\"'\])]{0,6}$| (?:is|are|below)$"
-)
 _BEFORE = re.compile(
     r"""
     (?: ["'`\u201d*]{0,2},?[ \t]
@@ -130,7 +114,6 @@ def value_in_prose(
             or (field.kind in _RANDOM_KINDS and random_nearby(text, end, bare_name=False))
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
-            or value_below(text, end, field)
         )
     return extent or _before(text, start, end, field)
 
@@ -194,11 +177,6 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
 
 
 def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | None:
-    if field.kind in CODE_KINDS or name.lower() == "passcode":
-        digits = _DIGITS_FOLLOW.match(text, end)
-        if digits is not None:
-            is_long = field.kind == "cvv" or len(digits["digits"]) > 3
-            return digits.span("digits") if is_long else None
     space = _SPACE.match(text, end)
     if space is None:
         return None
@@ -213,17 +191,6 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
     if field.kind in _RANDOM_KINDS - {"secret"}:
         return extent if is_scrambled(value, 12) else None
     return extent if field.is_strong and is_evident(value, field) else None
-
-
-def value_below(text: str, end: int, field: SensitiveField) -> Extent | None:
-    """Return start and end of the value that is alone on the line below the name."""
-    match = _BELOW.match(text, end)
-    if match is None or not is_evident(match["value"].rstrip(".,"), field):
-        return None
-    is_fenced = match["mark"] and "`" in match["mark"]
-    if match["line"] and field.kind not in _RANDOM_KINDS:
-        return None
-    return match.span("value") if is_fenced or _ENDS_BELOW.match(match["rest"]) else None
 
 
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
