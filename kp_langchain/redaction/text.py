@@ -17,7 +17,6 @@ from kp_langchain.redaction import (
     issuers,
     key_blocks,
     named_values,
-    sentences,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -38,7 +37,6 @@ SECRETS = {
         *contexts.FINDERS,
         *form_inputs.FINDERS,
         *commands.FINDERS,
-        *sentences.FINDERS,
         *contexts.LATE_FINDERS,
         *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),
