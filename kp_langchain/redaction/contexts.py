@@ -65,8 +65,8 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
     def find(text: str, low: str) -> Iterator[Span]:
         source = low if row.get("any_case") else text
         pattern = cached_pattern(expression, re.VERBOSE)
-        tried = (pattern.match(source, at) for at in occurrences(low, starts))
-        for match in filter(None, tried) if starts else pattern.finditer(source):
+        places = sorted(occurrences(low, starts))
+        for match in _matches_at(places, pattern, source) if starts else pattern.finditer(source):
             field, name = _field_of(match, kind)
             if field and before.search(source[max(0, match.start() - _MAX_BEFORE) : match.start()]):
                 start, end = match.span("secret")
@@ -75,6 +75,18 @@ def _finder_of_row(row: dict[str, Any]) -> Finder:
 
     symbols, words = row.get("symbols", ("",)), row.get("words", starts)
     return Finder(find, tuple(symbols), tuple(words), is_named=row.get("named", False))
+
+
+def _matches_at(
+    places: list[int], pattern: re.Pattern[str], source: str
+) -> Iterator[re.Match[str]]:
+    """Yield the matches that start at one of `places`, without those within an earlier match."""
+    end = 0
+    for at in places:
+        match = pattern.match(source, at) if at >= end else None
+        if match is not None:
+            end = match.end()
+            yield match
 
 
 def _expand(pattern: str) -> str:

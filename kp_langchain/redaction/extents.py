@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from kp_langchain.redaction.quoting import closing_quote
+Extent = tuple[int, int]
+"""Start and end of a value in a text."""
 
 # A quote as HTML, URLs and JSON encode it.
 ENCODED_QUOTE = r"&(?:quot|apos|#(?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
@@ -26,41 +26,14 @@ _BARE = re.compile(
     r"\u3001\u3002\u3008-\u3011\uff08\uff09\uff0c\uff1b\uff1f\u3040-\ud7ff\u00ab\u00bb\u2018-\u201f]"
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
+_QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
-_BRACKET_OR_QUOTE = re.compile(r"\\{0,127}[\"']|[{}\[\]]")
-_IS_NAME = re.compile(r"\s{0,8}:")
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
 _MAX_TYPOGRAPHIC = 256
-_MAX_TOKENS = 128  # brackets and names, not counting the values
-_MAX_NESTING = 4
 
 
-def strings_inside(text: str, at: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each string value in the list or mapping that opens at `at`."""
-    depth = 0
-    tokens_left = _MAX_TOKENS
-    while tokens_left:
-        token = _BRACKET_OR_QUOTE.search(text, at, at + _MAX_QUOTED)
-        if token is None:
-            return
-        at = token.end()
-        tokens_left -= 1
-        if token.group() in "{[":
-            depth += 1
-        elif token.group() in "]}":
-            depth -= 1
-        elif (inner := quoted_value(text, token.start())) is not None:
-            close = _OPEN_QUOTE.match(text, inner[1])
-            at = close.end() if close else inner[1]
-            if not _IS_NAME.match(text, at):
-                yield inner
-                tokens_left += 1
-        if depth <= 0 or depth > _MAX_NESTING:
-            return
-
-
-def _typographic_value(text: str, at: int) -> tuple[int, int] | None:
+def _typographic_value(text: str, at: int) -> Extent | None:
     closing = _CLOSING[text[at]]
     start = at + 1
     end = min(
@@ -72,7 +45,7 @@ def _typographic_value(text: str, at: int) -> tuple[int, int] | None:
     return (start, start + len(content)) if content and "\n" not in content else None
 
 
-def quoted_value(text: str, at: int) -> tuple[int, int] | None:
+def quoted_value(text: str, at: int) -> Extent | None:
     """Return start and end of the content of the quoted string that opens at `at`."""
     if text[at : at + 1] in _CLOSING:
         return _typographic_value(text, at)
@@ -89,14 +62,27 @@ def quoted_value(text: str, at: int) -> tuple[int, int] | None:
         start += 2
         end = text.find(opening[2] * 3, start, start + _MAX_QUOTED)
         return (start, end) if end > start else None
-    close = closing_quote(text, start, opening[2], len(opening[1]), _MAX_QUOTED)
+    close = _closing_quote(text, start, opening[2], len(opening[1]))
     if close is None:  # the text is cut off: the rest of the line belongs to the value
         rest = _REST_OF_LINE.match(text, start)
         return (start, rest.end()) if rest and text[start] not in "}],);:" else None
     return start, close
 
 
-def bare_word(text: str, at: int) -> tuple[int, int] | None:
+def _closing_quote(text: str, start: int, quote: str, depth: int) -> int | None:
+    r"""Return the end of the content of the string that starts at `start`.
+
+    JSON within JSON writes its quotes as `\"`, `\\\"`: a string that opens with `depth` backslashes
+    before the quote closes with as many; with more, the quote belongs to the value.
+    """
+    for match in _QUOTE[quote].finditer(text, start, start + _MAX_QUOTED):
+        extra = len(match[1]) % (2 * (depth + 1))
+        if extra <= depth:
+            return match.end(1) - extra
+    return None
+
+
+def bare_word(text: str, at: int) -> Extent | None:
     """Return start and end of the unquoted word at `at`, without a full stop after it."""
     match = _BARE.match(text, at)
     if match is None:
@@ -107,17 +93,6 @@ def bare_word(text: str, at: int) -> tuple[int, int] | None:
     return at, end
 
 
-def opens_quote(text: str, at: int) -> bool:
-    """Return whether a quoted string opens at `at`."""
-    return _OPEN_QUOTE.match(text, at) is not None
-
-
-def value_at(text: str, at: int) -> tuple[int, int] | None:
+def value_at(text: str, at: int) -> Extent | None:
     """Return start and end of the quoted or unquoted value at `at`."""
     return quoted_value(text, at) or bare_word(text, at)
-
-
-def rest_of_line(text: str, at: int) -> tuple[int, int] | None:
-    """Return start and end of the rest of the line, from `at`."""
-    rest = _REST_OF_LINE.match(text, at)
-    return rest.span() if rest else None

@@ -91,22 +91,22 @@ _KEYS_ONLY = {
     for noun in group["words"]["en"].split()
 }
 _QUALIFIERS = word_set(NAMES["qualifiers"]["words"])
-_QUESTIONS = word_set(NAMES["questions"]["words"])
+_QUALIFIERS_OF_KEYS = ("base", "id")
+_NO_NOUNS = word_set(NAMES["questions"]["words"]) | word_set(NAMES["states"]["words"])
 _STATES = word_set(NAMES["states"]["words"])
-_KEY_OWNERS = word_set(NAMES["keys"]["secret"])
-_PRIVATE_KEY_OWNERS = word_set(NAMES["keys"]["private"])
-_HARMLESS_KEY_OWNERS = word_set(NAMES["keys"]["harmless"])
-MODEL_TOKEN_WORDS = word_set(NAMES["tokens"]["harmless"])
-_OWNERS_OF_TOKENS = _KEY_OWNERS | word_set(NAMES["tokens"]["plural"])
-_CODE_OWNERS = {
-    owner: SensitiveField(kind)
-    for kind in ("otp", "cvv", "pin", "password")
-    for owner in NAMES["codes"][kind].split()
+# What a noun means after the word before it; None if it is harmless.
+_OWNED: dict[tuple[str, ...], SensitiveField | None] = {
+    (owner, noun): SensitiveField(group["kind"]) if "kind" in group else None
+    for group in NAMES["owned"]
+    for noun in group["nouns"].split()
+    for owner in group["owners"].split()
 }
-_PASS_OWNERS = word_set(NAMES["passes"]["owners"])
-_LONG_PASS_OWNERS = tuple(owner for owner in _PASS_OWNERS if len(owner) > 3)
-_COMPOUND_ENDINGS = tuple((word, _NOUNS[word,]) for word in NAMES["compounds"]["words"].split())
-_RANDOM_ENDINGS = tuple(NAMES["compounds"]["random"].split())
+MODEL_TOKEN_WORDS = {
+    owner for (owner, noun), field in _OWNED.items() if noun == "token" and not field
+}
+_MEANINGS: dict[tuple[str, ...], SensitiveField | None] = {**_OWNED, **_NOUNS}
+_COMPOUND_ENDINGS = NAMES["compounds"]["words"].split()
+_RANDOM_ENDINGS = NAMES["compounds"]["random"].split()
 _OTHER_SCRIPTS = {
     "".join(noun): field for noun, field in _NOUNS.items() if not "".join(noun).isascii()
 }
@@ -125,8 +125,8 @@ def classify_name(name: str) -> SensitiveField | None:
         return None
     is_label = " " in name
     words = split_name(_AFTER_NOUN.sub("", name) if is_label else name)
-    if len(words) < 2 or words[0] not in _QUESTIONS | _STATES:
-        identifier = label_kind(name) if _find_phrase(words) is None else None
+    if len(words) < 2 or words[0] not in _NO_NOUNS:
+        identifier = label_kind(name) if not _find_phrase(words) else None
         if identifier is not None:
             return SensitiveField(identifier, is_identifier=True)
         return _classify_words(words)
@@ -135,42 +135,28 @@ def classify_name(name: str) -> SensitiveField | None:
 
 
 def _classify_words(words: list[str]) -> SensitiveField | None:
-    whole = len(words)
-    phrase = _find_phrase(words)
-    words = _without_qualifiers(words)
-    phrase = phrase or _find_phrase(words)
-    if phrase is not None or not words:
-        return phrase
-    last, owners = words[-1], words[:-1]
-    if last in ("key", "keys"):
-        if not owners and whole > 1:  # key_v2, keyProd
-            return _WEAK_KEY
-        return _classify_key(owners)
-    if last in ("token", "tokens"):
-        return _classify_token(last, owners)
-    if last in ("code", "codes"):
-        return _CODE_OWNERS.get(owners[-1]) if owners else None
-    if words[-2:] == ["key", "id"] and len(words) > 2:
-        return _classify_key(words[:-2])
-    if last == "pass" and owners and owners[-1] in _PASS_OWNERS:
-        return SensitiveField("password")
-    return _NOUNS.get((last,)) or _classify_compound(last)
+    core = _without_qualifiers(words)
+    phrase = _find_phrase(words) or _find_phrase(core)
+    if phrase or not core:
+        return _MEANINGS.get(phrase)
+    if core[-1] in ("key", "keys"):
+        return _WEAK_KEY if len(words) > 1 else None
+    return _NOUNS.get((core[-1],)) or _classify_compound(core[-1])
 
 
-def _find_phrase(words: list[str]) -> SensitiveField | None:
-    """Return what the last two to four words say together."""
-    for length in range(min(_LONGEST_PHRASE, len(words)), 1, -1):
-        phrase = _NOUNS.get(tuple(words[-length:]))
-        if phrase is not None:
-            return phrase
-    return None
+def _find_phrase(words: list[str]) -> tuple[str, ...]:
+    """Return the last two to four words if they have a meaning together."""
+    phrases = (tuple(words[-length:]) for length in range(min(_LONGEST_PHRASE, len(words)), 1, -1))
+    return next((phrase for phrase in phrases if phrase in _MEANINGS), ())
 
 
 def _without_qualifiers(words: list[str]) -> list[str]:
     """Return the words up to the noun; a single word is the noun, whatever it is."""
     end = len(words)
-    while end > 1 and (words[end - 1] in _QUALIFIERS or words[end - 1].isdigit()):
-        if words[end - 1] == "base" and words[end - 2] != "key":
+    while end > 1:
+        before, last = words[end - 2 : end]
+        of_key = end > 2 and before == "key" and last in _QUALIFIERS_OF_KEYS
+        if not (of_key or last in _QUALIFIERS or last.isdigit()):
             break
         end -= 1
     return words[:end]
@@ -191,41 +177,21 @@ def may_end_name(name: str) -> bool:
     return words[-1] in _LAST_WORDS or _classify_compound(words[-1]) is not None
 
 
-def _classify_key(owners: list[str]) -> SensitiveField | None:
-    if not owners or owners[-1] in _HARMLESS_KEY_OWNERS:
-        # "lob_pub_api_key" ends in an owner; "public_key" does not, and is public.
-        return None
-    if owners[-1] in _KEY_OWNERS:
-        return SensitiveField("private_key" if owners[-1] in _PRIVATE_KEY_OWNERS else "api_key")
-    return _WEAK_KEY
-
-
-def _classify_token(last: str, owners: list[str]) -> SensitiveField | None:
-    if owners and owners[-1] in MODEL_TOKEN_WORDS:
-        return None
-    if last == "token" or (owners and owners[-1] in _OWNERS_OF_TOKENS):
-        return SensitiveField("token")
-    return None
-
-
 def _classify_compound(word: str) -> SensitiveField | None:
+    """Return what a word says that ends in a noun: "dbpassword", "snykkey"."""
     if not word.isascii():  # scripts that put no space between words
         return next((_OTHER_SCRIPTS[noun] for noun in _OTHER_SCRIPTS if word.endswith(noun)), None)
-    for ending, field in _COMPOUND_ENDINGS:
-        if word.endswith(ending):
-            owner = word[: -len(ending)]
-            return None if owner in MODEL_TOKEN_WORDS | _QUESTIONS | _STATES else field
-    if word.endswith("pass"):
-        return (
-            SensitiveField("password")
-            if word[:-4].endswith(_LONG_PASS_OWNERS) or word[:-4] in _PASS_OWNERS
-            else None
-        )
-    for ending in _RANDOM_ENDINGS:
+    for ending in (*_COMPOUND_ENDINGS, *_RANDOM_ENDINGS):
         owner = word.removesuffix(ending)
-        if owner != word and len(owner) > 1:  # "snykkey"; a "monkey" has no random value
-            is_harmless = owner in _HARMLESS_KEY_OWNERS | _QUESTIONS | _STATES
-            return None if is_harmless else _WEAK_KEY
+        if owner == word:
+            continue
+        if (owner, ending) in _OWNED:
+            return _OWNED[owner, ending]
+        if owner in _NO_NOUNS:
+            return None
+        if ending in _COMPOUND_ENDINGS:
+            return _NOUNS[ending,]
+        return _WEAK_KEY if len(owner) > 1 else None  # a "monkey" has no random value
     return None
 
 

@@ -12,11 +12,9 @@ from functools import partial
 
 from kp_langchain.redaction.extents import (
     ENCODED_QUOTE,
+    Extent,
     bare_word,
-    opens_quote,
     quoted_value,
-    rest_of_line,
-    strings_inside,
     value_at,
 )
 from kp_langchain.redaction.field_names import (
@@ -30,33 +28,31 @@ from kp_langchain.redaction.field_names import (
     word_set,
 )
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.notations import notation_value
-from kp_langchain.redaction.quoting import closing_quote
-from kp_langchain.redaction.relations import random_nearby, value_below, value_in_prose
+from kp_langchain.redaction.links import BELOW, CODES, NOTATIONS, code_in_groups, linked_value
+from kp_langchain.redaction.relations import random_nearby, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
-    is_placeholder,
+    is_evident,
     is_random,
     is_sensitive,
     looks_like_password,
 )
 
-# The meaning of the word "key" alone.
+# The meaning of the words "key" and "code" alone.
 _WORD_KEY = SensitiveField("api_key", is_strong=False)
+_WORD_CODE = SensitiveField("token", is_strong=False)
 _ONE_TIME = SensitiveField("otp")
 _TAIL = re.compile(
     expression_of_names("".join(JOINT + word for word in tail) for tail in TAILS) + r"(?![a-z0-9])"
 )
 _NAME_LEFT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
 _NAME_RIGHT = re.compile(r"[A-Za-z0-9_\-]{0,64}")
-# A letter after a word in a script with spaces between words: the word goes on.
-_OTHER_LETTER = re.compile("[\u0370-\u0dff\u1e00-\u1fff]")
 # Characters that may be part of an escape before a name.
 _IN_ESCAPE = frozenset(f"{LETTERS}{DIGITS}_-\\%[;")
-_WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
+_WORDS_LEFT = re.compile(r"[ .](?:[A-Za-z0-9\-]{1,20}(?:[ .]|(?![A-Za-z0-9]))){1,2}")
 _TAG_BEFORE = re.compile(r"<(?:[\w.\-]{1,20}:)?\Z")
 _SIGN_OF_CODE = re.compile(r"(?:=|[\"']:[ ]?)(?=[\"']?[\w\-./%]{10})")
 _OAUTH = re.compile(
@@ -90,23 +86,30 @@ _ASSIGN = re.compile(
     """,
     re.VERBOSE,
 )
-_NEXT_LINE = re.compile(r"\s{1,64}(?=\\{0,40}[\"'])")
 _BLOCK = re.compile(
     r"(?P<marker>[|>][+\-]?[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
 )
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Bot|Key|OAuth)[ \t]{1,8}", re.IGNORECASE)
-_LONG_SCHEME = re.compile(r"(?:Digest|AWS4-HMAC-\w+|Hawk|NTLM|Negotiate|SharedKey) ", re.IGNORECASE)
-_OPENED_BEFORE = re.compile(r"([\"'])(\\{0,40})")
-_COOKIES = re.compile(
-    r"[^\s=;,\"'\\]{1,256}=[^\s;,\"'\\]{0,4096}"
-    r"(?:;[ \t]*[^\s=;,\"'\\]{1,256}(?:=[^\s;\"'\\]{0,4096})?)*"
-)
-_AFTER_STRING = re.compile(r"[ \t]*(?:[,;)\]}]|$|[\n\r])")
+_HEADERS = {
+    "authorization": re.compile(
+        r"""(?:Bearer|Basic|Token|ApiKey|Bot|Key|OAuth)[ \t]{1,8}(?P<value>[^\s"'`,;<>(){}\[\]\\]*)(?<![.:?])
+        |(?P<long>(?:Digest|AWS4-HMAC-\w+|Hawk|NTLM|Negotiate|SharedKey)[ ][^\r\n]+)""",
+        re.IGNORECASE | re.VERBOSE,
+    ),
+    "cookie": re.compile(
+        r"""(?P<value>[^\s=;,"'\\]{1,256}=[^\s;,"'\\]{0,4096}
+        (?:;[ \t]*[^\s=;,"'\\]{1,256}(?:=[^\s;"'\\]{0,4096})?)*)(?P<long>)""",
+        re.VERBOSE,
+    ),
+}
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
+_NEXT_ITEM = re.compile(
+    r"""["'`]?[\s,;|\[\]\u2022*\-]{1,6}(?:\d{1,2}[.)][ ])?["'`]?
+    (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
+    re.VERBOSE,
+)
+_MAX_ITEMS = 40
 _MAX_NAMES_IN_WORD = 8
-_OPENS_LIST = re.compile(r"\[\s{0,64}\\{0,40}[\"'\[{]")
-_OPENS_MAPPING = re.compile(r"\{\s{0,64}\\{0,40}[\"']")
 
 
 def finders(*, identifiers: bool) -> tuple[Finder, ...]:
@@ -125,24 +128,36 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         if first < position:
             continue
         start, end = _name_around(plain, first, last, position)
+        position = end
         if end > word_end:
             names_in_word = 0
             word = _UNQUOTED_WORD.match(text, start)
             word_end = word.end() if word else end
         names_in_word += 1
         if names_in_word > _MAX_NAMES_IN_WORD and word_end - start > _LONG_WORD:
-            # The value of each name would be read up to the end of the word.
-            position = end
-            continue
-        position = end
-        if start >= 10 and text.startswith("[REDACTED:", start - 10):
+            continue  # the value of each name would be read up to the end of the word
+        if text.startswith("[REDACTED:", max(0, start - 10)):
             continue
         if start and text[start - 1] in _IN_ESCAPE:
             start = min(start + _escape_inside(text, start), first)
-        for span in _values(text, plain, start, end):
-            if identifiers or not span[1].is_identifier:
-                yield span[0]
-                position = max(position, span[0].end)
+        value = _value_of_name(text, plain, start, end)
+        if value is not None and (identifiers or not value[1].is_identifier):
+            (start, end), field = value
+            is_plural = plain.endswith("s", 0, position)
+            yield Span(start, end, field.kind)
+            position = max(position, end)
+            if is_plural:
+                yield from _items_after(text, position, field)
+
+
+def _items_after(text: str, end: int, field: SensitiveField) -> Iterator[Span]:
+    """Yield the other values of a list: "recovery codes: ..., ..."."""
+    for _ in range(_MAX_ITEMS):
+        item = _NEXT_ITEM.match(text, end)
+        if item is None or not is_evident(item["value"], field):
+            return
+        end = item.end()
+        yield Span(*item.span("value"), field.kind)
 
 
 def _name_around(plain: str, first: int, last: int, position: int) -> tuple[int, int]:
@@ -161,35 +176,47 @@ def _escape_inside(text: str, start: int) -> int:
     return 0
 
 
-def _values(text: str, plain: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
-    """Yield the sensitive values of the name at `text[start:end]`, with what the name says."""
+def _value_of_name(
+    text: str, plain: str, start: int, end: int
+) -> tuple[Extent, SensitiveField] | None:
+    """Return the sensitive value of the name at `text[start:end]`, with what the name says."""
     tail = _TAIL.match(plain, end)
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()
     after = text[end : end + 1]
     if after == "]" and text[max(0, start - 1) : start] == "[":
-        return  # cache[token]
-    if after and _OTHER_LETTER.match(after):
-        return
+        return None  # cache[token]
     name, field = _classify(text, plain, start, end)
     if field is None:
-        if plain[start:end] in ("key", "code"):
-            yield from _value_of_bare_word(text, start, end)
-        return
-    is_element = after in (" ", "\t") and _TAG_BEFORE.search(text, max(0, start - 24), start)
+        word = plain[start:end]
+        code = linked_value(CODES, text, start, end, _ONE_TIME) if word == "code" else None
+        if code is not None:
+            return code, _ONE_TIME
+        name, field = "key", _WORD_CODE if word == "code" else _WORD_KEY
+        extents = _after_bare_word(text, start, end, word)
+    else:
+        extents = _after_name(text, start, end, name, field)
+    for extent in extents:
+        if extent is not None and is_sensitive(text[slice(*extent)], name, field):
+            return extent, field
+    return None
+
+
+def _after_name(
+    text: str, start: int, end: int, name: str, field: SensitiveField
+) -> Iterator[Extent | None]:
+    """Yield what may be the value of a name: after a sign, in a notation, in a sentence."""
+    is_element = text[end : end + 1] in (" ", "\t") and _TAG_BEFORE.search(
+        text, max(0, start - 24), start
+    )
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
-        spans = list(_values_after_sign(text, start, assignment, name, field))
-        if spans:
-            yield from spans
-            return
-    extent = None
-    if after and assignment is None:
-        extent = notation_value(text, start, end, name)
-    if extent is None and not plain.startswith("your_", start):
-        extent = value_in_prose(text, start, end, name, field)
-    if extent is not None and is_sensitive(text[slice(*extent)], name, field):
-        yield Span(*extent, field.kind), field
+        yield _value_after_sign(text, start, assignment, name, field)
+    elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
+        yield extent
+        return
+    if not name.lower().startswith("your_"):
+        yield value_in_prose(text, start, end, name, field)
 
 
 def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, SensitiveField | None]:
@@ -223,25 +250,20 @@ def _is_model_token(text: str, start: int) -> bool:
     return text[start - 1 : start] == " " and last in MODEL_TOKEN_WORDS
 
 
-def _value_of_bare_word(text: str, start: int, end: int) -> Iterator[tuple[Span, SensitiveField]]:
-    """Yield the value of the word "key" or "code" alone: only a random one is sensitive."""
-    extent = None
-    if text[start:end].lower() == "code":
+def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Extent | None]:
+    """Yield what may be the value of the word "key" or "code" alone: only a random one is."""
+    if word == "code":
         sign = _SIGN_OF_CODE.match(text, end)
-        extent = value_at(text, sign.end()) if sign else None
-        around = text[max(0, start - 160) : end + 400]
-        if extent is not None and extent[1] - extent[0] >= 10 and _OAUTH.search(around):
-            yield Span(*extent, "token"), _WORD_KEY
-        return
-    if text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
+        if sign is not None and _OAUTH.search(text, max(0, start - 160), end + 400):
+            yield value_at(text, sign.end())
+    elif word == "key" and text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
         extent = bare_word(text, end + 1)
         value = text[slice(*extent)] if extent else ""
-        if len(value) < 20 or HASH_LIKE.fullmatch(value) or not is_random(value):
-            extent = None
-    elif _is_credential_key(text, start):
-        extent = random_nearby(text, end, bare_name=True) or value_below(text, end, _WORD_KEY)
-    if extent is not None and is_sensitive(text[slice(*extent)], "key", _WORD_KEY):
-        yield Span(*extent, _WORD_KEY.kind), _WORD_KEY
+        if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
+            yield extent
+    elif word == "key" and _is_credential_key(text, start):
+        yield random_nearby(text, end, bare_name=True)
+        yield linked_value(BELOW, text, start, end, _WORD_KEY)
 
 
 def _is_credential_key(text: str, start: int) -> bool:
@@ -253,82 +275,34 @@ def _is_credential_key(text: str, start: int) -> bool:
     return not last or last in _ARTICLES or last[-1] in ":;,.?&"
 
 
-def _values_after_sign(
+def _value_after_sign(
     text: str, start: int, assignment: re.Match[str], name: str, field: SensitiveField
-) -> Iterator[tuple[Span, SensitiveField]]:
-    """Yield the sensitive values after the sign: `=`, `:`, `=>` ..."""
-    if field.kind in ("authorization", "cookie") and assignment["sign"] in (":", "=", "=>"):
-        span = _header_value(text, start, assignment, field)
-        if span is not None:
-            if not is_placeholder(text[slice(*span)]):
-                yield Span(*span, field.kind), field
-            return
+) -> Extent | None:
+    """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
-    has_clear_name = assignment["close"] or assignment["sign"] == "="
-    line = _NEXT_LINE.match(text, at) if has_clear_name else None
-    yield from _each_value(text, line.end() if line else at, start, assignment, name, field)
-
-
-def _each_value(
-    text: str,
-    at: int,
-    start: int,
-    assignment: re.Match[str],
-    name: str,
-    field: SensitiveField,
-) -> Iterator[tuple[Span, SensitiveField]]:
-    """Yield the sensitive value at `at`, or those among the strings of a list or mapping there."""
-    if _OPENS_LIST.match(text, at) or (
-        not field.may_hold_fields and _OPENS_MAPPING.match(text, at)
-    ):
-        for inner in strings_inside(text, at):
-            if is_sensitive(text[slice(*inner)], name, field):
-                yield Span(*inner, field.kind), field
-        return
-    span = None if _closes_string(text, start, at, assignment) else quoted_value(text, at)
-    block = _BLOCK.match(text, at) if span is None and field.is_strong else None
+    extent = (
+        _header_value(text, start, at, field)
+        or quoted_value(text, at)
+        or code_in_groups(text, at, field)
+    )
+    block = _BLOCK.match(text, at) if extent is None and field.is_strong else None
     if block is not None:
-        span = _block_value(text, start, block)
-    elif span is None:
-        span = unquoted_value(text, at, start, assignment, name, field)
-    if span is not None and is_sensitive(text[slice(*span)], name, field):
-        yield Span(*span, field.kind), field
+        return _block_value(text, start, block)
+    return extent or unquoted_value(text, at, start, assignment, name, field)
 
 
-def _header_value(
-    text: str, start: int, assignment: re.Match[str], field: SensitiveField
-) -> tuple[int, int] | None:
+def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Extent | None:
     """Return start and end of an Authorization or Cookie header's value; it may contain spaces."""
-    at = assignment.end()
-    if opens_quote(text, at):
-        return None
-    if field.kind == "cookie":
-        cookies = _COOKIES.match(text, at)
-        return cookies.span() if cookies else None
-    scheme = _SCHEME.match(text, at)
-    if scheme is not None:
-        return bare_word(text, scheme.end()) or (at, at)
-    if _LONG_SCHEME.match(text, at) is not None:
-        opening = _OPENED_BEFORE.match(text[max(0, start - 41) : start][::-1])
-        if opening is not None:
-            end = closing_quote(text, at, opening[1], len(opening[2]), 4096)
-            if end is not None:
-                return at, end
-        return rest_of_line(text, at)
-    return None
+    header = _HEADERS.get(field.kind)
+    match = header.match(text, at) if header else None
+    if match is None or not match["long"]:
+        return match.span("value") if match else None
+    quote = text[start - 1 : start]
+    end = text.find(quote, at, match.end()) if quote in ("'", '"') else -1
+    return at, end if end >= 0 else match.end()
 
 
-def _closes_string(text: str, start: int, at: int, assignment: re.Match[str]) -> bool:
-    """Return whether the quote at `at` closes the string that contains the name: 'Password: '."""
-    if assignment["close"] or text[at : at + 1] not in ("'", '"'):
-        return False
-    if not _AFTER_STRING.match(text, at + 1):
-        return False
-    line = text[max(0, start - 100) : start].rpartition("\n")[2]
-    return line.count(text[at]) % 2 == 1
-
-
-def _block_value(text: str, start: int, block: re.Match[str]) -> tuple[int, int] | None:
+def _block_value(text: str, start: int, block: re.Match[str]) -> Extent | None:
     """Return start and end of a value on the line after its name, as in YAML."""
     span = value_at(text, block.end())
     if span is None or not starts_line(text, start, or_string=True):

@@ -18,10 +18,15 @@ order: the more certain the relation, the earlier.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from kp_langchain.redaction.extents import TYPOGRAPHIC_QUOTES, bare_word, quoted_value, value_at
+from kp_langchain.redaction.extents import (
+    TYPOGRAPHIC_QUOTES,
+    Extent,
+    quoted_value,
+    value_at,
+)
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
+from kp_langchain.redaction.links import RELATIONS, any_of, code_or_value, linked_value
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -34,15 +39,10 @@ from kp_langchain.redaction.values import (
     looks_like_password,
 )
 
-_Extent = tuple[int, int]
 _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
 
 
-def _any_of(words: str) -> str:
-    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
-
-
-_FOR = rf"""(?:{_any_of(NAMES["verbs"]["for"])})"""
+_FOR = rf"""(?:{any_of(NAMES["verbs"]["for"])})"""
 _OWNER = (
     rf"(?:{_FOR}[ \t](?:\w{{1,5}}[ ])?[\w.@\-/]{{1,40}}[ \t]{{1,4}}(?:\([^()\n]{{1,30}}\)[ ])?)"
 )
@@ -51,22 +51,14 @@ _VERB = re.compile(
     rf"""
     ["'`*]{{0,3}}
     (?: (?P<short>['\u2019]s)
-      | [ \t]{{0,4}}(?:{_any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
+      | [ \t]{{0,4}}(?:{any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
       | [ \t]{{1,4}}{_OWNER}?
         (?: (?P<english>is|was|are|equals|w(?:ill|ould)[ ]be|(?:has|have)[ ]been[ ]{_CHANGED}(?:[ ]to)?)
-          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{_any_of(NAMES["verbs"]["words"])}))
+          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{any_of(NAMES["verbs"]["words"])}))
         (?=[\s:=])
     )
     (?:[ \t](?:now|still|currently|{_CHANGED}[ ]to|set[ ]to|from[ ]\S{{1,64}}[ ]to))*
     (?:[ \t]{{0,2}}[:=](?!=))?[ \t\u3000]{{0,4}}
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_MOVED = re.compile(
-    rf"""
-    (?:[ \t](?:{_FOR}|\w[\w.@\-]{{0,30}})){{0,3}}?(?:[ \t]from[ \t]\S{{1,64}})?
-    (?:[ \t](?:{_any_of(NAMES["verbs"]["moved"])})[ \t]{{1,4}}
-      |,?[ \t](?:is[ \t])?(?:now|still)[ \t]{{1,4}} | (?:{_any_of(NAMES["verbs"]["moved_joined"])})[ \t]?)
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -77,30 +69,8 @@ _NEARBY = re.compile(
     re.VERBOSE,
 )
 _BETWEEN = word_set(NAMES["sentences"]["between"])
-_COLON = re.compile(
-    r"(?:[ \t][\w'\u2019\"`/.\-@()+]{1,40}){1,5}[ \t]?(?::(?=[ \t])|\uff1a|(?<= )-(?= ))[ \t]{0,4}(?=\S)"
-)
-_BRACKET = re.compile(r"[ \t]?[(\[\uff08](?:[\w:]{1,12}[ \t]){0,2}(?=\S)")
-_CLOSES_BRACKET = re.compile(r"[\"'`]?[)\]\uff09]")
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
-)
-_QUESTION = re.compile(r"[?][ \t\n]{1,4}(?:it's |it is )?", re.IGNORECASE)
-_DIGITS_FOLLOW = re.compile(
-    r"[ \t]{0,3}#?(?P<digits>\d{3,8})(?![\w\-]|[.,]\d|[ \t]?(?:digit|char|tim|atte|sec|min|%))"
-)
-# The line with the name ends; the value is alone on the next line, in a fence or in a list.
-_BELOW = re.compile(
-    r"""
-    (?P<rest>[^\n]{0,80})\n(?:[ \t]{0,8}\n)?
-    (?P<line>[A-Za-z]{3,12}[!.]?\n)?
-    (?P<mark>[ \t]{0,8}(?:```\w{0,12}\n[ \t]{0,8}|[>*\u2022\-][ ]))?[ \t]{0,8}
-    (?P<quote>["'`]{0,2})(?P<value>[!-~]{4,512}|\d{3}[ ]\d{3})(?P=quote)[ \t]{0,8}(?=\n|$|\\n)
-    """,
-    re.VERBOSE,
-)
-_ENDS_BELOW = re.compile(
-    r"[^\n]{0,80}[:\uff1a\u2192?][*_` ]{0,4}$|[*_#: \u2192.`\"'\])]{0,6}$| (?:is|are|below)$"
 )
 _BEFORE = re.compile(
     r"""
@@ -125,7 +95,7 @@ _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 def value_in_prose(
     text: str, start: int, end: int, name: str, field: SensitiveField
-) -> _Extent | None:
+) -> Extent | None:
     """Return start and end of the value of the name at `text[start:end]` in a sentence, or None.
 
     Args:
@@ -135,20 +105,25 @@ def value_in_prose(
         name: The name, with the words before it that belong to it.
         field: What it says about its value.
     """
-    has_digit = _DIGIT.search(text, end, end + _REACH) is not None
-    for relation in _AFTER if has_digit else _AFTER_WITHOUT_DIGIT:
-        extent = relation(text, end, name, field)
-        if extent is not None:
-            return extent
-    return _before(text, start, end, field)
+    if _DIGIT.search(text, end, end + _REACH) is None:
+        # What shows that a value is one is almost always a digit.
+        extent = _verb(text, end, field) or _space(text, end, name, field)
+    else:
+        extent = (
+            _verb(text, end, field)
+            or (field.kind in _RANDOM_KINDS and random_nearby(text, end, bare_name=False))
+            or linked_value(RELATIONS, text, start, end, field)
+            or _space(text, end, name, field)
+        )
+    return extent or _before(text, start, end, field)
 
 
-def _verb(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
+def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     match = _VERB.match(text, end)
     if match is None:
         return None
     content = quoted_value(text, match.end())
-    extent = content or _evident_code(text, match.end(), field) or bare_word(text, match.end())
+    extent = content or code_or_value(text, match.end(), field)
     if extent is None:
         return None
     value = text[slice(*extent)]
@@ -174,30 +149,7 @@ def _verb(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | N
     return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
 
 
-def _evident_code(text: str, at: int, field: SensitiveField) -> _Extent | None:
-    """Return start and end of a one-time code in two groups of digits."""
-    match = (
-        re.compile(r"\d{3}[ \-]\d{3}(?!\w)").match(text, at) if field.kind in CODE_KINDS else None
-    )
-    return match.span() if match else None
-
-
-def _evident(text: str, at: int, field: SensitiveField) -> _Extent | None:
-    """Return start and end of the value at `at`, if it is evident."""
-    extent = _evident_code(text, at, field) or value_at(text, at)
-    return extent if extent and is_evident(text[slice(*extent)], field) else None
-
-
-def _moved(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _MOVED.match(text, end)
-    return _evident(text, match.end(), field) if match else None
-
-
-def _nearby(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    return random_nearby(text, end, bare_name=False) if field.kind in _RANDOM_KINDS else None
-
-
-def random_nearby(text: str, end: int, *, bare_name: bool) -> _Extent | None:
+def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     """Return start and end of a random value a few words after the name of a key or token.
 
     Args:
@@ -224,23 +176,7 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> _Extent | None:
     return match.start("value"), match.start("value") + len(value)
 
 
-def _colon(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _COLON.match(text, end)
-    return _evident(text, match.end(), field) if match else None
-
-
-def _bracket(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    match = _BRACKET.match(text, end)
-    extent = _evident(text, match.end(), field) if match else None
-    return extent if extent and _CLOSES_BRACKET.match(text, extent[1]) else None
-
-
-def _space(text: str, end: int, name: str, field: SensitiveField) -> _Extent | None:
-    if field.kind in CODE_KINDS or name.lower() == "passcode":
-        digits = _DIGITS_FOLLOW.match(text, end)
-        if digits is not None:
-            is_long = field.kind == "cvv" or len(digits["digits"]) > 3
-            return digits.span("digits") if is_long else None
+def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | None:
     space = _SPACE.match(text, end)
     if space is None:
         return None
@@ -257,28 +193,7 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> _Extent | N
     return extent if field.is_strong and is_evident(value, field) else None
 
 
-def _question(text: str, end: int, _name: str, _field: SensitiveField) -> _Extent | None:
-    match = _QUESTION.match(text, end)
-    extent = value_at(text, match.end()) if match else None
-    return extent if extent and looks_like_bare_password(text[slice(*extent)]) else None
-
-
-def _below(text: str, end: int, _name: str, field: SensitiveField) -> _Extent | None:
-    return value_below(text, end, field)
-
-
-def value_below(text: str, end: int, field: SensitiveField) -> _Extent | None:
-    """Return start and end of the value that is alone on the line below the name."""
-    match = _BELOW.match(text, end)
-    if match is None or not is_evident(match["value"].rstrip(".,"), field):
-        return None
-    is_fenced = match["mark"] and "`" in match["mark"]
-    if match["line"] and field.kind not in _RANDOM_KINDS:
-        return None
-    return match.span("value") if is_fenced or _ENDS_BELOW.match(match["rest"]) else None
-
-
-def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent | None:
+def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
     if _DIGIT.search(text, max(0, start - _REACH), start) is None:
         return None
@@ -294,17 +209,3 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> _Extent |
     value = match[1][::-1].lstrip("\"'`*(,")
     stop = link.start() - match.start(1)
     return (stop - len(value), stop) if is_evident(value, field) else None
-
-
-_AFTER: tuple[Callable[[str, int, str, SensitiveField], _Extent | None], ...] = (
-    _verb,
-    _moved,
-    _nearby,
-    _colon,
-    _bracket,
-    _space,
-    _question,
-    _below,
-)
-# What shows that a value is one is almost always a digit.
-_AFTER_WITHOUT_DIGIT = (_verb, _space)

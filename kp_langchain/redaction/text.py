@@ -16,7 +16,6 @@ from kp_langchain.redaction import (
     issuers,
     key_blocks,
     named_values,
-    sentences,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -37,7 +36,6 @@ SECRETS = {
         *contexts.FINDERS,
         *form_inputs.FINDERS,
         *contexts.COMMANDS,
-        *sentences.FINDERS,
         *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,

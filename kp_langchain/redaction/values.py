@@ -60,7 +60,7 @@ _TECHNICAL_TERM = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_CODE = re.compile(r"\d{3}[ \-]?\d{3}|\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{4}[ \-]\d{4}")
+_CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 _OWN_NAME = re.compile(r"[A-Za-z]+(?:[_\-][A-Za-z]+)+")
 
 

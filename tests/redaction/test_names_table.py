@@ -15,7 +15,8 @@ from tests.redaction.drawn import compose, password
 _TABLE = load_table("names")
 _GROUPS: list[dict[str, Any]] = [
     *_TABLE["telling"],
-    *(group for name, group in _TABLE.items() if name != "telling"),
+    *_TABLE["owned"],
+    *(group for name, group in _TABLE.items() if name not in ("telling", "owned")),
 ]
 _WORDS = [
     pytest.param(group["kind"], noun, id=f"{group['kind']} {noun}")

@@ -194,10 +194,14 @@ def test_look_alikes_of_records_and_tables_stay(given: Any) -> None:
     assert redact(text) == Redaction(text, {})
 
 
-@pytest.mark.parametrize(
-    "row", load_table("contexts")["context"], ids=lambda row: row["finds"][0][:20]
-)
-def test_the_examples_of_each_context_hold(row: dict[str, Any]) -> None:
+_ROWS = [
+    *load_table("contexts")["context"],
+    *(row for rows in load_table("links").values() for row in rows),
+]
+
+
+@pytest.mark.parametrize("row", _ROWS, ids=lambda row: row["finds"][0])
+def test_the_examples_of_each_context_and_link_hold(row: dict[str, Any]) -> None:
     source = random.Random(31)
     for template in row["finds"] * 5:
         text, secret = compose(template, source)

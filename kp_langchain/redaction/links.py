@@ -1,0 +1,103 @@
+"""Links between a sensitive name and its value without `=` or `:`, from `links.toml`.
+
+Notations: flags, pairs, markup, forms, calls. Relations: "changed the password to ...".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kp_langchain.redaction.extents import Extent, value_at
+from kp_langchain.redaction.field_names import NAMES, SensitiveField
+from kp_langchain.redaction.tables import load_table
+from kp_langchain.redaction.values import (
+    CODE_KINDS,
+    SENTENCE_WORDS,
+    is_evident,
+    looks_like_password,
+)
+
+_SHORTEST_CODE = {"cvv": 3, "pin": 4, "otp": 4, "password": 6}
+_TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
+    "any": lambda value, _field: value.lower() not in SENTENCE_WORDS,
+    "password": lambda value, _field: looks_like_password(value) or value.isdigit(),
+    "evident": is_evident,
+    "code": lambda value, field: len(value) >= _SHORTEST_CODE.get(field.kind, 9),
+}
+_CODE_IN_GROUPS = re.compile(r"\d{3}[ \-]\d{3}(?!\w)")
+_REACH = 90
+
+
+def any_of(words: str) -> str:
+    """Return an expression for any of the words."""
+    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
+
+
+class Link(NamedTuple):
+    """A row of the table."""
+
+    link: re.Pattern[str]
+    is_value: Callable[[str, SensitiveField], bool]
+    before: re.Pattern[str]
+    after: re.Pattern[str]
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Link:
+        """Compile a row of the table."""
+        expression = row["link"]
+        for name in ("for", "moved", "moved_joined"):
+            expression = expression.replace(f"{{{name}}}", any_of(NAMES["verbs"][name]))
+        return cls(
+            re.compile(expression, re.VERBOSE),
+            _TESTS[row.get("value", "evident")],
+            re.compile(row.get("before", "")),
+            re.compile(row.get("after", "")),
+        )
+
+
+_TABLE = load_table("links")
+NOTATIONS = tuple(map(Link.from_row, _TABLE["notation"]))
+CODES = tuple(map(Link.from_row, _TABLE["code"]))
+BELOW = tuple(map(Link.from_row, _TABLE["below"]))
+RELATIONS = (*map(Link.from_row, _TABLE["relation"]), *BELOW)
+
+
+def linked_value(
+    links: tuple[Link, ...], text: str, start: int, end: int, field: SensitiveField
+) -> Extent | None:
+    """Return start and end of the value that one of `links` links with the name, or None.
+
+    Args:
+        links: `NOTATIONS`, `RELATIONS`, `BELOW` or `CODES`.
+        text: The whole text.
+        start: Where the name starts.
+        end: Where it ends.
+        field: What it says about its value.
+    """
+    before = text[max(0, start - _REACH) : start + 1]
+    for link, is_value, start_of_link, end_of_link in links:
+        match = link.match(text, end)
+        if match is None or not start_of_link.search(before):
+            continue
+        has_value = "value" in link.groupindex
+        extent = match.span("value") if has_value else code_or_value(text, match.end(), field)
+        if (
+            extent is not None
+            and end_of_link.match(text, extent[1])
+            and is_value(text[slice(*extent)], field)
+        ):
+            return extent
+    return None
+
+
+def code_or_value(text: str, at: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of the value at `at`; a one-time code may be in two groups of digits."""
+    return code_in_groups(text, at, field) or value_at(text, at)
+
+
+def code_in_groups(text: str, at: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of the one-time code at `at`, if it is in two groups of digits."""
+    code = _CODE_IN_GROUPS.match(text, at) if field.kind in CODE_KINDS else None
+    return code.span() if code else None
