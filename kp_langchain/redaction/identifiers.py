@@ -87,6 +87,8 @@ _VERSION_BEFORE = re.compile(
 _IP_BEFORE = re.compile(
     r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
 )
+# Of every machine, and those that RFC 5737 keeps for documentation.
+_NOBODYS_NETWORKS = ("127.", "0.", "255.255.", "192.0.2.", "198.51.100.", "203.0.113.")
 _UPGRADE = re.compile(r" (?:to|->|=>|\u2192) ?v?\d")
 _HOST_NAME = re.compile(r"ip-((?:\d{1,3}-){3}\d{1,3})(?![\w\-])")
 _IPV6 = re.compile(
@@ -142,7 +144,7 @@ def _numbers(text: str, start: int, end: int) -> Iterator[Span]:
 def _addresses(text: str, first: int, last: int) -> Iterator[Span]:
     for match in _IPV4.finditer(text, first, last):
         address = match.group()
-        if address.startswith(("127.", "0.", "255.255.")):
+        if address.startswith(_NOBODYS_NETWORKS):
             continue
         before = text[max(0, match.start() - 18) : match.start()]
         if _VERSION_BEFORE.search(before):

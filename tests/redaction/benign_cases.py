@@ -192,7 +192,7 @@ _TEXTS: Final = (
     ("numbers", "x = {d3} + {d4} * ({d2} - {d1}) | [{d3}, {d3}, {d3}] | {d1}-{d2}, {d2}:{d2} | 1/{d3}"),
     ("numbers", "rows {d5}-{d5} | pages {d3}-{d3} | port 80{d2} | pid {d5} | {d9} bytes | {d6} of {d7}"),
     ("numbers", "id {d10} | user 1{d9} | total: {d7} | 0x{h8} | 0b10{d1} | 1_000_{d3} | {d4}/{d4}"),
-    ("local", "127.0.0.1:80{d2} | 0.0.0.0 | ::1 | localhost:3{d3} | http://[::1]:80{d2}/x | 255.255.255.0"),
+    ("local", "127.0.0.1:80{d2} | 0.0.0.0 | ::1 | ping 203.0.113.9 | 192.0.2.1 or 198.51.100.7 | localhost:3{d3} | http://[::1]:80{d2}/x | 255.255.255.0"),
     ("colours", "#1a2b3c | #fff | rgba(1, 2, 3, 0.4) | 0xff{h6} | color: #{h6};"),
     ("models", "gpt-4o-2024-08-06 | claude-3-5-sonnet-20241022 | text-embedding-3-large | o{d1}-mini"),
     ("models", "meta-llama/Llama-3.1-70B-Instruct | gemini-1.5-pro-002 | ft:gpt-4o-mini:acme::{x8}"),
