@@ -305,7 +305,7 @@ def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Exte
 def _block_value(text: str, start: int, block: re.Match[str]) -> Extent | None:
     """Return start and end of a value on the line after its name, as in YAML."""
     span = value_at(text, block.end())
-    if span is None or not starts_line(text, start, or_string=True):
+    if span is None or not starts_line(text, start):
         return None
     if text[span[1] : span[1] + 1] not in ("", "\n", "\r", "\\", '"', "'"):
         return None

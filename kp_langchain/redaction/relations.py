@@ -86,7 +86,6 @@ _VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
 _ENDS_CLAUSE = re.compile(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
 )
-_WORD_ONLY = re.compile(r"[^\W\d_]+(?:['\-][^\W\d_]+)?")
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
 _DIGIT = re.compile("[0-9]")
 _REACH = 256
@@ -124,29 +123,19 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
         return None
     content = quoted_value(text, match.end())
     extent = content or code_or_value(text, match.end(), field)
-    if extent is None:
+    value = text[slice(*extent)] if extent else ""
+    if extent is None or "://" in value:
         return None
-    value = text[slice(*extent)]
-    if "://" in value:
-        return None
+    is_like_password = looks_like_bare_password if match["short"] else looks_like_password
+    if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
+        return extent
     if not match["english"]:
-        is_code = field.kind in CODE_KINDS and value.isdigit()
-        is_mixed = looks_like_bare_password(value) or (content and looks_like_password(value))
-        return (
-            extent
-            if is_code
-            or is_mixed
-            or (value.isascii() and looks_like_password(value) and not match["short"])
-            else None
-        )
-    if content or any(map(str.isdigit, value)) or looks_generated(value):
+        return None
+    if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
-    if value.lower() in SENTENCE_WORDS or field.kind not in ("password", "credential"):
-        return extent if value.strip("-").count("-") > 1 else None
-    if _WORD_ONLY.fullmatch(value) is None:
-        return extent
-    is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS)
-    return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
+    is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
+    is_word = field.kind in ("password", "credential") and not is_adjective
+    return extent if is_word and _ENDS_CLAUSE.match(text, extent[1]) else None
 
 
 def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
@@ -167,12 +156,9 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     is_hash = HASH_LIKE.fullmatch(value) is not None
     if not looks_generated(value) or not (is_hash or is_random(value)):
         return None
-    if is_hash:
-        is_assignment = match["sign"] is not None or "is" in words or not words
-        if not is_assignment or (
-            bare_name and not ("for" in words or ("is" in words and "-" not in value))
-        ):
-            return None
+    is_assignment = match["sign"] or "is" in words or (not words and not bare_name)
+    if is_hash and not is_assignment and not (bare_name and "for" in words):
+        return None
     return match.start("value"), match.start("value") + len(value)
 
 

@@ -42,14 +42,10 @@ _LEADING_SCHEME = re.compile(
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
 _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with separators: users:2024:11, data/part-0001.parquet
-_COMPOUND = re.compile(
-    r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+|[a-z]{3,}[0-9]{1,4}", re.IGNORECASE
-)
+_COMPOUND = re.compile(r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+", re.IGNORECASE)
+_WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PATH_LIKE = re.compile(
-    r"[a-z]{2,12}[_\-][A-Za-z0-9]+|[\w.\-]*(?:/[\w.\-]*)+|[a-z0-9]+(?:[.\-_][a-z0-9]+)+"
-)
 # Terms that look like a value after a name and a space, as in "password step2".
 _TECHNICAL_TERM = re.compile(
     r"""
@@ -122,7 +118,9 @@ def is_evident(value: str, field: SensitiveField) -> bool:
 
 def is_random(value: str) -> bool:
     """Return whether a value looks generated, and is no path and no name composed of words."""
-    return looks_generated(value) and not _PATH_LIKE.fullmatch(value)
+    if _PATH.fullmatch(value) or _COMPOUND.fullmatch(value):
+        return False
+    return looks_generated(value)
 
 
 def is_placeholder(value: str) -> bool:
@@ -165,9 +163,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
             return looks_like_password(value)
         if field.is_identifier:
             return sum(character.isdigit() for character in value) >= 8
-        return (
-            looks_generated(value) and not _PATH.fullmatch(value) and not _COMPOUND.fullmatch(value)
-        )
+        return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
     kind = field.kind
     if kind == "pin":
         return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
