@@ -8,7 +8,7 @@ Extent = tuple[int, int]
 """Start and end of a value in a text."""
 
 # A quote as HTML, URLs and JSON encode it.
-ENCODED_QUOTE = r"&(?:quot|apos|#(?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
+ENCODED_QUOTE = r"&(?:quot|apos|[#](?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
 _ENCODED_QUOTE = re.compile(ENCODED_QUOTE)
 # Quotation marks of other languages, each with those that close it.
 _CLOSING = {

@@ -148,6 +148,14 @@ def _is_prose(value: str) -> bool:
     return is_sentence and any(word.lower() in SENTENCE_WORDS for word in words)
 
 
+def _is_cookie_sensitive(value: str) -> bool:
+    """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
+    if "=" not in value:
+        return len(value) > 4 or not value.isdigit()
+    pairs = map(str.strip, value.split(";"))
+    return any(classify_name(pair.partition("=")[0]) or looks_like_password(pair) for pair in pairs)
+
+
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """Return whether `value`, the value of the sensitive field `name`, must be redacted.
 
@@ -167,8 +175,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     kind = field.kind
     if kind == "pin":
         return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
-    if kind == "cookie" and len(value) < 5 and value.isdigit():
-        return False
+    if kind == "cookie":
+        return _is_cookie_sensitive(value)
     if kind == "token" and _TICKER.fullmatch(value):
         return False
     if kind == "cvv":
