@@ -45,6 +45,7 @@ _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 _COMPOUND = re.compile(r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+", re.IGNORECASE)
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
+_MAX_CHOICES = 200
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # Terms that look like a value after a name and a space, as in "password step2".
 _TECHNICAL_TERM = re.compile(
@@ -152,6 +153,8 @@ def _is_cookie_sensitive(value: str) -> bool:
     """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
     if "=" not in value:
         return len(value) > 4 or not value.isdigit()
+    if len(value) > _MAX_CHOICES:
+        return True
     pairs = map(str.strip, value.split(";"))
     return any(classify_name(pair.partition("=")[0]) or looks_like_password(pair) for pair in pairs)
 
