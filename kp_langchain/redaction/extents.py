@@ -8,7 +8,7 @@ Extent = tuple[int, int]
 """Start and end of a value in a text."""
 
 # A quote as HTML, URLs and JSON encode it.
-ENCODED_QUOTE = r"&(?:quot|apos|#(?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
+ENCODED_QUOTE = r"&(?:quot|apos|[#](?:34|39|x22|x27));|%2[27]|\\{1,40}u00(?:22|27)"
 _ENCODED_QUOTE = re.compile(ENCODED_QUOTE)
 # Quotation marks of other languages, each with those that close it.
 _CLOSING = {
@@ -27,6 +27,7 @@ _BARE = re.compile(
     r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
 _QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
+_AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
@@ -62,10 +63,12 @@ def quoted_value(text: str, at: int) -> Extent | None:
         start += 2
         end = text.find(opening[2] * 3, start, start + _MAX_QUOTED)
         return (start, end) if end > start else None
+    if _AFTER_STRING.match(text, start):
+        return None  # the quote closes a string: input("Password: ")
     close = _closing_quote(text, start, opening[2], len(opening[1]))
     if close is None:  # the text is cut off: the rest of the line belongs to the value
         rest = _REST_OF_LINE.match(text, start)
-        return (start, rest.end()) if rest and text[start] not in "}],);:" else None
+        return (start, rest.end()) if rest and text[start] != ":" else None
     return start, close
 
 

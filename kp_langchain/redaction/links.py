@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kp_langchain.redaction.extents import Extent, value_at
+from kp_langchain.redaction.extents import ENCODED_QUOTE, TYPOGRAPHIC_QUOTES, Extent, value_at
 from kp_langchain.redaction.field_names import NAMES, SensitiveField
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import (
@@ -29,10 +29,21 @@ _TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
 _CODE_IN_GROUPS = re.compile(r"\d{3}[ \-]\d{3}(?!\w)")
 _REACH = 90
 
+_TABLE = load_table("links")
+_PARTS = {
+    **_TABLE["parts"],
+    **{name: "|".join(map(re.escape, verbs.split())) for name, verbs in NAMES["verbs"].items()},
+    "encoded_quote": ENCODED_QUOTE,
+    "typographic_quotes": TYPOGRAPHIC_QUOTES,
+}
+_PART = re.compile(r"\{([a-z_]{2,})\}")
 
-def any_of(words: str) -> str:
-    """Return an expression for any of the words."""
-    return "|".join(sorted(map(re.escape, words.split()), key=len, reverse=True))
+
+def _compile(expression: str) -> re.Pattern[str]:
+    """Compile a verbose expression of the table; {NAME} stands for a part or for verbs."""
+    while _PART.search(expression):
+        expression = _PART.sub(lambda part: _PARTS[part[1]], expression)
+    return re.compile(expression, re.VERBOSE)
 
 
 class Link(NamedTuple):
@@ -46,18 +57,17 @@ class Link(NamedTuple):
     @classmethod
     def from_row(cls, row: dict[str, str]) -> Link:
         """Compile a row of the table."""
-        expression = row["link"]
-        for name in ("for", "moved", "moved_joined"):
-            expression = expression.replace(f"{{{name}}}", any_of(NAMES["verbs"][name]))
         return cls(
-            re.compile(expression, re.VERBOSE),
+            _compile(row["link"]),
             _TESTS[row.get("value", "evident")],
             re.compile(row.get("before", "")),
             re.compile(row.get("after", "")),
         )
 
 
-_TABLE = load_table("links")
+TABLE_EXPRESSIONS = {name: _compile(text) for name, text in _TABLE["expressions"].items()}
+"""Expressions that the code uses by name."""
+
 NOTATIONS = tuple(map(Link.from_row, _TABLE["notation"]))
 CODES = tuple(map(Link.from_row, _TABLE["code"]))
 BELOW = tuple(map(Link.from_row, _TABLE["below"]))

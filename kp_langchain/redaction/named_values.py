@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from kp_langchain.redaction.extents import (
-    ENCODED_QUOTE,
     Extent,
     bare_word,
     quoted_value,
@@ -28,7 +27,14 @@ from kp_langchain.redaction.field_names import (
     word_set,
 )
 from kp_langchain.redaction.finders import Finder
-from kp_langchain.redaction.links import BELOW, CODES, NOTATIONS, code_in_groups, linked_value
+from kp_langchain.redaction.links import (
+    BELOW,
+    CODES,
+    NOTATIONS,
+    TABLE_EXPRESSIONS,
+    code_in_groups,
+    linked_value,
+)
 from kp_langchain.redaction.relations import random_nearby, value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
@@ -59,48 +65,11 @@ _OAUTH = re.compile(
     r"state=|callback|oauth|authorization_code|redirect_uri|scope=|grant_type", re.IGNORECASE
 )
 _ARTICLES = word_set(NAMES["sentences"]["articles"])
-_COLOUR = r"(?:\x1b|\\033|\\x1b|\\e)\[[0-9;]{0,12}m"
-# Markup between a name, its sign and the value: colours, bold, spaces in URLs.
-_MARKUP = rf"""
-    (?:[ \t\u00a0\u3000]|{_COLOUR}|\*{{1,2}}(?=[ \t]?[:=]|[^\s*\\\"'])|%20|!!?\w{{0,16}}(?=[ \t])
-    |</?(?:b|strong|em|i|code|span|label|dt)>)"""
-_TYPE = r"(?:&(?:'static[ ])?)?[\w.:]{1,40}(?:[\[<(][^\n]{0,60}?[\])>])?\??(?:[ ]\|[ ]\w+){0,3}"
-# What makes a value of a string: String::from("..."), SecretStr("..."), []byte("...").
-_WRAPPER = r"""
-    (?:(?:[\w:.]{0,40}\b(?:from|of|new|Some|bytes|str|[sS]tring|Secure\w{1,12}|Secret\w{0,12}|Just|quote)
-    (?:<\w+>)?|\[\]byte)[({](?:\|\|[ ])?|string\(\d{1,4}\)[ ])"""
-_ASSIGN = re.compile(
-    rf"""
-    (?P<close>\\{{0,40}}["'`]|{ENCODED_QUOTE.replace("#", "[#]")})?\]?(?:[ \t]\([^()\n]{{1,30}}\))?
-    (?:[ \t](?:is|was)(?=[ \t]{{0,4}}[:=]))?(?:[ ]\{{[^{{}}\n]{{0,30}}\}})?{_MARKUP}{{0,64}}
-    (?P<sign>
-        (?(close)(?!))(?::|[ \t]|\[\w{{0,8}}\][ \t]|[ \t]?[Aa][Ss][ \t])[ \t]?{_TYPE}[ \t]{{0,8}}=
-            (?=[ \t]{{0,4}}{_WRAPPER}?[bfruN@$]{{0,2}}\\{{0,40}}["'`])
-      | =>|:=|(?:\?\?|\|\|)?={{1,3}}|\??:(?!:)|%3[aAdD]|[\uff1a\uff1d]
-      | \\{{1,40}}u(?:003[aAdD]|ff1a|2192|2014)
-      | (?P<dash>[\u2192\u2014\u2013]|->|(?<=[ \t])-{{1,2}}(?=[ \t])|[ ]?\.{{3,40}})
-      | (?:\|\||\?\?|(?<=[ ])or)(?=[ \t]{{0,4}}\\{{0,40}}["'])
-      | </t[dh]>\s{{0,8}}<td>|</d[dt]>\s{{0,8}}<dd>
-    )
-    (?:\*\*(?!\*))?{_MARKUP}{{0,64}}(?:{_WRAPPER}(?=[bfruN@$]{{0,2}}["'`]))?
-    """,
-    re.VERBOSE,
-)
+_ASSIGN = TABLE_EXPRESSIONS["assignment"]
 _BLOCK = re.compile(
     r"(?P<marker>[|>][+\-]?[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
 )
-_HEADERS = {
-    "authorization": re.compile(
-        r"""(?:Bearer|Basic|Token|ApiKey|Bot|Key|OAuth)[ \t]{1,8}(?P<value>[^\s"'`,;<>(){}\[\]\\]*)(?<![.:?])
-        |(?P<long>(?:Digest|AWS4-HMAC-\w+|Hawk|NTLM|Negotiate|SharedKey)[ ][^\r\n]+)""",
-        re.IGNORECASE | re.VERBOSE,
-    ),
-    "cookie": re.compile(
-        r"""(?P<value>[^\s=;,"'\\]{1,256}=[^\s;,"'\\]{0,4096}
-        (?:;[ \t]*[^\s=;,"'\\]{1,256}(?:=[^\s;"'\\]{0,4096})?)*)(?P<long>)""",
-        re.VERBOSE,
-    ),
-}
+_HEADERS = {kind: TABLE_EXPRESSIONS[kind] for kind in ("authorization", "cookie")}
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
 _NEXT_ITEM = re.compile(
@@ -305,7 +274,7 @@ def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Exte
 def _block_value(text: str, start: int, block: re.Match[str]) -> Extent | None:
     """Return start and end of a value on the line after its name, as in YAML."""
     span = value_at(text, block.end())
-    if span is None or not starts_line(text, start, or_string=True):
+    if span is None or not starts_line(text, start):
         return None
     if text[span[1] : span[1] + 1] not in ("", "\n", "\r", "\\", '"', "'"):
         return None

@@ -5,13 +5,9 @@ A value after a sign (`password: ...`) is what the name says, whatever it looks 
 order: the more certain the relation, the earlier.
 
 - verb: "the password is ...", "das Passwort lautet ...", "密码是...", "is now ...";
-- moved: "changed the password to ...", "wurde auf ... geändert";
 - nearby: a random value a few words after the name of a key, "the key for acme expires ...";
-- colon: a few words, then a colon, "passphrase for key /x/id: ...";
-- bracket: "the password (...)", "secret key [...]";
+- the relations of `links.toml`: "changed the password to ...", "the password (...)", on the next line;
 - space: "with password ...", "PASSWORD ...";
-- question: "password? ...";
-- below: on the next line, in a fence, as an item of a list;
 - before: "... is the password", "use ... as the API key", "... (token)".
 """
 
@@ -26,7 +22,7 @@ from kp_langchain.redaction.extents import (
     value_at,
 )
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
-from kp_langchain.redaction.links import RELATIONS, any_of, code_or_value, linked_value
+from kp_langchain.redaction.links import RELATIONS, TABLE_EXPRESSIONS, code_or_value, linked_value
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -42,51 +38,17 @@ from kp_langchain.redaction.values import (
 _RANDOM_KINDS = frozenset(("api_key", "token", "secret", "private_key", "authorization", "session"))
 
 
-_FOR = rf"""(?:{any_of(NAMES["verbs"]["for"])})"""
-_OWNER = (
-    rf"(?:{_FOR}[ \t](?:\w{{1,5}}[ ])?[\w.@\-/]{{1,40}}[ \t]{{1,4}}(?:\([^()\n]{{1,30}}\)[ ])?)"
-)
-_CHANGED = r"(?:(?:re)?set|changed|updated|rotated|created|issued|renewed)"
-_VERB = re.compile(
-    rf"""
-    ["'`*]{{0,3}}
-    (?: (?P<short>['\u2019]s)
-      | [ \t]{{0,4}}(?:{any_of(NAMES["verbs"]["joined"])})[:\uff1a]?(?=[ \t\u3000]{{0,4}}[!-~{TYPOGRAPHIC_QUOTES}])
-      | [ \t]{{1,4}}{_OWNER}?
-        (?: (?P<english>is|was|are|equals|w(?:ill|ould)[ ]be|(?:has|have)[ ]been[ ]{_CHANGED}(?:[ ]to)?)
-          | (?:[^\W\d_]{{1,12}}[ ]){{0,2}}?(?:{any_of(NAMES["verbs"]["words"])}))
-        (?=[\s:=])
-    )
-    (?:[ \t](?:now|still|currently|{_CHANGED}[ ]to|set[ ]to|from[ ]\S{{1,64}}[ ]to))*
-    (?:[ \t]{{0,2}}[:=](?!=))?[ \t\u3000]{{0,4}}
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_NEARBY = re.compile(
-    r"""(?:[.,;]|[ ]?[*_~"'`]{0,3})
-    (?P<words>(?:[ \t]{1,3}[A-Za-z][\w'\-]{0,20}[.,;!]?){0,6})(?P<sign>[ \t]{0,2}[:=])?[ \t]{1,3}["'`*]{0,2}
-    (?=(?P<value>[A-Za-z0-9_\-+/=.~]{16,512}))""",
-    re.VERBOSE,
-)
+_VERB = TABLE_EXPRESSIONS["verb"]
+_NEARBY = TABLE_EXPRESSIONS["nearby"]
+_BEFORE = TABLE_EXPRESSIONS["before"]
 _BETWEEN = word_set(NAMES["sentences"]["between"])
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
-)
-_BEFORE = re.compile(
-    r"""
-    (?: ["'`\u201d*]{0,2},?[ \t]
-        (?:is|was|as|=|<-|\u2190|[\-\u2013\u2014]|are)[ \t](?:that's[ ]|this[ ]is[ ])?
-        (?:(?:my|your|our|the|a|an|his|her|its|their)[ ])?(?:new[ ])?(?:[\w\-]{1,20}[ ]){0,2}
-      | (?P<bracket>["'`]?[ \t]?[(\[])(?:the[ ]|my[ ])?(?:\w{1,20}[ ])?
-    )["'`]?\Z
-    """,
-    re.VERBOSE | re.IGNORECASE,
 )
 _VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
 _ENDS_CLAUSE = re.compile(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
 )
-_WORD_ONLY = re.compile(r"[^\W\d_]+(?:['\-][^\W\d_]+)?")
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
 _DIGIT = re.compile("[0-9]")
 _REACH = 256
@@ -124,29 +86,19 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
         return None
     content = quoted_value(text, match.end())
     extent = content or code_or_value(text, match.end(), field)
-    if extent is None:
+    value = text[slice(*extent)] if extent else ""
+    if extent is None or "://" in value:
         return None
-    value = text[slice(*extent)]
-    if "://" in value:
-        return None
+    is_like_password = looks_like_bare_password if match["short"] else looks_like_password
+    if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
+        return extent
     if not match["english"]:
-        is_code = field.kind in CODE_KINDS and value.isdigit()
-        is_mixed = looks_like_bare_password(value) or (content and looks_like_password(value))
-        return (
-            extent
-            if is_code
-            or is_mixed
-            or (value.isascii() and looks_like_password(value) and not match["short"])
-            else None
-        )
-    if content or any(map(str.isdigit, value)) or looks_generated(value):
+        return None
+    if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
-    if value.lower() in SENTENCE_WORDS or field.kind not in ("password", "credential"):
-        return extent if value.strip("-").count("-") > 1 else None
-    if _WORD_ONLY.fullmatch(value) is None:
-        return extent
-    is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS)
-    return extent if not is_adjective and _ENDS_CLAUSE.match(text, extent[1]) else None
+    is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
+    is_word = field.kind in ("password", "credential") and not is_adjective
+    return extent if is_word and _ENDS_CLAUSE.match(text, extent[1]) else None
 
 
 def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
@@ -167,12 +119,9 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     is_hash = HASH_LIKE.fullmatch(value) is not None
     if not looks_generated(value) or not (is_hash or is_random(value)):
         return None
-    if is_hash:
-        is_assignment = match["sign"] is not None or "is" in words or not words
-        if not is_assignment or (
-            bare_name and not ("for" in words or ("is" in words and "-" not in value))
-        ):
-            return None
+    is_assignment = match["sign"] or "is" in words or (not words and not bare_name)
+    if is_hash and not is_assignment and not (bare_name and "for" in words):
+        return None
     return match.start("value"), match.start("value") + len(value)
 
 

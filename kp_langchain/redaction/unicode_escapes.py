@@ -3,7 +3,6 @@ r"""Decode the letters that JSON writes as escapes: `\\u5bc6\\u7801`."""
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable
 
 from kp_langchain.redaction.spans import Span
@@ -26,27 +25,16 @@ def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:
     if "\\u" not in text:
         return None
     pieces: list[str] = []
-    decoded_starts: list[int] = []  # of each piece: in the decoded text, and in `text`
-    source_starts: list[int] = []
-    position = length = 0
+    origins: list[int] = []  # of each decoded character: its place in `text`
+    position = 0
     for match in _ESCAPED.finditer(text):
         letter = chr(int(match[1], 16))
-        if not _READ.match(letter):
-            continue
-        for piece, at in ((text[position : match.start()], position), (letter, match.start())):
-            pieces.append(piece)
-            decoded_starts.append(length)
-            source_starts.append(at)
-            length += len(piece)
-        position = match.end()
+        if _READ.match(letter):
+            pieces += [text[position : match.start()], letter]
+            origins += range(position, match.start() + 1)
+            position = match.end()
     if not pieces:
         return None
-    pieces.append(text[position:])
-    decoded_starts.append(length)
-    source_starts.append(position)
-
-    def place(at: int) -> int:
-        piece = bisect_right(decoded_starts, at) - 1
-        return source_starts[piece] + at - decoded_starts[piece]
-
-    return "".join(pieces), lambda span: Span(place(span.start), place(span.end), span.kind)
+    origins += range(position, len(text) + 1)
+    decoded = "".join([*pieces, text[position:]])
+    return decoded, lambda span: Span(origins[span.start], origins[span.end], span.kind)

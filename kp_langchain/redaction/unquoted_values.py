@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kp_langchain.redaction.extents import bare_word
+from kp_langchain.redaction.extents import Extent, bare_word
 from kp_langchain.redaction.field_names import (
     SensitiveField,
     classify_name,
@@ -17,11 +17,9 @@ _KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut
 _HOLDERS = word_set("self cls this args config settings get load new read")
 _OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
-_LINE_START = re.compile(r"(?:^|[\n\r])[ \t>*#\-]{0,40}(?:export )?$")
-_STRING_START = re.compile(r"(?:[\"'`]|\\n)[ \t>*#\-]{0,40}$")
+_LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-_CONSTANT = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+_DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
 _COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
 
@@ -33,7 +31,7 @@ def unquoted_value(
     assignment: re.Match[str],
     name: str,
     field: SensitiveField,
-) -> tuple[int, int] | None:
+) -> Extent | None:
     """Return start and end of the unquoted value at `at`, unless it is code, a template or prose.
 
     Args:
@@ -50,7 +48,7 @@ def unquoted_value(
     value = text[slice(*span)]
     if _OPENS_CALL.match(text, span[1]) and _IDENTIFIER.fullmatch(value):
         return None
-    if value == "$" or "://" in value or _is_other_name(value):
+    if value == "$" or _DOTTED.fullmatch(value) or "://" in value or _is_other_name(value):
         return None
     if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
@@ -62,14 +60,14 @@ def unquoted_value(
         return None  # in another script
     if has_space and value.lower() in SENTENCE_WORDS:
         return None
-    if _is_code(text, span, value, has_space=has_space):
-        return None
+    if has_space and _ANNOTATED.match(text, span[1]):
+        return None  # name: Type | None = ...
     if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
         return _words_of_line(text, span, has_space=has_space)
     return span
 
 
-def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tuple[int, int] | None:
+def _words_of_line(text: str, span: Extent, *, has_space: bool) -> Extent | None:
     """Extend the value `span` to the end of its line, a comment left out; None if that is prose.
 
     A line of more than six words, or one that starts with a placeholder, does not extend it.
@@ -86,27 +84,9 @@ def _words_of_line(text: str, span: tuple[int, int], *, has_space: bool) -> tupl
     return at, at + len(content.rstrip())
 
 
-def starts_line(text: str, start: int, *, or_string: bool = False) -> bool:
-    """Return whether only indentation precedes `start` on its line.
-
-    Args:
-        text: The whole text.
-        start: Where a name starts.
-        or_string: Whether the start of a quoted string counts as the start of a line.
-    """
-    before = text[max(0, start - 48) : start]
-    if _LINE_START.search(before) is not None:
-        return True
-    return or_string and _STRING_START.search(before) is not None
-
-
-def _is_code(text: str, span: tuple[int, int], value: str, *, has_space: bool) -> bool:
-    """Return whether an unquoted value is an expression: a.b.c, CONSTANT_NAME, Type | None = ..."""
-    if any(map(str.isdigit, value)):
-        return False
-    if _DOTTED.fullmatch(value) or _CONSTANT.fullmatch(value):
-        return True
-    return has_space and _ANNOTATED.match(text, span[1]) is not None
+def starts_line(text: str, start: int) -> bool:
+    """Return whether only indentation precedes `start` on its line."""
+    return _LINE_START.search(text, max(0, start - 48), start) is not None
 
 
 def _is_other_name(value: str) -> bool:

@@ -42,14 +42,11 @@ _LEADING_SCHEME = re.compile(
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
 _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with separators: users:2024:11, data/part-0001.parquet
-_COMPOUND = re.compile(
-    r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+|[a-z]{3,}[0-9]{1,4}", re.IGNORECASE
-)
+_COMPOUND = re.compile(r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+", re.IGNORECASE)
+_WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
+_MAX_CHOICES = 200
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PATH_LIKE = re.compile(
-    r"[a-z]{2,12}[_\-][A-Za-z0-9]+|[\w.\-]*(?:/[\w.\-]*)+|[a-z0-9]+(?:[.\-_][a-z0-9]+)+"
-)
 # Terms that look like a value after a name and a space, as in "password step2".
 _TECHNICAL_TERM = re.compile(
     r"""
@@ -122,7 +119,9 @@ def is_evident(value: str, field: SensitiveField) -> bool:
 
 def is_random(value: str) -> bool:
     """Return whether a value looks generated, and is no path and no name composed of words."""
-    return looks_generated(value) and not _PATH_LIKE.fullmatch(value)
+    if _PATH.fullmatch(value) or _COMPOUND.fullmatch(value):
+        return False
+    return looks_generated(value)
 
 
 def is_placeholder(value: str) -> bool:
@@ -150,6 +149,16 @@ def _is_prose(value: str) -> bool:
     return is_sentence and any(word.lower() in SENTENCE_WORDS for word in words)
 
 
+def _is_cookie_sensitive(value: str) -> bool:
+    """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
+    if "=" not in value:
+        return len(value) > 4 or not value.isdigit()
+    if len(value) > _MAX_CHOICES:
+        return True
+    pairs = map(str.strip, value.split(";"))
+    return any(classify_name(pair.partition("=")[0]) or looks_like_password(pair) for pair in pairs)
+
+
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """Return whether `value`, the value of the sensitive field `name`, must be redacted.
 
@@ -165,14 +174,12 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
             return looks_like_password(value)
         if field.is_identifier:
             return sum(character.isdigit() for character in value) >= 8
-        return (
-            looks_generated(value) and not _PATH.fullmatch(value) and not _COMPOUND.fullmatch(value)
-        )
+        return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
     kind = field.kind
     if kind == "pin":
         return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
-    if kind == "cookie" and len(value) < 5 and value.isdigit():
-        return False
+    if kind == "cookie":
+        return _is_cookie_sensitive(value)
     if kind == "token" and _TICKER.fullmatch(value):
         return False
     if kind == "cvv":

@@ -1,0 +1,61 @@
+"""Values after sensitive names: lists, headers, strings that end, codes in groups."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kp_langchain.redaction import Redaction, redact
+from tests.redaction.drawn import fill
+
+_SOURCE = random.Random(61)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "recovery codes: {l5}-{l5}, {l5}-{l5}, {l5}-{l5}",
+        "Save these backup codes:\n\n{d4} {d4}\n{d4} {d4}\n{d4} {d4}\n\nEach works once.",
+        "Your backup codes\n1. {d4}-{d4}\n2. {d4}-{d4}\n3. {d4}-{d4}",
+    ],
+)
+def test_every_item_of_a_list_of_codes_is_redacted(template: str) -> None:
+    text = fill(template, _SOURCE)
+    assert redact(text, level="private").counts.get("otp", 0) == 3
+    digits = sum(map(str.isdigit, redact(text).value))
+    assert digits == (3 if "1." in template else 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Set-Cookie: theme=dark; Path=/; SameSite=Lax",
+        "Cookie: lang=en; theme=light",
+        'name = input("Password: ")\nage = input("Age: ")',
+        "the recovery codes, each of which works once, are in the safe",
+        "next tokens: the, quick, brown",
+        "run with --token TOKEN or --password string",
+    ],
+)
+def test_what_only_looks_like_a_value_stays(text: str) -> None:
+    assert redact(text) == Redaction(text, {})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "Cookie: theme=dark; sid={x24}",
+        "Set-Cookie: sessionid={a8}; Path=/",
+        "Cookie: {x24}",
+        "Authorization: Digest username=bob, response={h32}",
+        "curl -H 'Authorization: Token {x32}' https://a.io",
+        "one-time code: {d3} {d3}",
+    ],
+)
+def test_headers_and_codes_in_groups_are_redacted(template: str) -> None:
+    text = fill(template, _SOURCE)
+    name, _, value = text.partition(": ")
+    clean = redact(text, level="private").value
+    assert clean.startswith(name)
+    assert max(value.split(), key=len).rstrip(";,'").rpartition("=")[2] not in clean
