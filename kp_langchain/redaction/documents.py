@@ -17,9 +17,9 @@ _MAX_WASTE = 4  # strings that turn out not to end may cost this many times the 
 # Where reading starts: at a container whose first member is a string or a container, at the named
 # arguments of an object's `repr`, and at a string that holds JSON with its quotes escaped.
 _START = re.compile(
-    r"""[\[{] (?=\s{0,200}(?:[bu]?["']|[\[{(]))
-      | \( (?=[a-z_]\w{0,60}=(?:[bu]?["']|[\[{(]))
-      | "(?=[\[{](?:\s|\\n){0,40}\\")""",
+    r"""[\[{("](?: (?<=[\[{])(?=\s{0,200}(?:[bu]?["']|[\[{(]))
+      | (?<=\()(?=[a-z_]\w{0,60}=(?:[bu]?["']|[\[{(]))
+      | (?<=")(?=[\[{](?:\s|\\n){0,40}\\") )""",
     re.VERBOSE,
 )
 _NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")

@@ -66,7 +66,7 @@ class Finders:
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
         self._vocabularies = [add_to_vocabulary(finder.words) for finder in finders]
-        self._for_symbols = lru_cache(maxsize=1024)(self._choose)
+        self._for_symbols = lru_cache(maxsize=8192)(self._choose)
 
     def __iter__(self) -> Iterator[Finder]:
         return iter(self._finders)

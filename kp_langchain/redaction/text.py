@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
@@ -22,6 +22,7 @@ from kp_langchain.redaction import (
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.finders import Finders, symbols_in
+from kp_langchain.redaction.harmless import HarmlessTexts
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
@@ -58,20 +59,21 @@ _NO_RULES = Rules()
 MAX_PASSES = 8
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
-# A cache of short texts without matches: names of fields and tools occur again and again.
-_MAX_CACHED_CHARS = 40
-_MAX_CACHED_TEXTS = 2000
-_harmless_texts: dict[bool, set[str]] = {False: set(), True: set()}
 
-
-def harmless_texts(rules: Rules, *, identifiers: bool) -> AbstractSet[str]:
-    """Return short texts that are known to need no redaction.
+def harmless_texts(rules: Rules, *, identifiers: bool) -> HarmlessTexts:
+    """Return the texts that are known to need no redaction, to read and to add to.
 
     Args:
         rules: The user's rules.
         identifiers: Whether to redact identifiers as well as secrets.
     """
-    return frozenset() if rules.patterns or rules.names else _harmless_texts[identifiers]
+    patterns = tuple(rules.patterns.items())
+    return _harmless_texts(patterns, tuple(rules.names), tuple(rules.allow), identifiers)
+
+
+@lru_cache(maxsize=16)
+def _harmless_texts(*_rules: object) -> HarmlessTexts:
+    return HarmlessTexts()
 
 
 def redact_text(
@@ -169,9 +171,6 @@ def _lower_same_length(text: str) -> str:
 
 def _find_builtin(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
     """Return the secrets in `text`, and the identifiers if `identifiers` is true."""
-    harmless = _harmless_texts[identifiers]
-    if text in harmless:
-        return [], []
     escapes = decode_escapes(text)
     if escapes is not None:
         decoded_text, to_source = escapes
@@ -181,10 +180,6 @@ def _find_builtin(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]
     symbols = symbols_in(text)
     secrets = SECRETS[identifiers].find(text, low, symbols)
     personal = find_identifiers(text, low, symbols) if identifiers else []
-    if len(text) <= _MAX_CACHED_CHARS and not secrets and not personal:
-        if len(harmless) >= _MAX_CACHED_TEXTS:
-            harmless.clear()
-        harmless.add(text)
     return secrets, personal
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -15,7 +16,7 @@ from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
-from kp_langchain.redaction.field_names import SensitiveField
+from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.objects import parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
 from kp_langchain.redaction.structures import (
@@ -59,7 +60,8 @@ class Walker:
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
-        self._harmless_texts = harmless_texts(rules, identifiers=identifiers)
+        self._classify_name = _classifier(rules, identifiers=identifiers)
+        self._harmless = harmless_texts(rules, identifiers=identifiers)
         self._clean_texts: dict[str, tuple[str, Counter[str]]] = {}
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
@@ -90,9 +92,9 @@ class Walker:
             return self._replace("failed")
 
     def _is_harmless(self, value: Any) -> bool:
-        """Return whether `value` is a text that is known to stay as it is."""
+        """Return whether `value` is a short text that is known to stay as it is."""
         is_text = type(value) is str or type(value) is Literal
-        return is_text and self._redactor is None and value in self._harmless_texts
+        return is_text and self._redactor is None and value in self._harmless.short
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
@@ -117,6 +119,8 @@ class Walker:
 
         A replacement can change how the text is read. So this is repeated until nothing changes.
         """
+        if text in self._harmless:
+            return text
         source = text
         known = self._clean_texts.get(text)
         if known is not None:
@@ -143,6 +147,8 @@ class Walker:
         if counts:
             # Strings within strings are read several times, and each must cost no more than once.
             self._clean_texts[source] = (text, counts)
+        else:
+            self._harmless.add(text)
         self.counts.update(counts)
         return text
 
@@ -266,7 +272,7 @@ class Walker:
         """Return the sensitive field of one entry of a mapping, if any, and its name."""
         if not isinstance(key, (str, bytes)):
             return context.inherited, name
-        if key in context.entries:
+        if context.entries and key in context.entries:
             return context.entries[key]
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
@@ -287,11 +293,9 @@ class Walker:
         ]
         return cells if isinstance(row, list) else self._build_tuple(row, cells)
 
-    def _classify_name(self, name: str) -> SensitiveField | None:
-        field = self._rules.classify_name(name)
-        return None if field and field.is_identifier and not self._identifiers else field
-
     def _key(self, key: Any) -> Any:
+        if self._is_harmless(key):
+            return key
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
             return self.walk(key, MAX_DEPTH - 8)
         return key
@@ -389,6 +393,24 @@ class _DocumentWalker(Walker):
         if type(value) is Literal and clean != value:
             self.changes[value.start] = clean
         return clean
+
+
+def _classifier(rules: Rules, *, identifiers: bool) -> Callable[[str], SensitiveField | None]:
+    """Return the function that tells what the name of a field says about its value."""
+    if not rules.names:
+        return classify_name if identifiers else _classify_secret
+
+    def classify(name: str) -> SensitiveField | None:
+        field = rules.classify_name(name)
+        return None if field and field.is_identifier and not identifiers else field
+
+    return classify
+
+
+@lru_cache(maxsize=8192)
+def _classify_secret(name: str) -> SensitiveField | None:
+    field = classify_name(name)
+    return None if field and field.is_identifier else field
 
 
 def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
