@@ -26,6 +26,7 @@ _DOMAIN = re.compile(
 _FILE_ENDINGS = word_set(_TABLE["files"]["endings"])
 _COMMON_USERS = word_set(_TABLE["users"]["everywhere"])
 _EMAIL_SIGNS = ("@", "%40")
+_REPOSITORIES = frozenset({"git", "hg", "svn"})  # git@host.example:team/app
 _REACH = 64
 
 _IPV6 = re.compile(
@@ -67,7 +68,7 @@ def _find_emails(text: str, _low: str) -> Iterator[Span]:
         if domain is None or (domain["end"] or "").lower() in _FILE_ENDINGS:
             continue
         start = _email_start(text, at)
-        if start < at and text[start:at] not in _COMMON_USERS:
+        if start < at and text[start:at] not in _REPOSITORIES:
             yield Span(start, domain.end(), "email")
 
 

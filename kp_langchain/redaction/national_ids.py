@@ -102,12 +102,11 @@ def _with_label(text: str, start: int) -> Span | None:
         label = _MARKUP_OR_TURN.sub("", before).rstrip(_GAP) or label
     if (not gap and label.isascii()) or len(gap) > 24 or gap.count("\n") > 2:
         return None
-    if (
-        gap.startswith(("(", "==")) or label[-1:].isdecimal()
-    ):  # a call: sin(123456789); a list of numbers
-        return None
-    sign = "#" if "#" in gap else ":" if not _SIGNS.isdisjoint(before[len(label) :]) else ""
-    sign = gap if gap == "=" else sign
+    if gap.startswith(("(", "==")) or label[-1:].isdecimal():
+        return None  # a call: sin(123456789); a list of numbers
+    sign = gap if gap == "=" else "#" if "#" in gap else ""
+    if not sign and not _SIGNS.isdisjoint(before[len(label) :]):
+        sign = ":"
     for row in _rows_of(label + sign):
         end = _end_of_form(row, text, start)
         if end is not None and not _NOT_AFTER.match(text, end):

@@ -27,7 +27,7 @@ _NO_NUMBER = re.compile(
 )
 # What is directly before the first digit of a number, backwards: "AB12", or perhaps "AB 12".
 _HEAD_REVERSED = re.compile(
-    r"(?:(?P<prefix>[ \-][A-Za-z]{1,4})|[A-Za-z]{0,8})(?:(?=[nrtf]\\)|(?![\w.\-\\])(?!,\d))",
+    r"(?:(?P<prefix>[ \-][A-Za-z]{1,4})|[A-Za-z]{0,8})(?:(?=[nrtf]\\|m\d{0,2}\[)|(?![\w.\-\\])(?!,\d))",
     re.ASCII,
 )
 _LONGEST_HEAD = 10
@@ -92,7 +92,13 @@ def find_numbers(text: str, _low: str) -> Iterator[Span]:
         other = _NO_NUMBER.match(text, start)
         if other is not None and other.end() >= end:
             continue
-        yield from _labelled_or_proven(text, start)
+        starts = _starts(text, start)
+        if not starts and text[start:end].isalnum():
+            continue  # part of a word
+        spans = (_proven(text, at) or find_by_label(text, at) for at in starts)
+        span = next(filter(None, spans), None)
+        if span is not None:
+            yield span
         digits = classes.count(b"\x01", start, end)
         is_plain = digits == end - start < _SHORTEST_CARD and text[start - 1 : start] != "+"
         has_dots = text.count(".", start, end) >= 3
@@ -100,20 +106,14 @@ def find_numbers(text: str, _low: str) -> Iterator[Span]:
             yield from _with_shape(text, max(0, start - 2), min(len(text), end + 12))
 
 
-def _labelled_or_proven(text: str, first_digit: int) -> Iterator[Span]:
-    """Yield the number of which `first_digit` is the first digit, if its kind is certain."""
+def _starts(text: str, first_digit: int) -> list[int]:
+    """Return where the number with this first digit may start; nowhere if it ends a longer word."""
     before = text[max(0, first_digit - _LONGEST_HEAD) : first_digit]
     head = _HEAD_REVERSED.match(before[::-1])
     if head is None:
-        return
-    starts = [first_digit - head.end()]
-    if head["prefix"]:  # "AB 1234": a number of two groups, or one after the label "AB"
-        starts.append(first_digit)
-    for start in starts:
-        span = _proven(text, start) or find_by_label(text, start)
-        if span is not None:
-            yield span
-            return
+        return []
+    # "AB 1234": a number of two groups, or one after the label "AB".
+    return [first_digit - head.end(), *([first_digit] if head["prefix"] else [])]
 
 
 def _proven(text: str, start: int) -> Span | None:

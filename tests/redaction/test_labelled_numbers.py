@@ -148,6 +148,11 @@ EMAIL_LIKE = (
 )
 
 
+@pytest.mark.parametrize("user", ["user", "root", "admin", "mail", "news"])
+def test_an_address_goes_whatever_its_user_is_called(user: str) -> None:
+    assert redact(f"write to {user}@roe.example").value == "write to [REDACTED:email]"
+
+
 @pytest.mark.parametrize("given", EMAIL_LIKE)
 def test_decorators_handles_routes_and_system_users_stay(given: Any) -> None:
     text = json.dumps(given)
