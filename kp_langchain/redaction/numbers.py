@@ -93,7 +93,7 @@ def find_numbers(text: str, _low: str) -> Iterator[Span]:
         if other is not None and other.end() >= end:
             continue
         starts = _starts(text, start)
-        if not starts and text[start:end].isalnum():
+        if not starts and text[start - 1 : end].isalnum():
             continue  # part of a word
         spans = (_proven(text, at) or find_by_label(text, at) for at in starts)
         span = next(filter(None, spans), None)

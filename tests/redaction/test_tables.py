@@ -101,7 +101,13 @@ def test_the_examples_of_an_identifier_are_found_and_the_others_stay(
     kind: str, row: dict[str, Any]
 ) -> None:
     for example in row["finds"]:
-        for text in ("{}", "It is {} , going on.", "<td>{}</td>", "one\n{}\ntwo"):
+        for text in (
+            "{}",
+            "It is {} , going on.",
+            "<td>{}</td>",
+            "one\n{}\ntwo",
+            "a,b\n12.00,{},x",
+        ):
             assert redact(text.replace("{}", example)).counts == {kind: 1}, text
     for example in row["keeps"]:
         for text in (example, f"one\n{example} \ntwo"):
