@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -21,9 +20,6 @@ from kp_langchain.redaction.values import is_placeholder
 if TYPE_CHECKING:
     import regex
 
-_Result = TypeVar("_Result")
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_KIND = re.compile(r"[a-z0-9_]{1,40}")
 _SECRET = "secret"  # noqa: S105 - a group's name
 KEY_CHARS_MIN = 16
 _NAME_CHARS_MAX = 128
@@ -51,33 +47,45 @@ class _Pattern:
 
         self._text = text
         self._slow_until = 0.0
-        self.pattern: regex.Pattern[str] = regex.compile(text)
+        self._expression = regex.compile(text)
+        self._group = _SECRET if _SECRET in self._expression.groupindex else 0
 
-    def run(self, search: Callable[[float], _Result]) -> _Result:
-        """Run a search and return its result.
-
-        Args:
-            search: The search; its argument is the time limit in seconds.
+    def spans(self, text: str, kind: str) -> list[Span]:
+        """Return the matches in a text, or the part of each that its group `secret` matches.
 
         Raises:
-            SlowPatternError: The search takes longer, or a search took longer less than a minute
-                ago; otherwise each text of a long run could take the whole time limit.
+            SlowPatternError: The search takes longer than a second, or one took longer less than a
+                minute ago; otherwise each text of a long run could take the whole time limit.
         """
         if time.monotonic() >= self._slow_until:
             try:
-                return search(_LONGEST_SEARCH_S)
+                matches = self._expression.finditer(text, timeout=_LONGEST_SEARCH_S)
+                extents = [match.span(self._group) for match in matches]
+                return [Span(start, end, kind) for start, end in extents if start < end]
             except TimeoutError:
-                self._slow_until = time.monotonic() + _PAUSE_AFTER_TIMEOUT_S
-                warn_once(
-                    f"slow pattern:{self._text}",
-                    "the pattern %s of [redaction] takes longer than %.0f s on a text and is suspended "
-                    "for %.0f s; meanwhile a text that it would search is dropped, and a match that "
-                    "it would allow is redacted; write the pattern without nested repetition",
-                    self._text[:_LONGEST_QUOTE_CHARS],
-                    _LONGEST_SEARCH_S,
-                    _PAUSE_AFTER_TIMEOUT_S,
-                )
+                self._suspend()
         raise SlowPatternError(self._text[:_LONGEST_QUOTE_CHARS])
+
+    def matches_all_of(self, text: str) -> bool:
+        """Return whether the expression matches all of a text; False if that takes too long."""
+        if time.monotonic() >= self._slow_until:
+            try:
+                return self._expression.fullmatch(text, timeout=_LONGEST_SEARCH_S) is not None
+            except TimeoutError:
+                self._suspend()
+        return False
+
+    def _suspend(self) -> None:
+        self._slow_until = time.monotonic() + _PAUSE_AFTER_TIMEOUT_S
+        warn_once(
+            f"slow pattern:{self._text}",
+            "the pattern %s of [redaction] takes longer than %.0f s on a text and is suspended for "
+            "%.0f s; meanwhile a text that it would search is dropped, and a match that it would "
+            "allow is redacted; write the pattern without nested repetition",
+            self._text[:_LONGEST_QUOTE_CHARS],
+            _LONGEST_SEARCH_S,
+            _PAUSE_AFTER_TIMEOUT_S,
+        )
 
 
 def _check_pattern(pattern: str) -> str:
@@ -95,18 +103,15 @@ def _check_pattern(pattern: str) -> str:
     return pattern
 
 
-def _check_kind(kind: str) -> str:
-    if not _KIND.fullmatch(kind):
-        raise ValueError(
-            f"{kind[:80]!r} is not a kind; use up to 40 lower-case letters, digits and _"
-        )
-    return kind
+def _require(is_valid: Callable[[str], object], message: str) -> AfterValidator:
+    """Return a validator of texts; its message begins with the text."""
 
+    def check(text: str) -> str:
+        if not is_valid(text):
+            raise ValueError(f"{text[:80]!r} {message}")
+        return text
 
-def _check_name(name: str) -> str:
-    if not split_name(name):
-        raise ValueError(f"{name[:80]!r} contains no word")
-    return name
+    return AfterValidator(check)
 
 
 def _check_key(key: SecretStr) -> SecretStr:
@@ -115,12 +120,21 @@ def _check_key(key: SecretStr) -> SecretStr:
     return key
 
 
-def _check_function(name: str) -> str:
-    if not _FUNCTION.fullmatch(name):
-        raise ValueError(f"{name[:80]!r} names no function; write package.module:function")
-    return name
-
-
+_Kind = Annotated[
+    str,
+    _require(
+        re.compile(r"[a-z0-9_]{1,40}").fullmatch,
+        "is not a kind; use up to 40 lower-case letters, digits and _",
+    ),
+]
+_Name = Annotated[str, _require(split_name, "contains no word")]
+_Function = Annotated[
+    str,
+    _require(
+        re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*").fullmatch,
+        "names no function; write package.module:function",
+    ),
+]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 
@@ -153,25 +167,21 @@ class Rules(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    patterns: dict[Annotated[str, AfterValidator(_check_kind)], Pattern] = Field(
-        default_factory=dict
-    )
-    names: list[Annotated[str, AfterValidator(_check_name)]] = Field(default_factory=list)
+    patterns: dict[_Kind, Pattern] = Field(default_factory=dict)
+    names: list[_Name] = Field(default_factory=list)
     allow: list[Pattern] = Field(default_factory=list)
     pseudonym_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
-    redactor: Annotated[str, AfterValidator(_check_function)] | None = None
+    redactor: _Function | None = None
 
     _patterns: list[tuple[str, _Pattern]] = PrivateAttr(default_factory=list)
     _allow: list[_Pattern] = PrivateAttr(default_factory=list)
-    _names: list[list[str]] = PrivateAttr(default_factory=list)
-    _name_patterns: list[regex.Pattern[str]] = PrivateAttr(default_factory=list)
+    _names: list[tuple[list[str], regex.Pattern[str]]] = PrivateAttr(default_factory=list)
 
     def model_post_init(self, _context: Any) -> None:
         """Compile the patterns and names once."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
-        self._names = [split_name(name) for name in self.names]
-        self._name_patterns = [_name_pattern(words) for words in self._names]
+        self._names = [(words, _name_pattern(words)) for words in map(split_name, self.names)]
 
     def load_redactor(self) -> Callable[[str], str] | None:
         """Return the function that `redactor` names; None if it names none.
@@ -206,9 +216,10 @@ class Rules(BaseModel):
         """
         if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
-            for own_words in self._names:
+            for own_words, _ in self._names:
                 if words[-len(own_words) :] == own_words:
-                    return SensitiveField(_kind_of(own_words))
+                    kind = re.sub(r"[^a-z0-9_]", "", "_".join(own_words))[:40]
+                    return SensitiveField(kind or "named")
         return classify_name(name)
 
     def find(self, text: str) -> Iterator[Span]:
@@ -221,9 +232,9 @@ class Rules(BaseModel):
             SlowPatternError: A pattern takes too long on the text.
         """
         for kind, pattern in self._patterns:
-            yield from pattern.run(partial(_spans, pattern, kind, text))
+            yield from pattern.spans(text, kind)
         # One search per name: in a joint expression, a match would hide names that start within it.
-        for name_pattern in self._name_patterns:
+        for _, name_pattern in self._names:
             for name in name_pattern.finditer(text, overlapped=True):
                 extent = _value_after(text, name)
                 if extent is not None and not is_placeholder(text[slice(*extent)]):
@@ -232,23 +243,7 @@ class Rules(BaseModel):
 
     def allows(self, match: str) -> bool:
         """Return whether an `allow` pattern keeps `match`, a text that would be redacted."""
-        return any(_matches(pattern, match) for pattern in self._allow)
-
-
-def _spans(pattern: _Pattern, kind: str, text: str, limit_s: float) -> list[Span]:
-    group = _SECRET if _SECRET in pattern.pattern.groupindex else 0
-    matches = pattern.pattern.finditer(text, timeout=limit_s)
-    extents = (match.span(group) for match in matches)
-    return [Span(start, end, kind) for start, end in extents if start < end]
-
-
-def _matches(pattern: _Pattern, match: str) -> bool:
-    try:
-        return pattern.run(
-            lambda limit_s: pattern.pattern.fullmatch(match, timeout=limit_s) is not None
-        )
-    except SlowPatternError:
-        return False
+        return any(pattern.matches_all_of(match) for pattern in self._allow)
 
 
 def _name_pattern(words: list[str]) -> regex.Pattern[str]:
@@ -265,8 +260,3 @@ def _value_after(text: str, name: regex.Match[str]) -> tuple[int, int] | None:
     if assignment is None:
         return None
     return quoted_value(text, assignment.end()) or bare_word(text, assignment.end())
-
-
-def _kind_of(words: list[str]) -> str:
-    kind = re.sub(r"[^a-z0-9_]", "", "_".join(words))[:40]
-    return kind or "named"

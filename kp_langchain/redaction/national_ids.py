@@ -8,28 +8,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from kp_langchain.redaction.spans import Span
+from kp_langchain.redaction.spans import Span, trie
 from kp_langchain.redaction.tables import load_table
 
-_TABLE = load_table("identifiers")
-_ROWS: list[dict[str, Any]] = _TABLE["identifier"]
-_FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in _ROWS]
-_BARE = re.compile(
-    "|".join(f"(?P<{row['name']}>{row['bare']})" for row in _ROWS if "bare" in row), re.ASCII
-)
-_CHECKS = {row["name"]: row.get("checks", []) for row in _ROWS}
-_KINDS = {row["name"]: row["kind"] for row in _ROWS}
-KINDS = frozenset(_KINDS.values())
+TABLE = load_table("identifiers")
+ROWS: list[dict[str, Any]] = TABLE["identifier"]
+_FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in ROWS]
+KINDS = frozenset(row["kind"] for row in ROWS)
 # Kinds whose labels, "PAN" and "tax", also mean other things: a value without their form stays.
 FORMAL_KINDS = KINDS - {"ssn", "passport", "account", "phone", "iban"}
 
 # A word of a label; a name such as "taxId" has two.
 _WORD = re.compile(
-    r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|[#\u260e\u260f\U0001f4de\U0001f4f1]"
+    r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+|[#=\u260e\u260f\U0001f4de\U0001f4f1]"
 )
 # Letters that are not a plain one with an accent.
 _PLAIN_LETTERS = str.maketrans("øØđĐłŁıß", "oOdDlLis")
@@ -38,9 +32,8 @@ _LONGEST_LABEL = 5
 _MAX_FILLERS = 6
 _REACH = 72
 
-# Digits and capitals in groups; the first group with a digit may follow short letters: "AB 12 34".
 _NUMBER = re.compile(
-    r"(?<![\w.\-])(?<!\d,)(?:[A-Za-z]{1,4}[ \-](?=(?P<rest>\d)))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
+    r"(?:[A-Za-z]{1,4}[ \-](?=\d))?[A-Za-z]{0,8}\d[A-Za-z\d*]{0,40}"
     r"(?:[ .\-/()]{1,2}[A-Za-z\d*]*\d[A-Za-z\d*]*){0,8}",
     re.ASCII,
 )
@@ -60,7 +53,8 @@ _IN_BRACKETS = re.compile(r"\([^()\n]{1,30}\)")
 _SIGNS = frozenset(":=>|\uff1a")
 _CLAUSE_ENDS = ",;!?%\n"
 _FOR_SOMEONE = re.compile(
-    r"(?:for|of|von|de|del|du|para|pour|per)( [^\W\d][\w.'\u2019\-]{0,20}){1,3}(?: (?:is|was|ist|es|est)|:)$",
+    r"(?<!\w)(?:for|of|von|de|del|du|para|pour|per|and|&|und|et|y)( [^\W\d][\w.'\u2019\-]{0,20}){1,3}"
+    r"(?: (?:is|was|ist|es|est)|:)$",
     re.IGNORECASE,
 )
 _AFTER = re.compile(
@@ -77,29 +71,16 @@ _NOT_AFTER = re.compile(
 )
 
 
-def find_labelled(text: str, first: int, last: int) -> Iterator[Span]:
-    """Yield the numbers in `text[first:last]` that have a label, or that their form proves."""
-    for match in _NUMBER.finditer(text, max(0, first - 16), last):
-        number = match.group()
-        if match.end() <= first or len(number) < 5 or sum(map(str.isdigit, number)) < 4:
-            continue
-        # "AB 1234": a number of two groups, or a number after the label "AB".
-        starts = [match.start(), match.start("rest")] if match["rest"] else [match.start()]
-        spans = (_labelled_or_proven(text, start) for start in starts)
-        span = next(filter(None, spans), None) or _before_label(text, match)
-        if span is not None:
-            yield span
-
-
-def _labelled_or_proven(text: str, start: int) -> Span | None:
+def find_by_label(text: str, start: int) -> Span | None:
+    """Return the number at `start` if a label before or after it says what it is."""
     if _NO_IDENTIFIER.match(text, start):
         return None
-    return _with_label(text, start) or _proven(text, start)
+    return _with_label(text, start) or _before_label(text, start)
 
 
 def label_kind(name: str) -> str | None:
     """Return the kind of the number that a name labels: "national_id" for "taxFileNumber"."""
-    return next((_ROWS[row]["kind"] for row in _rows_of_name(name)), None)
+    return next((ROWS[row]["kind"] for row in _rows_of_name(name)), None)
 
 
 def has_form(name: str, value: str) -> bool:
@@ -109,7 +90,7 @@ def has_form(name: str, value: str) -> bool:
 
 
 def _rows_of_name(name: str) -> list[int]:
-    return [row for row in _rows_of(name) if not _ROWS[row].get("only_in_text")]
+    return [row for row in _rows_of(name) if not ROWS[row].get("only_in_text")]
 
 
 def _with_label(text: str, start: int) -> Span | None:
@@ -121,15 +102,15 @@ def _with_label(text: str, start: int) -> Span | None:
         label = _MARKUP_OR_TURN.sub("", before).rstrip(_GAP) or label
     if (not gap and label.isascii()) or len(gap) > 24 or gap.count("\n") > 2:
         return None
-    if (
-        gap.startswith(("(", "==")) or label[-1:].isdecimal()
-    ):  # a call: sin(123456789); a list of numbers
-        return None
-    sign = "#" if "#" in gap else ":" if not _SIGNS.isdisjoint(before[len(label) :]) else ""
+    if gap.startswith(("(", "==")) or label[-1:].isdecimal():
+        return None  # a call: sin(123456789); a list of numbers
+    sign = gap if gap == "=" else "#" if "#" in gap else ""
+    if not sign and not _SIGNS.isdisjoint(before[len(label) :]):
+        sign = ":"
     for row in _rows_of(label + sign):
         end = _end_of_form(row, text, start)
         if end is not None and not _NOT_AFTER.match(text, end):
-            return Span(start, end, _ROWS[row]["kind"])
+            return Span(start, end, ROWS[row]["kind"])
     return None
 
 
@@ -143,70 +124,43 @@ def _end_of_form(row: int, text: str, start: int) -> int | None:
     return match.end()
 
 
-def _before_label(text: str, number: re.Match[str]) -> Span | None:
+def _before_label(text: str, start: int) -> Span | None:
     """Return a number that its label follows: "V is my passport number", "V (NINO)"."""
-    match = _AFTER.match(text, number.end())
-    if match is None:
+    number = _NUMBER.match(text, start)
+    match = _AFTER.match(text, number.end()) if number is not None else None
+    if number is None or match is None:
         return None
     words = _words(match["inside"] or match["noun"])
-    for row in _longest_label(words, range(min(len(words), 8), 0, -1), is_announced=True):
-        if _end_of_form(row, text, number.start()) == number.end():
-            return Span(*number.span(), _ROWS[row]["kind"])
+    for row in _longest_label(words[:8], 8, is_announced=True):
+        if _end_of_form(row, text, start) == number.end():
+            return Span(*number.span(), ROWS[row]["kind"])
     return None
-
-
-def _proven(text: str, start: int) -> Span | None:
-    """Return the number at `start` if its form and check digits leave no doubt."""
-    match = _BARE.match(text, start)
-    if match is None or not match.lastgroup or text[match.end() : match.end() + 1].isalnum():
-        return None
-    if text[match.end() : match.end() + 1] in ("-", "/", "_"):
-        return None
-    is_valid = all(checks_out(match.group(), check) for check in _CHECKS[match.lastgroup])
-    return Span(*match.span(), _KINDS[match.lastgroup]) if is_valid else None
-
-
-def checks_out(number: str, check: dict[str, Any]) -> bool:
-    """Return whether a weighted sum over the letters and digits of `number` is as it has to be.
-
-    Args:
-        number: A number; its separators do not count.
-        check: A check as in the table: `weights`, and `letters` or `modulus`.
-    """
-    values = check.get("values", {})
-    characters = [character for character in number if character.isalnum()]
-    weights = check["weights"]
-    total = 0
-    for weight, character in zip(weights, characters, strict=False):
-        total += weight * values.get(character, int(character, 36))
-    if "letters" in check:
-        letters = check["letters"]
-        return bool(characters[len(weights)] == letters[total % len(letters)])
-    return bool(total % check["modulus"] == 0)
 
 
 def _rows_of(text: str) -> tuple[int, ...]:
     """Return the rows of the label that `text` ends with, fillers after it left out."""
     clause = text[-_REACH:].rstrip(_CLAUSE_ENDS)
-    start = max(map(clause.rfind, _CLAUSE_ENDS)) + 1
-    sentence = clause.rfind(". ", start)
+    clause = clause[max(map(clause.rfind, _CLAUSE_ENDS)) + 1 :]
+    sentence = clause.rfind(". ")
     if sentence > 3 and clause[sentence - 4 : sentence].isalpha():  # not "tel. no."
-        start = sentence + 2
-    return _rows_of_clause(clause[start:])
+        clause = clause[sentence + 2 :]
+    return _rows_of_clause(clause)
 
 
 @lru_cache(maxsize=4096)
 def _rows_of_clause(clause: str) -> tuple[int, ...]:
-    is_announced = clause.endswith(":") or any(
+    words = _words(clause)
+    if clause.isascii() and _LAST_WORDS.isdisjoint(words):
+        return ()
+    is_announced = clause.endswith((":", "=")) or any(
         word.isupper() and len(word) > 1 for word in _WORD.findall(clause)[-3:]
     )
-    for reach, pattern in ((_MAX_FILLERS, None), (3, _IN_BRACKETS), (3, _FOR_SOMEONE)):
-        words = _words(pattern.sub("", clause) if pattern else clause)
-        ends = range(len(words), max(0, len(words) - reach), -1)
-        rows = _longest_label(words, ends, is_announced=is_announced)
-        if rows:
-            return rows
-    return ()
+    rows = _longest_label(words, _MAX_FILLERS, is_announced)
+    for pattern in (_IN_BRACKETS, _FOR_SOMEONE):
+        shorter = clause if rows else pattern.sub("", clause)
+        if shorter != clause:
+            rows = _longest_label(_words(shorter), 3, is_announced)
+    return rows
 
 
 def _words(text: str) -> list[str]:
@@ -220,17 +174,19 @@ def _words(text: str) -> list[str]:
     return [part for word in words for part in _COMPOUND.sub(r"\1 \2", word).split()]
 
 
-def _longest_label(words: list[str], ends: range, *, is_announced: bool) -> tuple[int, ...]:
-    """Return the rows of the longest label that ends at one of `ends`, only fillers between."""
-    for end in ends:
-        evidence = _evidence(words[end:], is_announced)
-        for start in range(max(0, end - _LONGEST_LABEL), end):
-            before = _evidence(words[max(0, start - 2) : start], is_announced)
-            rows = _rows("".join(words[start:end]), max(evidence, before))
-            if rows:
-                return rows
-        rows = () if words[end - 1].isascii() else _label_in_script("".join(words[:end]))
-        if rows or words[end - 1] not in _FILLERS:
+def _longest_label(words: list[str], reach: int, is_announced: bool) -> tuple[int, ...]:
+    """Return the rows of the longest label among the last words, only fillers after it."""
+    for end in range(len(words), max(0, len(words) - reach), -1):
+        last = words[end - 1]
+        rows: tuple[int, ...] = ()
+        if last in _LAST_WORDS:
+            evidence = _evidence(words[end:], is_announced)
+            for start in range(max(0, end - _LONGEST_LABEL), end):
+                before = _evidence(words[max(0, start - 2) : start], is_announced)
+                rows = rows or _rows("".join(words[start:end]), max(evidence, before))
+        if not rows and not last.isascii():
+            rows = _label_in_script("".join(words[:end]))
+        if rows or last not in _FILLERS:
             return rows
     return ()
 
@@ -248,32 +204,28 @@ def _rows(label: str, evidence: int) -> tuple[int, ...]:
 
 def _label_in_script(text: str) -> tuple[int, ...]:
     """Return the rows of the label at the end of `text` in a script without spaces."""
-    evidence = 1
-    for _ in range(3):
-        for label in _SCRIPT_LABELS:
-            if text.endswith(label):
-                return _rows(label, evidence)
-        ending = next((ending for ending in _ENDINGS if text.endswith(ending)), None)
-        if ending is None:
-            break
-        text, evidence = text[: -len(ending)], 2
-    return ()
+    match = _SCRIPT_LABEL.search(text[-_REACH:])
+    return _rows(match["label"], 2 if match["ending"] else 1) if match else ()
 
 
 def _labels() -> dict[str, list[tuple[int, int]]]:
     labels: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for number, row in enumerate(_ROWS):
+    for number, row in enumerate(ROWS):
         for label in row["labels"]:
             words = _words(label.rstrip("#? "))
             labels["".join(words)].append((number, _NEEDS.get(label[-1], 0)))
+            _LAST_WORDS.update((words[-1], "".join(words)))
     return dict(labels)
 
 
 # The evidence that a label needs, by the sign after it in the table: a word such as "number" beside
 # it, or else a sign after it or capitals.
 _NEEDS = {"#": 2, "?": 1}
-_FILLERS = frozenset(_TABLE["fillers"].split())
-_COUNTERS = frozenset(_TABLE["counters"].split())
-_ENDINGS = sorted(("".join(_words(ending)) for ending in _TABLE["endings"]), key=len, reverse=True)
+_FILLERS = frozenset(TABLE["fillers"].split())
+_COUNTERS = frozenset(TABLE["counters"].split())
+_LAST_WORDS: set[str] = set()
 _LABELS = _labels()
-_SCRIPT_LABELS = sorted((label for label in _LABELS if not label.isascii()), key=len, reverse=True)
+_SCRIPT_LABEL = re.compile(
+    rf"(?P<label>{trie(label for label in _LABELS if not label.isascii())})"
+    rf"(?P<ending>(?:{'|'.join(''.join(_words(ending)) for ending in TABLE['endings'])}){{0,2}})\Z"
+)

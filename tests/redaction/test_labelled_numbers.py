@@ -41,7 +41,10 @@ ANNOUNCED = tuple(text for text in WRITTEN if text not in ("L V", "| L | V |", "
 
 def _labels(row: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     return [
-        (label.rstrip("#? "), {"#": NUMBERED, "?": ANNOUNCED}.get(label[-1], WRITTEN))
+        (
+            label.rstrip("#?= "),
+            {"#": NUMBERED, "?": ANNOUNCED, "=": ("L=V",)}.get(label[-1], WRITTEN),
+        )
         for label in row["labels"]
     ]
 
@@ -67,7 +70,7 @@ def test_a_number_after_each_of_its_labels_goes(row: dict[str, Any]) -> None:
     "row", [row for row in ROWS if "bare" not in row], ids=lambda row: row["name"]
 )
 def test_a_value_without_the_form_stays_after_its_label(row: dict[str, Any]) -> None:
-    label = row["labels"][0].rstrip("#? ")
+    label = row["labels"][0].rstrip("#?= ")
     for template in ("L: V", "L number: V", "the L is V"):
         text = template.replace("L", label).replace("V", row["other"])
         assert redact(text).value == text
@@ -104,7 +107,7 @@ def test_only_the_number_goes(text: str, rest: str) -> None:
 def test_a_dict_key_labels_its_value(row: dict[str, Any]) -> None:
     if row.get("only_in_text"):
         return
-    name = re.sub(r"\W+", "_", row["labels"][0].rstrip("#? ")) + "_number"
+    name = re.sub(r"\W+", "_", row["labels"][0].rstrip("#?= ")) + "_number"
     value = {name: row["example"], "city": "Rome"}
     assert row["example"] not in str(redact(value).value)
     assert redact(json.dumps(value)).value != json.dumps(value)
@@ -143,6 +146,11 @@ EMAIL_LIKE = (
     "uid=0(root) gid=0(root) groups=0(root)",
     "[root@build01 src]# make",
 )
+
+
+@pytest.mark.parametrize("user", ["user", "root", "admin", "mail", "news"])
+def test_an_address_goes_whatever_its_user_is_called(user: str) -> None:
+    assert redact(f"write to {user}@roe.example").value == "write to [REDACTED:email]"
 
 
 @pytest.mark.parametrize("given", EMAIL_LIKE)

@@ -84,3 +84,30 @@ def test_the_secret_of_each_command_is_found_and_nothing_else(row: dict[str, Any
 
 def _with_commands(command: str) -> list[str]:
     return [command, f"$ {command}\nok", json.dumps({"cmd": f"cd /srv && {command}"})]
+
+
+_IDENTIFIERS = load_table("identifiers")
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        pytest.param(row["kind"], row, id=f"{row['kind']}-{row['finds'][0]}")
+        for row in _IDENTIFIERS["shape"] + _IDENTIFIERS["pattern"]
+    ],
+)
+def test_the_examples_of_an_identifier_are_found_and_the_others_stay(
+    kind: str, row: dict[str, Any]
+) -> None:
+    for example in row["finds"]:
+        for text in (
+            "{}",
+            "It is {} , going on.",
+            "<td>{}</td>",
+            "one\n{}\ntwo",
+            "a,b\n12.00,{},x",
+        ):
+            assert redact(text.replace("{}", example)).counts == {kind: 1}, text
+    for example in row["keeps"]:
+        for text in (example, f"one\n{example} \ntwo"):
+            assert redact(text).value == text
