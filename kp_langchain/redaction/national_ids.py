@@ -17,7 +17,7 @@ from kp_langchain.redaction.tables import load_table
 TABLE = load_table("identifiers")
 ROWS: list[dict[str, Any]] = TABLE["identifier"]
 _FORMS = [re.compile(f"(?:{row['form']})(?![A-Za-z0-9])", re.ASCII) for row in ROWS]
-KINDS = frozenset(row["kind"] for row in ROWS)
+KINDS = frozenset(row["kind"] for row in ROWS) - {"none"}
 # Kinds whose labels, "PAN" and "tax", also mean other things: a value without their form stays.
 FORMAL_KINDS = KINDS - {"ssn", "passport", "account", "phone", "iban"}
 
@@ -29,6 +29,7 @@ _WORD = re.compile(
 _PLAIN_LETTERS = str.maketrans("øØđĐłŁıß", "oOdDlLis")
 _COMPOUND = re.compile(r"^(\w{2,})(nummer|nummern|nummeret|numret|number)$")
 _LONGEST_LABEL = 5
+_LONGEST_APART = 4  # letters
 _MAX_FILLERS = 6
 _REACH = 72
 
@@ -183,7 +184,7 @@ def _longest_label(words: list[str], reach: int, is_announced: bool) -> tuple[in
             evidence = _evidence(words[end:], is_announced)
             for start in range(max(0, end - _LONGEST_LABEL), end):
                 before = _evidence(words[max(0, start - 2) : start], is_announced)
-                rows = rows or _rows("".join(words[start:end]), max(evidence, before))
+                rows = rows or _rows(_label(words[start:end]), max(evidence, before))
         if not rows and not last.isascii():
             rows = _label_in_script("".join(words[:end]))
         if rows or last not in _FILLERS:
@@ -208,13 +209,22 @@ def _label_in_script(text: str) -> tuple[int, ...]:
     return _rows(match["label"], 2 if match["ending"] else 1) if match else ()
 
 
+def _label(words: list[str]) -> str:
+    """Return a label's words as one, "taxid" or "ni"; two short ones not: "SA ID" is not "said"."""
+    label = "".join(words)
+    is_clear = len(label) > _LONGEST_APART or len(label) == len(words)
+    return label if is_clear else " ".join(words)
+
+
 def _labels() -> dict[str, list[tuple[int, int]]]:
     labels: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for number, row in enumerate(ROWS):
         for label in row["labels"]:
             words = _words(label.rstrip("#? "))
-            labels["".join(words)].append((number, _NEEDS.get(label[-1], 0)))
-            _LAST_WORDS.update((words[-1], "".join(words)))
+            labels[_label(words)].append((number, _NEEDS.get(label[-1], 0)))
+            _LAST_WORDS.update((words[-1], _label(words)))
+            if len(label) <= _LONGEST_APART:  # "S.S.N."
+                _LAST_WORDS.add(words[-1][-1])
     return dict(labels)
 
 

@@ -175,3 +175,11 @@ def test_decorators_handles_routes_and_system_users_stay(given: Any) -> None:
 )
 def test_user_names_of_prompts_and_listings_go(text: str) -> None:
     assert "bwayne" not in redact(text).value
+
+
+def test_a_short_label_of_two_words_is_no_word() -> None:
+    assert redact("he said 8001015009087").counts == {}
+    assert redact({"said": "8001015009087", "saId": "8001015009087"}).value == {
+        "said": "8001015009087",
+        "saId": "[REDACTED:tax_id]",
+    }
