@@ -83,7 +83,9 @@ def read_mapping(
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
         entries |= {keys[plain]: (field, name) for plain in KEYS.value_keys & keys.keys()}
-    for plain in (KEYS.value_keys | KEYS.text_keys) & keys.keys():
+    # Within a strong field, every value is sensitive already, also a label that names another one.
+    is_strong = field is not None and field.is_strong
+    for plain in () if is_strong else (KEYS.value_keys | KEYS.text_keys) & keys.keys():
         if (found := beside(plain, mapping[keys[plain]])) is not None:
             entries[keys[plain]] = found
     if not KEYS.model_token_clues.isdisjoint(keys):

@@ -393,3 +393,12 @@ def test_no_structure_makes_it_raise_or_change_its_input(value: Any, level: str)
     assert repr(value) == before
     assert "failed" not in result.counts
     assert redact(result.value, level=level).counts == {}
+
+
+def test_a_label_within_a_sensitive_field_makes_nothing_else_of_it() -> None:
+    given = {"password": {"label": "Phone", "text": "hunter22"}}
+    assert redact(given).value["password"]["text"] == "[REDACTED:password]"
+    given = {"password": {"id": "{'password': 'hunter22', 'tax id': 1}", "content": "@maria.lopez"}}
+    clean = redact(given).value
+    assert redact(clean) == Redaction(clean, {})
+    assert json.loads(redact(json.dumps(given)).value) == clean
