@@ -174,9 +174,12 @@ def _userinfo(address: str, offset: int) -> Iterator[Span]:
 
 
 COMMANDS = tuple(map(_finder_of_row, load_table("commands")["command"]))
-FINDERS = (
-    *map(_finder_of_row, load_table("contexts")["context"]),
+_CONTEXTS = load_table("contexts")["context"]
+CERTAIN = (
+    *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
     Finder(_find_in_urls, (":/",), ("//",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:"), is_named=True),
     Finder(_find_in_inserts, ("()",), ("values",), is_named=True),
 )
+FINDERS = (*CERTAIN, *(_finder_of_row(row) for row in _CONTEXTS if not row.get("certain")))
+"""All contexts; those of `CERTAIN` leave no doubt."""

@@ -24,9 +24,10 @@ from kp_langchain.redaction.harmless import HarmlessTexts
 from kp_langchain.redaction.identifiers import KINDS, find_identifiers
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
+from kp_langchain.redaction.stems import words_in
 from kp_langchain.redaction.unicode_escapes import decode_escapes
 
-PERSONAL = KINDS | {"account", "passport"}
+PERSONAL = KINDS
 """Kinds that identify a person; all others are secrets."""
 
 SECRETS = {
@@ -47,7 +48,7 @@ SECRETS = {
 With True they also find the values of fields whose name marks an identifier.
 """
 
-CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.FINDERS)
+CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.CERTAIN)
 """Finders of the secrets that no `allow` rule can keep."""
 
 _NO_SECRETS = PERSONAL | {BLOB}
@@ -99,7 +100,10 @@ def redact_text(
     rules = rules or _NO_RULES
     kinds: list[str] = []
     for _ in range(MAX_PASSES):
-        found = _find(text, identifiers=identifiers, rules=rules)
+        try:
+            found = _find(text, identifiers=identifiers, rules=rules)
+        finally:
+            words_in.cache_clear()  # no text stays in memory
         if mask and found:
             found = [part for span in found for part in _outside(text, span, mask)]
         spans = _merge_overlaps(text, found)

@@ -258,3 +258,16 @@ def test_mistakes_in_the_settings_name_their_place(folder, toml, message):
         Settings()
     assert "kp.toml" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user bob / pass hunter22",
+        "the wifi password hunter22",
+        '- textbox "Password" [ref=e1]: hunter22',
+    ],
+)
+def test_a_rule_allows_what_only_a_wording_gives_away(text):
+    assert value(text) != text
+    assert value(text, allow=["hunter22"]) == text
