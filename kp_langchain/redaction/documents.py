@@ -145,7 +145,7 @@ class _Reader:
 
     def documents(self) -> list[Document]:
         documents = []
-        while (start := _START.search(self._text, self._at)) is not None:
+        while self._waste >= 0 and (start := _START.search(self._text, self._at)) is not None:
             self._at = start.start()
             document = None
             if self._may_start():
@@ -163,8 +163,7 @@ class _Reader:
         try:
             value, self._at = _JSON.raw_decode(self._text, start)
         except json.JSONDecodeError as error:
-            self._waste -= error.pos - start
-            self._needs_places = self._waste < 0
+            self._waste -= self._chars_read(error, start)
             return None
         except (RecursionError, ValueError):
             self._needs_places = True
@@ -254,7 +253,7 @@ class _Reader:
             try:
                 content, end = _JSON.raw_decode(self._text, inside - 1)
             except json.JSONDecodeError as error:
-                self._spend(max(error.pos, start) - start or len(self._text) - start)
+                self._spend(self._chars_read(error, start))
                 content, end = self._python_string(start)
         else:
             content, end = self._python_string(start)
@@ -265,10 +264,15 @@ class _Reader:
     def _python_string(self, start: int) -> tuple[str, int]:
         match = _PYTHON_STRING.match(self._text, start)
         if match is None:
-            self._spend(len(self._text) - start)
+            line_end = self._text.find("\n", start)
+            self._spend((line_end if line_end >= 0 else len(self._text)) - start)
             raise _UnreadableError
         content = match["one"] or match["two"] or ""
         return _ESCAPE.sub(_unescape, content) if "\\" in content else content, match.end()
+
+    def _chars_read(self, error: json.JSONDecodeError, start: int) -> int:
+        """Return how many characters were read from `start` on before the error was seen."""
+        return (len(self._text) if "Unterminated" in error.msg else error.pos) - start
 
     def _spend(self, chars: int) -> None:
         """Count characters that will be read again."""

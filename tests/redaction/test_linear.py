@@ -59,6 +59,18 @@ def spy(expression, flags=0):
     is_ours = "/redaction/" in sys._getframe(1).f_code.co_filename.replace(chr(92), "/")
     return Spy(pattern) if is_ours else pattern
 re.compile = spy
+read_json = json.JSONDecoder.raw_decode
+def read(decoder, text, at=0):
+    end = at
+    try:
+        content, end = read_json(decoder, text, at)
+    except json.JSONDecodeError as error:
+        end = len(text) if error.msg.startswith("Unterminated") else error.pos
+        raise
+    finally:
+        work[0] += end - at
+    return content, end
+json.JSONDecoder.raw_decode = read
 from kp_langchain.redaction import redact
 """
 _LIST_SEARCHES = """
