@@ -83,8 +83,8 @@ def redact(
 
 
 def load() -> None:
-    """Load and compile all finders, which takes 60 ms; otherwise the first `redact` does so."""
-    _walker_type()
+    """Load and compile all finders, which takes 0.15 s; otherwise the first `redact` does so."""
+    redact("load")
 
 
 @cache

@@ -12,13 +12,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 
 from kp_langchain._logging import warn_once
 from kp_langchain.errors import ConfigError, SlowPatternError
-from kp_langchain.redaction.extents import bare_word, quoted_value
-from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
+from kp_langchain.redaction.extents import value_at
 from kp_langchain.redaction.spans import Span
-from kp_langchain.redaction.values import is_placeholder
 
 if TYPE_CHECKING:
     import regex
+
+    from kp_langchain.redaction.field_names import SensitiveField
+
+# The modules with tables, `field_names` and `values`, are imported where they are needed: they take
+# 30 ms to load, and settings are read where an agent is set up.
 
 _SECRET = "secret"  # noqa: S105 - a group's name
 KEY_CHARS_MIN = 16
@@ -114,6 +117,12 @@ def _require(is_valid: Callable[[str], object], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _split_name(name: str) -> list[str]:
+    from kp_langchain.redaction.field_names import split_name
+
+    return split_name(name)
+
+
 def _check_key(key: SecretStr) -> SecretStr:
     if len(key.get_secret_value()) < KEY_CHARS_MIN:
         raise ValueError(f"the key must have at least {KEY_CHARS_MIN} characters")
@@ -127,7 +136,7 @@ _Kind = Annotated[
         "is not a kind; use up to 40 lower-case letters, digits and _",
     ),
 ]
-_Name = Annotated[str, _require(split_name, "contains no word")]
+_Name = Annotated[str, _require(_split_name, "contains no word")]
 _Function = Annotated[
     str,
     _require(
@@ -181,7 +190,7 @@ class Rules(BaseModel):
         """Compile the patterns and names once."""
         self._patterns = [(kind, _Pattern(text)) for kind, text in self.patterns.items()]
         self._allow = [_Pattern(text) for text in self.allow]
-        self._names = [(words, _name_pattern(words)) for words in map(split_name, self.names)]
+        self._names = [(words, _name_pattern(words)) for words in map(_split_name, self.names)]
 
     def load_redactor(self) -> Callable[[str], str] | None:
         """Return the function that `redactor` names; None if it names none.
@@ -214,6 +223,8 @@ class Rules(BaseModel):
         Returns:
             None if the name is not sensitive.
         """
+        from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
+
         if self.names and len(name) <= _NAME_CHARS_MAX:
             words = split_name(name)
             for own_words, _ in self._names:
@@ -231,6 +242,8 @@ class Rules(BaseModel):
         Raises:
             SlowPatternError: A pattern takes too long on the text.
         """
+        from kp_langchain.redaction.values import is_placeholder
+
         for kind, pattern in self._patterns:
             yield from pattern.spans(text, kind)
         # One search per name: in a joint expression, a match would hide names that start within it.
@@ -259,4 +272,4 @@ def _value_after(text: str, name: regex.Match[str]) -> tuple[int, int] | None:
         assignment = _FLAG_GAP.match(text, name.end())
     if assignment is None:
         return None
-    return quoted_value(text, assignment.end()) or bare_word(text, assignment.end())
+    return value_at(text, assignment.end())

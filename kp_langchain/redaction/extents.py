@@ -1,4 +1,4 @@
-"""Start and end of a value: quoted, with encoded quotes, unquoted, or in a list or mapping."""
+"""Start and end of a value: in quotes of any kind, also encoded ones, or unquoted."""
 
 from __future__ import annotations
 

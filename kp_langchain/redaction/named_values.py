@@ -1,7 +1,8 @@
 """Values of sensitive fields in a text.
 
-One pass over the stems of sensitive names finds `key=value`, `key: value`, JSON and Python literals
-at any depth of escaping, headers, typed code, `--flag value`, XML, pairs, and sentences.
+One pass over the stems of sensitive names finds `key=value`, `key: value`, headers, typed code,
+`--flag value`, XML, pairs, and sentences. `documents` reads JSON and Python literals; here they only
+matter where they are broken or cut off.
 """
 
 from __future__ import annotations

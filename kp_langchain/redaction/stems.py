@@ -19,7 +19,7 @@ class Words(NamedTuple):
 
     Attributes:
         stems: Start and end of the stems of sensitive names; every such name contains one.
-        words: The words that finders need; see `in_vocabulary`.
+        words: The words that finders need; see `add_to_vocabulary`.
     """
 
     stems: list[tuple[int, int]]

@@ -13,7 +13,7 @@ _READ = re.compile("[=&<>\x1b\u00a0-\u1fff\u2007-\u2015\u202f\u2192\u2e80-\ud7ff
 
 
 def decode_escapes(text: str) -> tuple[str, Callable[[Span], Span]] | None:
-    """Decode the escapes in `text` that stand for letters outside ASCII.
+    """Decode the escapes in `text` that stand for letters outside ASCII, or for `=&<>` and ESC.
 
     Args:
         text: Any text; takes time linear in its length.
