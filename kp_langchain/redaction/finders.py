@@ -6,8 +6,8 @@ Most texts contain few symbols, so that most finders can be skipped without sear
 from __future__ import annotations
 
 import string
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from kp_langchain.redaction.spans import DIGITS, Span
@@ -46,27 +46,21 @@ class Finder(NamedTuple):
         return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
 
 
-class _Choice(NamedTuple):
-    """The finders for texts with certain symbols, with the places of each in the order of all.
-
-    Attributes:
-        without_words: Those that require no word.
-        by_word: Those that require a word of the vocabulary, by each of their words.
-        by_other_words: Those that require other words, and these words.
-    """
-
-    without_words: list[tuple[int, Finder]]
-    by_word: dict[str, list[tuple[int, Finder]]]
-    by_other_words: list[tuple[int, Finder, tuple[str, ...]]]
-
-
 class Finders:
     """Several finders in order; a text is searched only with those that can match it."""
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
-        self._vocabularies = [add_to_vocabulary(finder.words) for finder in finders]
-        self._for_symbols = lru_cache(maxsize=8192)(self._choose)
+        self._symbols = [
+            [frozenset(map(ord, alternative)) for alternative in finder.symbols]
+            for finder in finders
+        ]
+        self._without_words = [place for place, finder in enumerate(finders) if not finder.words]
+        self._by_word: dict[str, list[int]] = defaultdict(list)
+        for place, finder in enumerate(finders):
+            for word in finder.words:
+                self._by_word[word].append(place)
+        add_to_vocabulary(self._by_word)
 
     def __iter__(self) -> Iterator[Finder]:
         return iter(self._finders)
@@ -79,37 +73,20 @@ class Finders:
             low: The text in lower case, of the same length.
             symbols: The symbols of the text, from `symbols_in`.
         """
-        choice = self._for_symbols(symbols)
         stems, words = words_in(low)
-        chosen = dict(choice.without_words)
-        for word in choice.by_word.keys() & words:
-            chosen.update(choice.by_word[word])
-        for place, finder, others in choice.by_other_words:
-            for word in others:
-                if word in low:
-                    chosen[place] = finder
-                    break
-        length = len(text)
+        places = set(self._without_words)
+        for word in words:
+            places.update(self._by_word.get(word, ()))
         spans: list[Span] = []
-        for _, finder in sorted(chosen.items()):
-            if length >= finder.shortest and (stems or not finder.is_named):
-                spans.extend(finder.find(text, low))
-        return spans
-
-    def _choose(self, symbols: Symbols) -> _Choice:
-        choice = _Choice([], {}, [])
-        for place, finder in enumerate(self._finders):
-            if not finder.may_match(symbols):
+        for place in sorted(places):
+            finder = self._finders[place]
+            if len(text) < finder.shortest or (finder.is_named and not stems):
                 continue
-            vocabulary = self._vocabularies[place]
-            for word in vocabulary:
-                choice.by_word.setdefault(word, []).append((place, finder))
-            others = tuple(word for word in finder.words if word not in vocabulary)
-            if others:
-                choice.by_other_words.append((place, finder, others))
-            elif not vocabulary:
-                choice.without_words.append((place, finder))
-        return choice
+            for alternative in self._symbols[place]:
+                if alternative <= symbols:
+                    spans.extend(finder.find(text, low))
+                    break
+        return spans
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise, product
 from typing import NamedTuple
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from kp_langchain.redaction.field_names import STEMS, without_accents
 from kp_langchain.redaction.spans import trie
 
 JOINT = "\x00"  # between the words of a name
-_ANY_JOINT = "[ _'\\-\u2019]?"
+_JOINTS = ("", *" _'-\u2019")
 
 
 class Words(NamedTuple):
@@ -28,31 +31,21 @@ class Words(NamedTuple):
 
 def expression_of_names(names: Iterable[str]) -> str:
     """Return an expression for any of `names`, whose words are separated by `JOINT`."""
-    return trie(sorted(names)).replace(re.escape(JOINT), _ANY_JOINT)
+    any_joint = f"[{re.escape(''.join(_JOINTS))}]?"
+    return trie(sorted(names)).replace(re.escape(JOINT), any_joint)
 
 
-_NAMES = list(map(JOINT.join, STEMS))
-_LATIN_NAMES = [name for name in _NAMES if name[0].isascii()]
-_LATIN_STEM = re.compile(expression_of_names(_LATIN_NAMES))
-# One expression for the first letters of all scripts would be three times slower.
-_OTHER_STEM = re.compile(expression_of_names(name for name in _NAMES if not name[0].isascii()))
-_OTHER_WORD = re.compile("[\u0370-\u1dff\u2e80-\ud7ff]+")
-_LONGEST_STEM = 24
-_vocabulary: set[str] = set()
+_STEMS = [
+    "".join(part for pair in zip(stem, (*joints, ""), strict=True) for part in pair)
+    for stem in STEMS
+    for joints in product(_JOINTS, repeat=len(stem) - 1)
+]
+_vocabulary: dict[str, None] = {}  # in the order in which words were added
 
 
-def add_to_vocabulary(words: Iterable[str]) -> frozenset[str]:
-    """Add words to those that `words_in` looks for.
-
-    Args:
-        words: Lower-case texts.
-
-    Returns:
-        Those of `words` that it can look for: they begin with a letter of ASCII.
-    """
-    letters = frozenset(word for word in words if "a" <= word[0] <= "z")
-    _vocabulary.update(letters)
-    return letters
+def add_to_vocabulary(words: Iterable[str]) -> None:
+    """Add words, lower-case texts, to those that `words_in` looks for."""
+    _vocabulary.update(dict.fromkeys(words))
 
 
 @lru_cache(maxsize=8)
@@ -62,28 +55,12 @@ def words_in(low: str) -> Words:
     Args:
         low: A text in lower case.
     """
-    plain = without_accents(low)
-    search = _expression(len(_vocabulary)).search
-    stems: list[tuple[int, int]] = []
-    words: set[str] = set()
-    last_end = 0
-    match = search(plain)
-    while match is not None:
-        start = match.start()
-        stem_length, found = _meaning(match.group(), len(_vocabulary))
-        words |= found
-        if stem_length and start >= last_end:
-            last_end = start + stem_length
-            stems.append((start, last_end))
-        match = search(plain, start + 1)
-    if not plain.isascii():
-        stems += [
-            stem.span()
-            for word in _OTHER_WORD.finditer(plain)
-            for stem in _OTHER_STEM.finditer(plain, word.start(), word.end() + _LONGEST_STEM)
-        ]
-        stems.sort()
-    return Words(stems, frozenset(words))
+    search, patterns = _patterns(len(_vocabulary))
+    content = without_accents(low).encode("utf-8", "surrogatepass")
+    found = search.find_matches_as_indexes(content, overlapping=True)
+    words = frozenset(patterns[number] for number, _, _ in found)
+    stems = _longest([(start, end) for number, start, end in found if number < len(_STEMS)])
+    return Words(stems if low.isascii() else _in_characters(stems, content), words)
 
 
 def stems_in(low: str) -> list[tuple[int, int]]:
@@ -91,14 +68,30 @@ def stems_in(low: str) -> list[tuple[int, int]]:
     return words_in(low).stems
 
 
+def _longest(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the places without those that overlap an earlier or longer one."""
+    chosen: list[tuple[int, int]] = []
+    last_end = 0
+    for start, end in sorted(places, key=lambda place: (place[0], -place[1])):
+        if start >= last_end:
+            chosen.append((start, end))
+            last_end = end
+    return chosen
+
+
+def _in_characters(places: list[tuple[int, int]], content: bytes) -> list[tuple[int, int]]:
+    """Return places in UTF-8, which are in order, as places in the text."""
+    ends = [0, *(end for place in places for end in place)]
+    lengths = (
+        len(content[start:end].decode("utf-8", "surrogatepass")) for start, end in pairwise(ends)
+    )
+    indexes = list(accumulate(lengths))
+    return list(zip(indexes[::2], indexes[1::2], strict=True))
+
+
 @cache
-def _expression(_size: int) -> re.Pattern[str]:
-    return re.compile(expression_of_names([*_LATIN_NAMES, *_vocabulary]))
-
-
-@lru_cache(maxsize=1024)
-def _meaning(match: str, _size: int) -> tuple[int, frozenset[str]]:
-    """Return the length of the stem with which a match begins, and the words."""
-    stem = _LATIN_STEM.match(match)
-    words = frozenset(word for word in _vocabulary if match.startswith(word))
-    return stem.end() if stem else 0, words
+def _patterns(_size: int) -> tuple[BytesAhoCorasick, list[str]]:
+    """Return the stems and words, in this order, and the search for them."""
+    patterns = [*_STEMS, *_vocabulary]
+    encoded = [pattern.encode() for pattern in patterns]
+    return BytesAhoCorasick(encoded, implementation=Implementation.DFA), patterns
