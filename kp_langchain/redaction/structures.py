@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,22 +21,43 @@ KEYS = SimpleNamespace(
 )
 _TYPES_AS_NAMES = frozenset(("password", "phone", "ssn", "iban", "pin", "otp"))
 _MODEL_TOKENS = frozenset(("token", "tokenstr"))
-_CLUES = frozenset(("kind", "secondarykey", "granttype", "kty")).union(
-    KEYS.name_keys, KEYS.element_keys, KEYS.schema_keys, KEYS.column_keys, KEYS.secret_marks,
-    KEYS.model_token_clues,
-)  # fmt: skip
+_VALUES = KEYS.value_keys | KEYS.text_keys
+_SECRET_VALUES = KEYS.value_keys | {"text", "content", "data"}
+_KEYS_OF_RECORDS = frozenset(("kind", "kty", "secondarykey", "granttype"))
 _MAX_KEYS = 64  # a record has fewer; a larger mapping is a collection
 
 # The members of a JSON Web Key (RFC 7518) that are secret.
 _JWK_SECRETS = frozenset(("d", "p", "q", "dp", "dq", "qi", "k"))
 PRIVATE_KEY = SensitiveField("private_key")
 _SECRET = SensitiveField("secret")
+_MODEL_TOKEN = SensitiveField("token", is_strong=False)
 _PLAIN: NamedField = (None, "")
 _CELL_NAME = re.compile(r"[^\W\d][\w.\-/]{0,39}(?: [\w.\-/()#]{1,24}){0,3}")
 _BEGIN_OF_KEY = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
 _SELECTOR_PARTS = re.compile(r"[A-Za-z][\w\-]*")
 _COMBINATORS = re.compile(r"[ >+~]+(?![^\[\]]{0,80}\])")
 _SELECTOR_SIGN = re.compile(r"[#.\[/=@(]")
+
+
+class _Keys(NamedTuple):
+    """The keys of a mapping, and those with a meaning, in their plain form.
+
+    Attributes:
+        by_plain: All keys, by their plain form.
+        names: Keys of a name; `elements`, `marks`, `columns` and `rows` likewise, see the table.
+        values: Keys of values that other entries name or mark, if there are such entries.
+        is_schema: Whether only a schema has such keys.
+    """
+
+    by_plain: dict[str, str]
+    names: list[str]
+    elements: list[str]
+    marks: list[str]
+    values: list[str]
+    tokens: list[str]
+    columns: list[str]
+    rows: list[str]
+    is_schema: bool
 
 
 class MappingFields(NamedTuple):
@@ -68,31 +89,24 @@ def read_mapping(
     """
     if len(mapping) > _MAX_KEYS:
         return MappingFields(field)
-    keys = _telling_keys(tuple(key for key in dict.keys(mapping) if _is(key, str)))
-    if not keys:
+    keys = _read_keys(tuple(key for key in dict.keys(mapping) if _is(key, str)), field is not None)
+    if keys is None:
         return MappingFields(field)
+    by_plain = keys.by_plain
     if _is_schema(mapping, keys):
         weak = field._replace(is_strong=False) if field else None
-        return MappingFields(
-            weak, {keys[plain]: _PLAIN for plain in KEYS.schema_keys & keys.keys()}
-        )
-    entries = _secret_entries(mapping, keys)
-    beside = _field_beside_value(mapping, keys, classify)
+        plain_entries = {by_plain[key]: _PLAIN for key in KEYS.schema_keys & by_plain.keys()}
+        return MappingFields(weak, plain_entries)
+    entries = _secret_entries(mapping, by_plain)
     inherited = field
-    if field is not None and _is(mapping.get(keys.get("name")), str):
+    if field is not None and _is(mapping.get(by_plain.get("name")), str):
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
-        entries |= {keys[plain]: (field, name) for plain in KEYS.value_keys & keys.keys()}
+        entries |= {by_plain[key]: (field, name) for key in KEYS.value_keys & by_plain.keys()}
     # Within a strong field, every value is sensitive already, also a label that names another one.
-    is_strong = field is not None and field.is_strong
-    for plain in () if is_strong else (KEYS.value_keys | KEYS.text_keys) & keys.keys():
-        if (found := beside(plain, mapping[keys[plain]])) is not None:
-            entries[keys[plain]] = found
-    if not KEYS.model_token_clues.isdisjoint(keys):
-        weak_token = SensitiveField("token", is_strong=False)
-        entries |= {keys[plain]: (weak_token, plain) for plain in _MODEL_TOKENS & keys.keys()}
-    if "granttype" in keys and "code" in keys:
-        entries[keys["code"]] = SensitiveField("token"), "code"
+    if keys.values and (field is None or not field.is_strong):
+        entries |= _entries_beside(mapping, keys, classify)
+    entries |= {by_plain[key]: (_MODEL_TOKEN, key) for key in keys.tokens}
     return MappingFields(inherited, entries, *_columns_beside_rows(mapping, keys, classify))
 
 
@@ -158,28 +172,55 @@ def _is(value: Any, *kinds: type) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _telling_keys(keys: tuple[str, ...]) -> dict[str, str]:
-    """Return the keys by their plain form; empty if none can tell something about the others."""
-    plain_keys = {_plain_key(key): key for key in keys}
-    return {} if _CLUES.isdisjoint(plain_keys) else plain_keys
+def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
+    """Return the keys by their meaning; None if none can tell something about the others.
+
+    Args:
+        keys: All keys that are texts.
+        has_field: Whether a sensitive field contains the mapping.
+    """
+    by_plain = {_plain_key(key): key for key in keys}
+
+    def those_in(group: frozenset[str]) -> list[str]:
+        return [key for key in by_plain if key in group]
+
+    names, elements, marks = map(those_in, (KEYS.name_keys, KEYS.element_keys, KEYS.secret_marks))
+    is_schema = not KEYS.references.isdisjoint(by_plain) or (
+        not KEYS.schema_marks.isdisjoint(by_plain)
+        and by_plain.keys() <= KEYS.schema_keys | KEYS.sample_keys
+    )
+    columns, rows = those_in(KEYS.column_keys), those_in(KEYS.row_keys)
+    has_model_tokens = not KEYS.model_token_clues.isdisjoint(by_plain)
+    may_tell = names or elements or marks or "type" in by_plain
+    values = those_in(_VALUES) if may_tell else []
+    tokens = those_in(_MODEL_TOKENS) if has_model_tokens else []
+    is_record = not _KEYS_OF_RECORDS.isdisjoint(by_plain)
+    is_item = has_field and "name" in by_plain
+    if not (
+        values
+        or tokens
+        or (columns and rows)
+        or "type" in by_plain
+        or is_schema
+        or is_record
+        or is_item
+    ):
+        return None
+    return _Keys(by_plain, names, elements, marks, values, tokens, columns, rows, is_schema)
 
 
 def _plain_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
 
 
-def _is_schema(mapping: dict[Any, Any], keys: dict[str, str]) -> bool:
+def _is_schema(mapping: dict[Any, Any], keys: _Keys) -> bool:
     """Return whether a mapping describes a value, as JSON Schema and OpenAPI do."""
-    kind: Any = mapping.get(keys.get("type"))
-    kinds = kind if _is(kind, list) else [kind]
-    if all(_is(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds):
-        return "value" not in keys
-    if not KEYS.references.isdisjoint(keys):
-        return True
-    return (
-        not KEYS.schema_marks.isdisjoint(keys)
-        and keys.keys() <= KEYS.schema_keys | KEYS.sample_keys
-    )
+    if "type" in keys.by_plain:
+        kind: Any = mapping[keys.by_plain["type"]]
+        kinds = kind if _is(kind, list) else [kind]
+        if all(_is(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds):
+            return "value" not in keys.by_plain
+    return keys.is_schema
 
 
 def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, NamedField]:
@@ -191,33 +232,35 @@ def _secret_entries(mapping: dict[Any, Any], keys: dict[str, str]) -> dict[Any, 
     if "primarykey" in keys and "secondarykey" in keys:
         weak = SensitiveField("api_key", is_strong=False)
         return {keys[key]: (weak, key) for key in ("primarykey", "secondarykey")}
+    if "granttype" in keys and "code" in keys:
+        return {keys["code"]: (SensitiveField("token"), "code")}
     return {}
 
 
-def _field_beside_value(
-    mapping: dict[Any, Any], keys: dict[str, str], classify: Classify
-) -> Callable[[str, Any], NamedField | None]:
-    """Return a function of a key and its value: the field that the other entries give it."""
-    kind: Any = mapping.get(keys.get("type"))
-    is_marked = any(mapping[keys[mark]] is True for mark in KEYS.secret_marks & keys.keys())
+def _entries_beside(
+    mapping: dict[Any, Any], keys: _Keys, classify: Classify
+) -> dict[Any, NamedField]:
+    """Return the fields that a type, a mark, a name or a form's element gives the values beside it."""
+    by_plain = keys.by_plain
+    kind: Any = mapping.get(by_plain.get("type"))
+    is_marked = any(mapping[by_plain[mark]] is True for mark in keys.marks)
     named: NamedField | None = None
     element: NamedField | None = None
     if _is(kind, str):
-        if is_marked or _plain_key(kind) in KEYS.secret_types:
-            is_marked = True
-        elif (field := classify(kind)) is not None and field.kind in _TYPES_AS_NAMES:
+        is_marked = is_marked or _plain_key(kind) in KEYS.secret_types
+        field = None if is_marked else classify(kind)
+        if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
-    for plain, key in keys.items():
-        text = mapping[key]
-        if not _is(text, str):
-            continue
-        if plain in KEYS.name_keys and named is None and (field := classify(text)) is not None:
-            named = field, text
-        elif plain in KEYS.element_keys and element is None:
-            element = element_field(text, classify)
+    for text in _texts(mapping, keys.by_plain, keys.names):
+        field = classify(text) if named is None else None
+        named = (field, text) if field is not None else named
+    for text in _texts(mapping, keys.by_plain, keys.elements):
+        element = element or element_field(text, classify)
+    if not (is_marked or named or element):
+        return {}
 
     def field_of(plain: str, value: Any) -> NamedField | None:
-        if is_marked and plain in KEYS.value_keys | {"text", "content", "data"}:
+        if is_marked and plain in _SECRET_VALUES:
             return _SECRET, plain
         if plain in KEYS.value_keys and named is not None:
             return named
@@ -229,7 +272,14 @@ def _field_beside_value(
             return named
         return None
 
-    return field_of
+    fields = ((by_plain[key], field_of(key, mapping[by_plain[key]])) for key in keys.values)
+    return {key: field for key, field in fields if field is not None}
+
+
+def _texts(mapping: dict[Any, Any], by_plain: dict[str, str], keys: list[str]) -> Iterator[str]:
+    for key in keys:
+        if _is(mapping[by_plain[key]], str):
+            yield mapping[by_plain[key]]
 
 
 def _is_word(value: Any) -> bool:
@@ -237,18 +287,18 @@ def _is_word(value: Any) -> bool:
 
 
 def _columns_beside_rows(
-    mapping: dict[Any, Any], keys: dict[str, str], classify: Classify
+    mapping: dict[Any, Any], keys: _Keys, classify: Classify
 ) -> tuple[Any, list[NamedField]]:
     """Return the key of a table's rows and the fields of its columns: {"columns": ..., "rows": ...}."""
-    for columns_key in KEYS.column_keys & keys.keys():
-        header = mapping[keys[columns_key]]
+    for columns_key in keys.columns if keys.rows else ():
+        header = mapping[keys.by_plain[columns_key]]
         if not _is(header, list, tuple):
             continue
         names = [
             cell.get("name", cell.get("label", "")) if _is(cell, dict) else cell for cell in header
         ]
         columns = column_fields(names, classify) if names else []
-        for rows_key in KEYS.row_keys & keys.keys() - {columns_key}:
-            if columns and _is(mapping[keys[rows_key]], list, tuple):
-                return keys[rows_key], columns
+        for rows_key in map(keys.by_plain.__getitem__, keys.rows):
+            if columns and mapping[rows_key] is not header and _is(mapping[rows_key], list, tuple):
+                return rows_key, columns
     return None, []
