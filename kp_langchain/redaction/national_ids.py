@@ -184,7 +184,8 @@ def _longest_label(words: list[str], reach: int, is_announced: bool) -> tuple[in
             evidence = _evidence(words[end:], is_announced)
             for start in range(max(0, end - _LONGEST_LABEL), end):
                 before = _evidence(words[max(0, start - 2) : start], is_announced)
-                rows = rows or _rows(_label(words[start:end]), max(evidence, before))
+                for label in ("".join(words[start:end]), " ".join(words[start:end])):
+                    rows = rows or _rows(label, max(evidence, before))
         if not rows and not last.isascii():
             rows = _label_in_script("".join(words[:end]))
         if rows or last not in _FILLERS:
@@ -209,10 +210,10 @@ def _label_in_script(text: str) -> tuple[int, ...]:
     return _rows(match["label"], 2 if match["ending"] else 1) if match else ()
 
 
-def _label(words: list[str]) -> str:
-    """Return a label's words as one, "taxid" or "ni"; two short ones not: "SA ID" is not "said"."""
+def _joined(words: list[str]) -> str:
+    """Return a label's words as one, "taxid"; two short ones stay apart: "SA ID" is not "said"."""
     label = "".join(words)
-    is_clear = len(label) > _LONGEST_APART or len(label) == len(words)
+    is_clear = len(words) in (1, len(label)) or len(label) > _LONGEST_APART or not label.isascii()
     return label if is_clear else " ".join(words)
 
 
@@ -221,8 +222,8 @@ def _labels() -> dict[str, list[tuple[int, int]]]:
     for number, row in enumerate(ROWS):
         for label in row["labels"]:
             words = _words(label.rstrip("#? "))
-            labels[_label(words)].append((number, _NEEDS.get(label[-1], 0)))
-            _LAST_WORDS.update((words[-1], _label(words)))
+            labels[_joined(words)].append((number, _NEEDS.get(label[-1], 0)))
+            _LAST_WORDS.update((words[-1], _joined(words)))
             if len(label) <= _LONGEST_APART:  # "S.S.N."
                 _LAST_WORDS.add(words[-1][-1])
     return dict(labels)

@@ -179,6 +179,7 @@ def test_user_names_of_prompts_and_listings_go(text: str) -> None:
 
 def test_a_short_label_of_two_words_is_no_word() -> None:
     assert redact("he said 8001015009087").counts == {}
+    assert redact("IdNr. 15 690 437 789").value == "IdNr. [REDACTED:tax_id]"
     assert redact({"said": "8001015009087", "saId": "8001015009087"}).value == {
         "said": "8001015009087",
         "saId": "[REDACTED:tax_id]",
