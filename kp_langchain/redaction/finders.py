@@ -8,6 +8,7 @@ from __future__ import annotations
 import string
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from kp_langchain.redaction.spans import DIGITS, Span
@@ -43,7 +44,11 @@ class Finder(NamedTuple):
 
     def may_match(self, symbols: Symbols) -> bool:
         """Return whether a text with these symbols can match."""
-        return any(symbols.issuperset(map(ord, alternative)) for alternative in self.symbols)
+        return any(_codes(alternative) <= symbols for alternative in self.symbols)
+
+
+def _codes(characters: str) -> Symbols:
+    return frozenset(map(ord, characters))
 
 
 class Finders:
@@ -51,10 +56,7 @@ class Finders:
 
     def __init__(self, *finders: Finder) -> None:
         self._finders = finders
-        self._symbols = [
-            [frozenset(map(ord, alternative)) for alternative in finder.symbols]
-            for finder in finders
-        ]
+        self._symbols = [tuple(map(_codes, finder.symbols)) for finder in finders]
         self._without_words = [place for place, finder in enumerate(finders) if not finder.words]
         self._by_word: dict[str, list[int]] = defaultdict(list)
         for place, finder in enumerate(finders):
@@ -74,25 +76,26 @@ class Finders:
             symbols: The symbols of the text, from `symbols_in`.
         """
         stems, words = words_in(low)
-        places = set(self._without_words)
-        for word in words:
-            places.update(self._by_word.get(word, ()))
+        places = self._without_words
+        if not words.isdisjoint(self._by_word):
+            more = (self._by_word.get(word, ()) for word in words)
+            places = sorted({*places, *chain.from_iterable(more)})
+        length = len(text)
         spans: list[Span] = []
-        for place in sorted(places):
-            finder = self._finders[place]
-            if len(text) < finder.shortest or (finder.is_named and not stems):
-                continue
-            for alternative in self._symbols[place]:
-                if alternative <= symbols:
-                    spans.extend(finder.find(text, low))
-                    break
+        for place in places:
+            find, _, _, shortest, is_named = self._finders[place]
+            if length >= shortest and (stems or not is_named):
+                for alternative in self._symbols[place]:
+                    if alternative <= symbols:
+                        spans.extend(find(text, low))
+                        break
         return spans
 
 
 _AS_ONE_DIGIT = bytes(ord(ANY_DIGIT) if chr(byte) in DIGITS else byte for byte in range(256))
 _NOT_SYMBOLS = bytes(byte for byte in range(256) if chr(byte) not in string.punctuation + DIGITS)
 # A character outside ASCII may be a digit.
-_NON_ASCII_SYMBOLS = frozenset(map(ord, NON_ASCII + ANY_DIGIT))
+_NON_ASCII_SYMBOLS = _codes(NON_ASCII + ANY_DIGIT)
 
 
 def symbols_in(text: str) -> Symbols:

@@ -8,11 +8,13 @@ order: the more certain the relation, the earlier.
 - nearby: a random value a few words after the name of a key, "the key for acme expires ...";
 - the relations of `links.toml`: "changed the password to ...", "the password (...)", on the next line;
 - space: "with password ...", "PASSWORD ...";
-- before: "... is the password", "use ... as the API key", "... (token)".
+- before: "... is the password", "use ... as the API key", "... (token)";
+- beside: an unmistakable value among the words after the name, or before it.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from kp_langchain.redaction.extents import (
@@ -30,6 +32,7 @@ from kp_langchain.redaction.values import (
     is_evident,
     is_random,
     is_scrambled,
+    is_unmistakable,
     looks_generated,
     looks_like_bare_password,
     looks_like_password,
@@ -42,6 +45,7 @@ _VERB = TABLE_EXPRESSIONS["verb"]
 _NEARBY = TABLE_EXPRESSIONS["nearby"]
 _BEFORE = TABLE_EXPRESSIONS["before"]
 _BETWEEN = word_set(NAMES["sentences"]["between"])
+_NAMES_OF_VALUES = word_set("default value text content fallback it is")
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
@@ -52,6 +56,17 @@ _ENDS_CLAUSE = re.compile(
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
 _DIGIT = re.compile("[0-9]")
 _REACH = 256
+_KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
+_REACH_BEFORE = 80
+_REACH_AFTER = 160
+_WORD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
+_STOPS = ".!?="
+# Before a value that another name has: "id: ...", but not the speaker of a dialogue
+_OTHER_NAME = re.compile(
+    r"""(?:(?P<speaker>(?:\n|^|[\]#*][ ]?)\w{1,20}[:>][ ])|(?P<name>\w+)["'`\])]{0,2}[ ]?[=:][ ]?)
+    (?:[\w',]{1,8}[ ]){0,3}["'`(]{0,2}\Z""",
+    re.VERBOSE,
+)
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 
@@ -77,7 +92,7 @@ def value_in_prose(
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
         )
-    return extent or _before(text, start, end, field)
+    return extent or _before(text, start, end, field) or _beside(text, start, end, field)
 
 
 def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
@@ -158,3 +173,20 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     value = match[1][::-1].lstrip("\"'`*(,")
     stop = link.start() - match.start(1)
     return (stop - len(value), stop) if is_evident(value, field) else None
+
+
+def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
+    """Return start and end of an unmistakable value among the words after the name or before it."""
+    if not field.is_strong or field.kind not in _KINDS_BESIDE:
+        return None
+    first = max(0, start - _REACH_BEFORE)
+    line_start = text.rfind("\n", first, start) + 1 or first
+    before = reversed(list(_WORD.finditer(text, line_start, start)))
+    parts = itertools.chain(_WORD.finditer(text, end, end + _REACH_AFTER), before)
+    for word in filter(None, (_WORD.match(text, part.start()) for part in parts)):
+        value = word.group().rstrip(_STOPS)
+        if is_unmistakable(value, field):
+            sign = _OTHER_NAME.search(text, max(0, word.start() - 60), word.start())
+            if sign is None or sign["speaker"] or sign["name"].lower() in _NAMES_OF_VALUES:
+                return word.start(), word.start() + len(value)
+    return None

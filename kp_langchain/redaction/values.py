@@ -42,8 +42,12 @@ _LEADING_SCHEME = re.compile(
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
 _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with separators: users:2024:11, data/part-0001.parquet
-_COMPOUND = re.compile(r"(?:[a-z]{2,}|[0-9]+)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+))+", re.IGNORECASE)
+_COMPOUND = re.compile(
+    r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
+)
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
+_TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_]?){2}[0-9]{2,4}")
+_ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
 _MAX_CHOICES = 200
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -80,6 +84,17 @@ def is_scrambled(value: str, length: int) -> bool:
     if not length <= len(value) <= 4096 or value.islower() or value.isupper():
         return False
     return len(split_name(value)) * 3 > len(value)
+
+
+def is_unmistakable(value: str, field: SensitiveField) -> bool:
+    """Return whether a value is so irregular that it needs no sign or verb to be one of the field."""
+    if not 10 <= len(value) <= 512 or not any(map(str.isdigit, value)) or _ID.match(value):
+        return False
+    if field.kind in ("password", "credential") and _TWO_WORDS_AND_NUMBER.fullmatch(value):
+        return True
+    # Of a random value, every second character differs from the last in case or kind.
+    is_mixed = any(map(str.islower, value)) and any(map(str.isupper, value))
+    return is_mixed and len(split_name(value)) > 0.4 * len(value)
 
 
 def looks_like_password(value: str) -> bool:
@@ -119,7 +134,7 @@ def is_evident(value: str, field: SensitiveField) -> bool:
 
 def is_random(value: str) -> bool:
     """Return whether a value looks generated, and is no path and no name composed of words."""
-    if _PATH.fullmatch(value) or _COMPOUND.fullmatch(value):
+    if _PATH.fullmatch(value) or _COMPOUND.fullmatch(value) or _ID.match(value):
         return False
     return looks_generated(value)
 

@@ -14,7 +14,7 @@ from tests.redaction.step_counter import StepCounter, TooManyStepsError
 SHORT, LONG = 600, 2400
 WINDOW = 500
 # Steps per character that any text may take; more only if they do not grow with its length.
-FEW_STEPS = 25
+FEW_STEPS = 50
 MOST_STEPS = 400
 MOST_GROWTH = 2.0
 MOST_TEXTS = 3

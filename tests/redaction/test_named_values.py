@@ -59,3 +59,38 @@ def test_headers_and_codes_in_groups_are_redacted(template: str) -> None:
     clean = redact(text, level="private").value
     assert clean.startswith(name)
     assert max(value.split(), key=len).rstrip(";,'").rpartition("=")[2] not in clean
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "I set the password of the service account to {v} yesterday.",
+        "Let's use {v} for all three admin accounts' passwords.",
+        "sudo asks for a password, give it {v}",
+        "[10:02] dana: db password?\n[10:03] lee: {v}",
+        'config.api_key = ENV.fetch("K", "{v}")',
+        'parser.add_argument("--api-key", default="{v}")',
+        "https://a.io/reset-password/{v}x?lang=en",
+        "I typed {v} into the password box and clicked Sign in.",
+    ],
+)
+@pytest.mark.parametrize("value", ["uRWi2I2XqZ!v5V", "k8fTq2LmZx91VbNw", "Maple_Lantern4254"])
+def test_an_unmistakable_value_beside_a_name_is_redacted(template: str, value: str) -> None:
+    if "_" in value and ("api" in template or "https" in template):
+        return  # of two words, only a password is composed
+    assert value not in redact(template.replace("{v}", value), level="private").value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the token limit of gpt-4o-mini-2024-07-18 is 128000",
+        "the password field of OAuth2PasswordRequestForm is required",
+        "the api key for run call_Ab3dE9fGh1Kx0 was accepted",
+        "password reset mail sent, id: aB3dE9fGh1Kx0pQ2",
+        "the password file has the SHA 3f786850e387550fdab836ed7e6dc881de23001b",
+        "password rules: see https://a.io/docs/security#Section12B",
+    ],
+)
+def test_names_of_things_beside_a_sensitive_name_stay(text: str) -> None:
+    assert redact(text) == Redaction(text, {})
