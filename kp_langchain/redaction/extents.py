@@ -91,7 +91,7 @@ def bare_word(text: str, at: int) -> Extent | None:
     if match is None:
         return None
     end = match.end()
-    while end > at + 1 and text[end - 1] in ".:?":
+    while not text.endswith("...", at, end) and end > at + 1 and text[end - 1] in ".:?":
         end -= 1
     return at, end
 

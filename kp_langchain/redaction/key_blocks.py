@@ -18,6 +18,7 @@ _BODY = re.compile(
     r"|[\"'],?\s{0,64}\+?\s{0,64}[\"']|[>|*#])*"
 )
 _MAX_BLOCK = 65_536
+_KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/]{16}")
 _PRIVATE_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
 _LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
 # Read backwards from an END: the last line, full lines, and the rest of the first line.
@@ -33,11 +34,10 @@ def _find_armoured(text: str, _low: str) -> Iterator[Span]:
         following = begins[place + 1][0] if place + 1 < len(begins) else len(text)
         last = min(following, inside + _MAX_BLOCK)
         end = _END.search(text, inside, last)
-        if end is not None:
-            yield Span(start, end.end(), "private_key")
-            continue
         body = _BODY.match(text, inside, last)
-        yield Span(start, body.end() if body else inside, "private_key")
+        last = end.end() if end else body.end() if body else inside
+        if _KEY_MATERIAL.search(text, inside, last):
+            yield Span(start, last, "private_key")
     last = 0
     for end in _PRIVATE_KEY_END.finditer(text, 0, begins[0][0] if begins else len(text)):
         # The start of the block is cut off.

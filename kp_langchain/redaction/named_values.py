@@ -74,11 +74,17 @@ _HEADERS = {kind: TABLE_EXPRESSIONS[kind] for kind in ("authorization", "cookie"
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
 _LONG_WORD = 1024
 _NEXT_ITEM = re.compile(
-    r"""["'`]?[\s,;|\[\]\u2022*\-]{1,6}(?:\d{1,2}[.)][ ])?["'`]?
+    r"""["'`]?[\s,;|\[\]\u2022\u2610*\-]{1,6}(?:\d{1,2}[.)][ ])?["'`]?
     (?P<value>[A-Za-z0-9]{4,12}(?:[ \-][A-Za-z0-9]{4,12}){0,8})(?!\w)""",
     re.VERBOSE,
 )
 _MAX_ITEMS = 40
+# The rest of a string in parts, or what it became: "..." "...", "..." + "...", "..." -> "..."
+_NEXT_PART = re.compile(
+    r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80}|->|=>|\u2192)[ \t]{0,4}
+    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote))""",
+    re.VERBOSE,
+)
 _MAX_NAMES_IN_WORD = 8
 
 
@@ -116,18 +122,22 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
             is_plural = plain.endswith("s", 0, position)
             yield Span(start, end, field.kind)
             position = max(position, end)
-            if is_plural:
-                yield from _items_after(text, position, field)
+            parts = _NEXT_ITEM if is_plural else _NEXT_PART
+            for extent in _parts_after(text, position, field, parts):
+                yield Span(*extent, field.kind)
+                position = extent[1]
 
 
-def _items_after(text: str, end: int, field: SensitiveField) -> Iterator[Span]:
-    """Yield the other values of a list: "recovery codes: ..., ..."."""
+def _parts_after(
+    text: str, end: int, field: SensitiveField, parts: re.Pattern[str]
+) -> Iterator[Extent]:
+    """Yield the other values of a list, "recovery codes: ..., ...", or the other parts of a value."""
     for _ in range(_MAX_ITEMS):
-        item = _NEXT_ITEM.match(text, end)
-        if item is None or not is_evident(item["value"], field):
+        part = parts.match(text, end)
+        if part is None or (parts is _NEXT_ITEM and not is_evident(part["value"], field)):
             return
-        end = item.end()
-        yield Span(*item.span("value"), field.kind)
+        end = part.end()
+        yield part.span("value")
 
 
 def _name_around(plain: str, first: int, last: int, position: int) -> tuple[int, int]:
@@ -250,6 +260,9 @@ def _value_after_sign(
 ) -> Extent | None:
     """Return start and end of the value after the sign: `=`, `:`, `=>` ..."""
     at = assignment.end()
+    opening = text[start - 1 : start]
+    if opening in ("'", '"') and not assignment["close"] and text.startswith(opening, at):
+        return None  # the end of a string: "Password:"
     extent = (
         _header_value(text, start, at, field)
         or quoted_value(text, at)

@@ -30,6 +30,7 @@ from kp_langchain.redaction.values import (
     HASH_LIKE,
     SENTENCE_WORDS,
     is_evident,
+    is_mixed,
     is_random,
     is_scrambled,
     is_unmistakable,
@@ -53,7 +54,7 @@ _VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
 _ENDS_CLAUSE = re.compile(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
 )
-_ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful")
+_ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = re.compile("[0-9]")
 _REACH = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
@@ -92,7 +93,7 @@ def value_in_prose(
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
         )
-    return extent or _before(text, start, end, field) or _beside(text, start, end, field)
+    return extent or _before(text, start, end, field) or _beside(text, start, end, name, field)
 
 
 def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
@@ -128,7 +129,7 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     if match is None:
         return None
     words = match["words"].lower().split()
-    if sum(word.rstrip(".,;!") not in _BETWEEN for word in words) > 1:
+    if sum(word.rstrip(".,;!") not in _BETWEEN for word in words) > 2:
         return None
     value = match["value"].rstrip(".=" if match["value"].endswith(".") else ".")
     is_hash = HASH_LIKE.fullmatch(value) is not None
@@ -175,10 +176,12 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     return (stop - len(value), stop) if is_evident(value, field) else None
 
 
-def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
+def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -> Extent | None:
     """Return start and end of an unmistakable value among the words after the name or before it."""
-    if not field.is_strong or field.kind not in _KINDS_BESIDE:
+    if field.kind not in _KINDS_BESIDE or not (field.is_strong or field.kind == "password"):
         return None
+    if is_mixed(name):
+        return None  # "dPw" at the end of a hash
     first = max(0, start - _REACH_BEFORE)
     line_start = text.rfind("\n", first, start) + 1 or first
     before = reversed(list(_WORD.finditer(text, line_start, start)))

@@ -99,10 +99,11 @@ def read_mapping(
         return MappingFields(weak, plain_entries)
     entries = _secret_entries(mapping, by_plain)
     inherited = field
-    if field is not None and _is(mapping.get(by_plain.get("name")), str):
+    values = KEYS.value_keys & by_plain.keys()
+    if field is not None and ("name" in by_plain or (values and keys.names)):
         # Of a record within a sensitive list, only the value is sensitive, not its other fields.
         inherited = field._replace(is_strong=False)
-        entries |= {by_plain[key]: (field, name) for key in KEYS.value_keys & by_plain.keys()}
+        entries |= {by_plain[key]: (field, name) for key in values}
     # Within a strong field, every value is sensitive already, also a label that names another one.
     if keys.values and (field is None or not field.is_strong):
         entries |= _entries_beside(mapping, keys, classify)
@@ -195,7 +196,7 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
     values = those_in(_VALUES) if may_tell else []
     tokens = those_in(_MODEL_TOKENS) if has_model_tokens else []
     is_record = not _KEYS_OF_RECORDS.isdisjoint(by_plain)
-    is_item = has_field and "name" in by_plain
+    is_item = has_field and bool(names)
     if not (
         values
         or tokens
@@ -278,8 +279,13 @@ def _entries_beside(
 
 def _texts(mapping: dict[Any, Any], by_plain: dict[str, str], keys: list[str]) -> Iterator[str]:
     for key in keys:
-        if _is(mapping[by_plain[key]], str):
-            yield mapping[by_plain[key]]
+        value = mapping[by_plain[key]]
+        if _is(value, dict):  # {"target": {"label": "Password"}, "value": ...}
+            value = next(
+                (value[part] for part in ("label", "selector", "name") if part in value), ""
+            )
+        if _is(value, str):
+            yield value
 
 
 def _is_word(value: Any) -> bool:

@@ -11,12 +11,17 @@ from kp_langchain.redaction.field_names import (
     split_name,
     word_set,
 )
-from kp_langchain.redaction.values import SENTENCE_WORDS, is_placeholder, looks_like_password
+from kp_langchain.redaction.values import (
+    NEVER_WORDS,
+    SENTENCE_WORDS,
+    is_placeholder,
+    looks_like_password,
+)
 
 _KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
 _HOLDERS = word_set("self cls this args config settings get load new read")
 _OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
-_IDENTIFIER = re.compile(r"[A-Za-z_][\w.?]*")
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.?:]*")
 _LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
@@ -62,6 +67,8 @@ def unquoted_value(
         return None
     if has_space and _ANNOTATED.match(text, span[1]):
         return None  # name: Type | None = ...
+    if field.kind in NEVER_WORDS:
+        return span
     if starts_line(text, start) and (has_space or text[assignment.start("sign") - 1] == " "):
         return _words_of_line(text, span, has_space=has_space)
     return span

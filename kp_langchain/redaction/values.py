@@ -18,24 +18,30 @@ _EMPTY_WORDS = word_set(NAMES["empty"]["words"])
 SENTENCE_WORDS = word_set(NAMES["sentences"]["words"])
 """Words that may stand where a value would: "the password is required"."""
 
+NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
+"""Kinds whose values are no words: "auth: session expired", "id-token: write"."""
+
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = re.compile(
     r"""
     <[^<>\n]{0,80}> | \$\{[^}\n]{0,80}\}? | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
     | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
+    | \$env:\w{1,60} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
     | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
     | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
     | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
     | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
     | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
-    | [\w\-]{0,6}(?:\.{3}|…)
+    | [\w\-]{0,12}(?:\.{3}|…)
     | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
     | \[(?:redacted|hidden|masked|filtered)\]
+    | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
+    | SHA256:[\w+/]{43}=? | (?:[0-9a-f]{2}:){15,31}[0-9a-f]{2}              # a fingerprint
     """,
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
-_TICKER = re.compile(r"[A-Z]{2,5}")
+_TICKER = re.compile(r"[A-Z]{2,5}(?:-\d{1,4})?")
 _LEADING_SCHEME = re.compile(
     r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
 )
@@ -61,7 +67,10 @@ _TECHNICAL_TERM = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_ARGUMENT = re.compile(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
 _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
+# Ids of keys, not keys
+_KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-Fa-f]{40}")
 _OWN_NAME = re.compile(r"[A-Za-z]+(?:[_\-][A-Za-z]+)+")
 
 
@@ -92,9 +101,13 @@ def is_unmistakable(value: str, field: SensitiveField) -> bool:
         return False
     if field.kind in ("password", "credential") and _TWO_WORDS_AND_NUMBER.fullmatch(value):
         return True
-    # Of a random value, every second character differs from the last in case or kind.
-    is_mixed = any(map(str.islower, value)) and any(map(str.isupper, value))
-    return is_mixed and len(split_name(value)) > 0.4 * len(value)
+    has_cases = any(map(str.islower, value)) and any(map(str.isupper, value))
+    return has_cases and is_mixed(value)
+
+
+def is_mixed(value: str) -> bool:
+    """Return whether almost every second character differs from the last in case or kind."""
+    return len(split_name(value)) > 0.4 * len(value)
 
 
 def looks_like_password(value: str) -> bool:
@@ -110,6 +123,7 @@ def looks_like_bare_password(value: str) -> bool:
         and looks_like_password(value)
         and any(map(str.isdigit, value))
         and "://" not in value
+        and _ARGUMENT.match(value) is None
         and _TECHNICAL_TERM.fullmatch(value) is None
     )
 
@@ -164,6 +178,12 @@ def _is_prose(value: str) -> bool:
     return is_sentence and any(word.lower() in SENTENCE_WORDS for word in words)
 
 
+def _is_word(value: str) -> bool:
+    return value.isascii() and (
+        len(value) <= 6 or value.istitle() or classify_name(value) is not None
+    )
+
+
 def _is_cookie_sensitive(value: str) -> bool:
     """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
     if "=" not in value:
@@ -184,6 +204,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """
     if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
         return False
+    if field.kind == "private_key" and _KEY_ID.fullmatch(value):
+        return False
     if not field.is_strong:
         if field.kind == "password":
             return looks_like_password(value)
@@ -196,6 +218,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     if kind == "cookie":
         return _is_cookie_sensitive(value)
     if kind == "token" and _TICKER.fullmatch(value):
+        return False
+    if kind in NEVER_WORDS and value.isalpha() and _is_word(value):
         return False
     if kind == "cvv":
         return any(map(str.isdigit, value))
