@@ -77,7 +77,7 @@ class Finders:
         """
         stems, words = words_in(low)
         places = self._without_words
-        if not words.isdisjoint(self._by_word):
+        if not self._by_word.keys().isdisjoint(words):
             more = (self._by_word.get(word, ()) for word in words)
             places = sorted({*places, *chain.from_iterable(more)})
         length = len(text)

@@ -184,8 +184,10 @@ def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -
         return None  # "dPw" at the end of a hash
     first = max(0, start - _REACH_BEFORE)
     line_start = text.rfind("\n", first, start) + 1 or first
-    before = reversed(list(_WORD.finditer(text, line_start, start)))
-    parts = itertools.chain(_WORD.finditer(text, end, end + _REACH_AFTER), before)
+    parts = itertools.chain(
+        _words_with_digits(text, end, end + _REACH_AFTER),
+        reversed(_words_with_digits(text, line_start, start)),
+    )
     for word in filter(None, (_WORD.match(text, part.start()) for part in parts)):
         value = word.group().rstrip(_STOPS)
         if is_unmistakable(value, field):
@@ -193,3 +195,9 @@ def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -
             if sign is None or sign["speaker"] or sign["name"].lower() in _NAMES_OF_VALUES:
                 return word.start(), word.start() + len(value)
     return None
+
+
+def _words_with_digits(text: str, start: int, end: int) -> list[re.Match[str]]:
+    """Return the long words in `text[start:end]` if a digit is in it."""
+    has_digit = _DIGIT.search(text, start, end) is not None
+    return list(_WORD.finditer(text, start, end)) if has_digit else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -75,20 +74,20 @@ def _harmless_texts(*_rules: object) -> HarmlessTexts:
 
 def redact_text(
     text: str,
-    counts: Counter[str],
+    kinds: list[str],
     *,
     identifiers: bool,
     rules: Rules | None = None,
     mask: str = "",
 ) -> str:
-    """Return `text` with everything sensitive replaced, and add the matches to `counts`.
+    """Return `text` with everything sensitive replaced, and add the kinds of the matches to `kinds`.
 
     A replacement can bring two parts of a secret together. So passes are repeated until the text no
     longer changes; almost always the second pass matches nothing.
 
     Args:
         text: Any text, also one with lone surrogates.
-        counts: The number of matches per kind; updated.
+        kinds: The kind of each match; added to.
         identifiers: Whether to redact identifiers as well as secrets.
         rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
         mask: A character that stands for a part of the text which is not to be replaced.
@@ -98,7 +97,6 @@ def redact_text(
         SlowPatternError: A pattern of `rules` takes too long on the text.
     """
     rules = rules or _NO_RULES
-    kinds: list[str] = []
     for _ in range(MAX_PASSES):
         try:
             found = _find(text, identifiers=identifiers, rules=rules)
@@ -108,8 +106,6 @@ def redact_text(
             found = [part for span in found for part in _outside(text, span, mask)]
         spans = _merge_overlaps(text, found)
         if not spans:
-            if kinds:
-                counts.update(kinds)
             return text
         pieces = []
         position = 0

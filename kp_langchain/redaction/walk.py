@@ -33,6 +33,7 @@ from kp_langchain.redaction.values import is_sensitive
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
 _MIN_CARD = 10**12
 _LONG_BYTES = 64
+_TEXT_TYPES = (str, Literal)
 # Types whose values contain no text.
 _TEXTLESS_TYPES = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
 
@@ -62,7 +63,9 @@ class Walker:
         self._redactor = redactor
         self._classify_name = _classifier(rules, identifiers=identifiers)
         self._harmless = harmless_texts(rules, identifiers=identifiers)
-        self._clean_texts: dict[str, tuple[str, Counter[str]]] = {}
+        # Of a short text that is known to stay as it is, only the user's redactor may change a part.
+        self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
+        self._clean_texts: dict[str, tuple[str, list[str]]] = {}
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -77,7 +80,7 @@ class Walker:
             field: The sensitive field that contains the value, at any depth; None if there is none.
             name: The name of that field.
         """
-        if field is None and self._is_harmless(value):
+        if field is None and type(value) in _TEXT_TYPES and value in self._unchanged:
             return value
         try:
             if isinstance(value, str):
@@ -90,11 +93,6 @@ class Walker:
             return self._leaf(value, field, name)
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
-
-    def _is_harmless(self, value: Any) -> bool:
-        """Return whether `value` is a short text that is known to stay as it is."""
-        is_text = type(value) is str or type(value) is Literal
-        return is_text and self._redactor is None and value in self._harmless.short
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
@@ -126,30 +124,30 @@ class Walker:
         if known is not None:
             self.counts.update(known[1])
             return known[0]
-        counts: Counter[str] = Counter()
+        kinds: list[str] = []
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
             if not documents:
-                text = self._plain_text(text, counts)
+                text = self._plain_text(text, kinds)
                 break
             walker = self._walk_documents(documents)
             if walker.counts:
                 documents = read_documents(text, with_places=True)
                 walker = self._walk_documents(documents)
-                counts.update(walker.counts)
+                kinds.extend(walker.counts.elements())
             masked = mask_documents(text, documents, walker.changes)
-            clean = masked.restore(self._plain_text(masked.text, counts, masked.mask))
+            clean = masked.restore(self._plain_text(masked.text, kinds, masked.mask))
             if clean == text:
                 break
             text = clean
         else:
             raise UnstableTextError
-        if counts:
+        if kinds:
             # Strings within strings are read several times, and each must cost no more than once.
-            self._clean_texts[source] = (text, counts)
+            self._clean_texts[source] = (text, kinds)
+            self.counts.update(kinds)
         else:
             self._harmless.add(text)
-        self.counts.update(counts)
         return text
 
     def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
@@ -160,10 +158,8 @@ class Walker:
             walker.walk_document(document)
         return walker
 
-    def _plain_text(self, text: str, counts: Counter[str], mask: str = "") -> str:
-        return redact_text(
-            text, counts, identifiers=self._identifiers, rules=self._rules, mask=mask
-        )
+    def _plain_text(self, text: str, kinds: list[str], mask: str = "") -> str:
+        return redact_text(text, kinds, identifiers=self._identifiers, rules=self._rules, mask=mask)
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -203,7 +199,7 @@ class Walker:
         return is_sensitive(text, name, field)
 
     def _is_unchanged(self, text: str) -> bool:
-        return redact_text(text, Counter(), identifiers=True, rules=self._rules) == text
+        return redact_text(text, [], identifiers=True, rules=self._rules) == text
 
     def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
         content = bytes(value)
@@ -264,8 +260,11 @@ class Walker:
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)
                 clean = self.walk(item, depth, item_field, item_name)
-            clean_key = self._distinct(self._key(key), result)
-            result[self._replaced(key, clean_key)] = clean
+            if type(key) in _TEXT_TYPES and key in self._unchanged and key not in result:
+                result[key] = clean
+            else:
+                clean_key = self._distinct(self._key(key), result)
+                result[self._replaced(key, clean_key)] = clean
         return result
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
@@ -294,8 +293,6 @@ class Walker:
         return cells if isinstance(row, list) else self._build_tuple(row, cells)
 
     def _key(self, key: Any) -> Any:
-        if self._is_harmless(key):
-            return key
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
             return self.walk(key, MAX_DEPTH - 8)
         return key
@@ -376,7 +373,7 @@ class _DocumentWalker(Walker):
     """
 
     def __init__(
-        self, *, identifiers: bool, rules: Rules, clean_texts: dict[str, tuple[str, Counter[str]]]
+        self, *, identifiers: bool, rules: Rules, clean_texts: dict[str, tuple[str, list[str]]]
     ) -> None:
         super().__init__(identifiers=identifiers, rules=rules)
         self._clean_texts = clean_texts
