@@ -169,6 +169,8 @@ def _character_class(field: re.Match[str]) -> str:
 
 
 def _passes(check: str, match: str) -> bool:
+    if not match.strip("xX"):
+        return False  # sk_test_xxxxxxxx
     if check == "random":
         return _is_random(match)
     return check != "json" or _is_json(match)

@@ -22,10 +22,14 @@ from kp_langchain.redaction.values import (
 _SHORTEST_CODE = {"cvv": 3, "pin": 4, "otp": 4, "password": 6}
 _TESTS: dict[str, Callable[[str, SensitiveField], bool]] = {
     "any": lambda value, _field: value.lower() not in SENTENCE_WORDS,
-    "password": lambda value, _field: looks_like_password(value) or value.isdigit(),
+    "password": lambda value, field: (
+        looks_like_password(value)
+        or (value.isdigit() and (field.kind in CODE_KINDS or len(value) >= _LONG_NUMBER))
+    ),
     "evident": is_evident,
     "code": lambda value, field: len(value) >= _SHORTEST_CODE.get(field.kind, 9),
 }
+_LONG_NUMBER = 6
 _CODE_IN_GROUPS = re.compile(r"\d{3}[ \-]\d{3}(?!\w)")
 _REACH = 90
 

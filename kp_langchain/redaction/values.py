@@ -27,13 +27,13 @@ _TEMPLATE = re.compile(
     <[^<>\n]{0,80}> | \$\{[^}\n]{0,80}\}? | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
     | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
-    | \$env:\w{1,60} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
+    | \$env:\w{1,60} | 0x[0-9a-f]{1,16} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
     | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
     | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
     | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
     | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
     | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
-    | [\w\-]{0,12}(?:\.{3}|…)
+    | [\w\-]{0,12}(?:\.{3}|…)[a-z]{0,12}
     | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
     | \[(?:redacted|hidden|masked|filtered)\]
     | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
@@ -45,7 +45,9 @@ _TICKER = re.compile(r"[A-Z]{2,5}(?:-\d{1,4})?")
 _LEADING_SCHEME = re.compile(
     r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
 )
-_PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*", re.ASCII)
+_PATH = re.compile(
+    r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w./\\ \-]*(?::(?:\d+(?::\d+)?|r[ow]))?", re.ASCII
+)
 _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 # Words and numbers with separators: users:2024:11, data/part-0001.parquet
 _COMPOUND = re.compile(
@@ -71,7 +73,9 @@ _ARGUMENT = re.compile(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
 _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 # Ids of keys, not keys
 _KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-Fa-f]{40}")
-_OWN_NAME = re.compile(r"[A-Za-z]+(?:[_\-][A-Za-z]+)+")
+_FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
+_FEWEST_DIGITS = 6
+_OWN_NAME = re.compile(r"[@:$%]?[A-Za-z]+(?:[_\-/:][A-Za-z]+){0,8}")
 
 
 def looks_generated(value: str) -> bool:
@@ -156,42 +160,65 @@ def is_random(value: str) -> bool:
 def is_placeholder(value: str) -> bool:
     """Return whether a value is a null, a variable, a template or an earlier placeholder."""
     content = _LEADING_SCHEME.sub("", value.strip().strip("\"'`,;"))
-    if not content or content.lower() in _EMPTY_WORDS:
+    if not content or content.strip("[]()").lower() in _EMPTY_WORDS:
         return True
     if len(content) < 4 and not any(map(str.isalnum, content)):
         return True  # the separator between two quoted strings
     if len(content) > 120:
         return False
-    if _OWN_NAME.fullmatch(content) and classify_name(content):
-        return True  # `new_password` names a value
+    if _OWN_NAME.fullmatch(content) and not content.isalpha() and _names_value(content):
+        return True  # `new_password`, `secret/data/app:token`
     return PLACEHOLDER.fullmatch(content) is not None or _TEMPLATE.fullmatch(content) is not None
+
+
+def _names_value(content: str) -> bool:
+    last = re.split("[@:$%/]", content)[-1]
+    return classify_name(last) is not None
 
 
 def _is_prose(value: str) -> bool:
     """Return whether a value is a label such as "Access token", or a sentence about the value."""
-    if " " not in value or len(value) > 400 or any(map(str.isdigit, value)):
+    if " " not in value or len(value) > 400:
         return False
-    if classify_name(value):
+    words = [word.strip("(),.!?").lower() for word in value.split()]
+    common_words = sum(word in SENTENCE_WORDS for word in words)
+    if any(map(str.isdigit, value)):
+        return common_words > 2
+    if classify_name(value) or common_words > 1:
         return True
-    words = value.split()
-    is_sentence = value[0].isupper() and value[-1] in ".!?" and len(words) > 2
-    return is_sentence and any(word.lower() in SENTENCE_WORDS for word in words)
+    return value[0].isupper() and value[-1] in ".!?" and len(words) > 2 and common_words > 0
 
 
 def _is_word(value: str) -> bool:
-    return value.isascii() and (
-        len(value) <= 6 or value.istitle() or classify_name(value) is not None
-    )
+    """Return whether a value is a short word, or a name in capitals."""
+    return value.isascii() and value.isalpha() and (len(value) <= 6 or value.istitle())
+
+
+def _is_something_else(value: str, kind: str) -> bool:
+    """Return whether a value is certainly none of a kind, but a word, a number, a file or an id."""
+    if kind in NEVER_WORDS and (
+        _is_word(value) or (value.isdigit() and len(value) < _FEWEST_DIGITS)
+    ):
+        return True
+    if kind == "token":
+        return _TICKER.fullmatch(value) is not None
+    if kind == "private_key":
+        return _KEY_ID.fullmatch(value) is not None
+    is_file = _FILE.fullmatch(value) or (kind != "password" and _PATH.fullmatch(value))
+    return bool(is_file) and not looks_generated(value)
 
 
 def _is_cookie_sensitive(value: str) -> bool:
     """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
     if "=" not in value:
-        return len(value) > 4 or not value.isdigit()
+        return " " not in value and (len(value) > 4 or not value.isdigit())
     if len(value) > _MAX_CHOICES:
         return True
     pairs = map(str.strip, value.split(";"))
-    return any(classify_name(pair.partition("=")[0]) or looks_like_password(pair) for pair in pairs)
+    return any(
+        looks_like_password(pair) or (classify_name(pair.partition("=")[0]) and pair[-1] != "=")
+        for pair in pairs
+    )
 
 
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
@@ -204,7 +231,7 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """
     if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
         return False
-    if field.kind == "private_key" and _KEY_ID.fullmatch(value):
+    if _is_something_else(value, field.kind):
         return False
     if not field.is_strong:
         if field.kind == "password":
@@ -217,10 +244,6 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
     if kind == "cookie":
         return _is_cookie_sensitive(value)
-    if kind == "token" and _TICKER.fullmatch(value):
-        return False
-    if kind in NEVER_WORDS and value.isalpha() and _is_word(value):
-        return False
     if kind == "cvv":
         return any(map(str.isdigit, value))
     if kind in FORMAL_KINDS or kind == label_kind(name) == "account":
