@@ -29,6 +29,7 @@ _MORE_STEMS = tuple(
 _MAX_LINE = 500
 _NO_HEADER = re.compile(r"[=:{}<>\[\]@$%&!?\\~]|\.(?:[ \n]|$)")
 _PIPES = str.maketrans("│┃║┆┊╎", "||||||")
+_DOUBLE_PIPES = re.compile(r"^!|!!|\|\|")
 _RULE = re.compile(r"[\s|+:=_\-\u2500-\u257f]{3,}")
 _SEPARATED = re.compile(r"\S+(?: \S+)*")
 # What separates the cells of a line, and the expression of a cell.
@@ -95,6 +96,12 @@ def _places_of_more_stems(low: str) -> Cells:
     return sorted((at, at) for at in occurrences(low, _MORE_STEMS))
 
 
+def _plain(line: str) -> str:
+    """Return a line, of the same length, with the sign "|" for all signs of that meaning."""
+    line = line.translate(_PIPES)
+    return _DOUBLE_PIPES.sub(lambda sign: "|".rjust(len(sign[0])), line)
+
+
 def _line_end(text: str, at: int) -> int:
     end = text.find("\n", at)
     return len(text) if end < 0 else end
@@ -107,13 +114,13 @@ def _split(line: str, sign: str) -> Cells:
 
 def _read_header(text: str, start: int, end: int) -> _Header | None:
     """Return the header that the line at `text[start:end]` is, or None."""
-    line = text[start:end].translate(_PIPES)
+    line = _plain(text[start:end])
     if end == len(text) or _NO_HEADER.search(line) or not any(sign in line for sign in _CELL):
         return None
     before, after = "", text[end + 1 : min(_line_end(text, end + 1), end + _MAX_LINE)]
     if start:
         before = text[text.rfind("\n", max(0, start - _MAX_LINE), start - 1) + 1 : start - 1]
-    before, after = before.translate(_PIPES), after.translate(_PIPES)
+    before, after = _plain(before), _plain(after)
     for sign in _CELL:
         cells = _split(line, sign)
         if len(cells) < 2 or (
@@ -155,7 +162,7 @@ def _rows(text: str, end: int, header: _Header) -> Iterator[tuple[int, str, Cell
     """Yield the start, the text and the cells of each line below a header that ends at `end`."""
     while end < len(text):
         start, end = end + 1, _line_end(text, end + 1)
-        line = text[start:end].translate(_PIPES)
+        line = _plain(text[start:end])
         if _RULE.fullmatch(line):
             yield start, line, []
             continue

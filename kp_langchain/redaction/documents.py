@@ -22,7 +22,7 @@ _START = re.compile(
       | (?<=")(?=[\[{](?:\s|\\n){0,40}\\") )""",
     re.VERBOSE,
 )
-_NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
+_NAME_BEFORE = re.compile(r"([\w.\-]{1,64})(?:[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8})?\Z")
 _TYPE_NAME = re.compile(r"(?<!\w)[A-Z]\w{0,80}\Z")
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -28,6 +28,7 @@ _BARE = re.compile(
 )
 _QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
 _AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
+_IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}['`]")
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
@@ -59,10 +60,12 @@ def quoted_value(text: str, at: int) -> Extent | None:
         end = text.find(entity.group(), start, start + _MAX_ENCODED)
         return (start, end) if end >= 0 else None
     start = opening.end()
-    if text.startswith(opening[2] * 2, start) and not opening[1]:
-        start += 2
-        end = text.find(opening[2] * 3, start, start + _MAX_QUOTED)
-        return (start, end) if end > start else None
+    for more in (2, 1):  # a string in three quotes, or in two as reStructuredText and wikis have it
+        if text.startswith(opening[2] * more, start) and not opening[1]:
+            inside = start + more
+            end = text.find(opening[2] * (more + 1), inside, inside + _MAX_QUOTED)
+            if end > inside and (more == 2 or _IN_TWO_QUOTES.match(text, inside, end + 1)):
+                return inside, end
     if _AFTER_STRING.match(text, start):
         return None  # the quote closes a string: input("Password: ")
     close = _closing_quote(text, start, opening[2], len(opening[1]))

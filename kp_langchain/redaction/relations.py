@@ -68,6 +68,7 @@ _OTHER_NAME = re.compile(
     (?:[\w',]{1,8}[ ]){0,3}["'`(]{0,2}\Z""",
     re.VERBOSE,
 )
+_REMARK = re.compile(r"[ \t](?:#|//|--|/\*)[ \t]")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 
@@ -192,7 +193,8 @@ def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -
         value = word.group().rstrip(_STOPS)
         if is_unmistakable(value, field):
             sign = _OTHER_NAME.search(text, max(0, word.start() - 60), word.start())
-            if sign is None or sign["speaker"] or sign["name"].lower() in _NAMES_OF_VALUES:
+            is_remark = _REMARK.search(text, word.end(), start) is not None
+            if not sign or sign["speaker"] or is_remark or sign["name"].lower() in _NAMES_OF_VALUES:
                 return word.start(), word.start() + len(value)
     return None
 

@@ -191,7 +191,9 @@ def _is_prose(value: str) -> bool:
 
 def _is_word(value: str) -> bool:
     """Return whether a value is a short word, or a name in capitals."""
-    return value.isascii() and value.isalpha() and (len(value) <= 6 or value.istitle())
+    if not (value.isascii() and value.isalpha()):
+        return False
+    return len(value) <= 6 or value.istitle() or classify_name(value) is not None
 
 
 def _is_something_else(value: str, kind: str) -> bool:
