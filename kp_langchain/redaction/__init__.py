@@ -78,7 +78,7 @@ def redact(
     walker = _walker_type()(
         identifiers=level != "private", rules=rules or _NO_RULES, redactor=redactor
     )
-    clean_value = walker.walk(value)
+    clean_value = walker.redact(value)
     return Redaction(clean_value, dict(walker.counts))
 
 

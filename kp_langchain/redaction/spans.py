@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
@@ -107,6 +107,23 @@ def trie(words: Iterable[str]) -> str:
 def placeholder(kind: str) -> str:
     """Return the text that replaces a match of `kind`."""
     return f"[REDACTED:{kind}]"
+
+
+def distinct_key(key: Any, existing: dict[Any, Any]) -> Any:
+    """Return `key`, numbered if it exists already, so that no entry is lost."""
+    if key not in existing or not isinstance(key, (str, bytes)):
+        return key
+    text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    number = len(existing) + 1
+    while True:
+        new_key: Any = f"{text}[REDACTED:same#{number}]"
+        if PLACEHOLDER.fullmatch(text) is not None:
+            new_key = f"{text[:-1].split('#')[0]}#{number}]"
+        if isinstance(key, bytes):
+            new_key = new_key.encode("utf-8", "surrogateescape")
+        if new_key not in existing:
+            return new_key
+        number += 1
 
 
 def starts_word(text: str, start: int) -> bool:

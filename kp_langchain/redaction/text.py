@@ -15,6 +15,7 @@ from kp_langchain.redaction import (
     issuers,
     key_blocks,
     named_values,
+    repeated,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -75,6 +76,7 @@ def _harmless_texts(*_rules: object) -> HarmlessTexts:
 def redact_text(
     text: str,
     kinds: list[str],
+    secrets: repeated.Secrets,
     *,
     identifiers: bool,
     rules: Rules | None = None,
@@ -88,6 +90,7 @@ def redact_text(
     Args:
         text: Any text, also one with lone surrogates.
         kinds: The kind of each match; added to.
+        secrets: The secrets that may occur elsewhere; added to.
         identifiers: Whether to redact identifiers as well as secrets.
         rules: The user's rules: additional patterns and names, exceptions, pseudonyms.
         mask: A character that stands for a part of the text which is not to be replaced.
@@ -113,6 +116,7 @@ def redact_text(
             pieces += [text[position:start], replacement(kind, text[start:end], rules)]
             position = end
             kinds.append(kind)
+            repeated.note(secrets, kind, text[start:end])
         text = "".join([*pieces, text[position:]])
     raise UnstableTextError
 

@@ -13,12 +13,13 @@ from pathlib import PurePath
 from typing import Any
 
 from kp_langchain.errors import UnstableTextError
+from kp_langchain.redaction import repeated
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.objects import parts_of
-from kp_langchain.redaction.spans import PLACEHOLDER, placeholder
+from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     PRIVATE_KEY,
     MappingFields,
@@ -48,6 +49,7 @@ class Walker:
 
     Attributes:
         counts: The number of replacements per kind so far.
+        secrets: The secrets found so far that may occur elsewhere, with their kinds.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Walker:
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.secrets: repeated.Secrets = {}
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
@@ -94,8 +97,14 @@ class Walker:
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
 
+    def redact(self, value: Any) -> Any:
+        """Return `value` redacted, also where its secrets occur again."""
+        clean = self.walk(value)
+        return repeated.replace(clean, self.secrets, self.counts) if self.secrets else clean
+
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
+        repeated.note(self.secrets, kind, match)
         return replacement(kind, match, self._rules) if match else placeholder(kind)
 
     def _replaced(self, _value: Any, clean: Any) -> Any:
@@ -154,12 +163,20 @@ class Walker:
         walker = _DocumentWalker(
             identifiers=self._identifiers, rules=self._rules, clean_texts=self._clean_texts
         )
+        walker.secrets = self.secrets
         for document in documents:
             walker.walk_document(document)
         return walker
 
     def _plain_text(self, text: str, kinds: list[str], mask: str = "") -> str:
-        return redact_text(text, kinds, identifiers=self._identifiers, rules=self._rules, mask=mask)
+        return redact_text(
+            text,
+            kinds,
+            self.secrets,
+            identifiers=self._identifiers,
+            rules=self._rules,
+            mask=mask,
+        )
 
     def _leaf(self, value: Any, field: SensitiveField | None, name: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -199,7 +216,7 @@ class Walker:
         return is_sensitive(text, name, field)
 
     def _is_unchanged(self, text: str) -> bool:
-        return redact_text(text, [], identifiers=True, rules=self._rules) == text
+        return redact_text(text, [], {}, identifiers=True, rules=self._rules) == text
 
     def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
         content = bytes(value)
@@ -246,7 +263,7 @@ class Walker:
             return tuple(items)
         members: dict[Any, None] = {}
         for item in frozenset(value):
-            members[self._distinct(self.walk(item, depth, field, name), members)] = None
+            members[distinct_key(self.walk(item, depth, field, name), members)] = None
         return frozenset(members) if isinstance(value, frozenset) else set(members)
 
     def _mapping(
@@ -263,7 +280,7 @@ class Walker:
             if type(key) in _TEXT_TYPES and key in self._unchanged and key not in result:
                 result[key] = clean
             else:
-                clean_key = self._distinct(self._key(key), result)
+                clean_key = distinct_key(self._key(key), result)
                 result[self._replaced(key, clean_key)] = clean
         return result
 
@@ -296,22 +313,6 @@ class Walker:
         if isinstance(key, (str, bytes, int, tuple, frozenset)):
             return self.walk(key, MAX_DEPTH - 8)
         return key
-
-    def _distinct(self, key: Any, existing: dict[Any, Any]) -> Any:
-        """Return `key`, numbered if it exists already, so that no entry is lost."""
-        if key not in existing or not isinstance(key, (str, bytes)):
-            return key
-        text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
-        number = len(existing) + 1
-        while True:
-            new_key: Any = f"{text}[REDACTED:same#{number}]"
-            if PLACEHOLDER.fullmatch(text) is not None:
-                new_key = f"{text[:-1].split('#')[0]}#{number}]"
-            if isinstance(key, bytes):
-                new_key = new_key.encode("utf-8", "surrogateescape")
-            if new_key not in existing:
-                return new_key
-            number += 1
 
     def _sequence(
         self,
