@@ -36,7 +36,7 @@ from kp_langchain.redaction.links import (
     code_in_groups,
     linked_value,
 )
-from kp_langchain.redaction.relations import random_nearby, value_in_prose
+from kp_langchain.redaction.relations import value_in_prose
 from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
@@ -242,7 +242,6 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
         if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
             yield extent
     elif word == "key" and _is_credential_key(text, start):
-        yield random_nearby(text, end, bare_name=True)
         yield linked_value(BELOW, text, start, end, _WORD_KEY)
 
 

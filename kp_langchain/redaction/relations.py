@@ -90,7 +90,7 @@ def value_in_prose(
     else:
         extent = (
             _verb(text, end, field)
-            or (field.kind in _RANDOM_KINDS and random_nearby(text, end, bare_name=False))
+            or (field.kind in _RANDOM_KINDS and _random_nearby(text, end))
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
         )
@@ -118,14 +118,8 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     return extent if is_word and _ENDS_CLAUSE.match(text, extent[1]) else None
 
 
-def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
-    """Return start and end of a random value a few words after the name of a key or token.
-
-    Args:
-        text: The whole text.
-        end: Where the name ends.
-        bare_name: Whether the name is just "key"; then fewer values match.
-    """
+def _random_nearby(text: str, end: int) -> Extent | None:
+    """Return start and end of a random value a few words after the name of a key or token."""
     match = _NEARBY.match(text, end)
     if match is None:
         return None
@@ -136,8 +130,7 @@ def random_nearby(text: str, end: int, *, bare_name: bool) -> Extent | None:
     is_hash = HASH_LIKE.fullmatch(value) is not None
     if not looks_generated(value) or not (is_hash or is_random(value)):
         return None
-    is_assignment = match["sign"] or "is" in words or (not words and not bare_name)
-    if is_hash and not is_assignment and not (bare_name and "for" in words):
+    if is_hash and words and not match["sign"] and "is" not in words:
         return None
     return match.start("value"), match.start("value") + len(value)
 
