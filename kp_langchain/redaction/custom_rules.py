@@ -233,6 +233,23 @@ class Rules(BaseModel):
                     return SensitiveField(kind or "named")
         return classify_name(name)
 
+    def classifier(self, *, identifiers: bool) -> Callable[[str], SensitiveField | None]:
+        """Return the function that tells what a name says about its value.
+
+        Args:
+            identifiers: Whether names of identifiers count as sensitive.
+        """
+        from kp_langchain.redaction.field_names import classify_name, classify_secret
+
+        if not self.names:
+            return classify_name if identifiers else classify_secret
+
+        def classify(name: str) -> SensitiveField | None:
+            field = self.classify_name(name)
+            return None if field and field.is_identifier and not identifiers else field
+
+        return classify
+
     def find(self, text: str) -> Iterator[Span]:
         """Yield the matches of these patterns, and the values of fields with these names.
 

@@ -134,6 +134,13 @@ def classify_name(name: str) -> SensitiveField | None:
     return field._replace(is_strong=False) if field else None
 
 
+@lru_cache(maxsize=8192)
+def classify_secret(name: str) -> SensitiveField | None:
+    """Return what a name says about its value, or None if that is no secret."""
+    field = classify_name(name)
+    return None if field and field.is_identifier else field
+
+
 def _classify_words(words: list[str]) -> SensitiveField | None:
     core = _without_qualifiers(words)
     phrase = _find_phrase(words) or _find_phrase(core)

@@ -13,6 +13,11 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 _PLAIN = (str, bytes, int, float)
 
 
+def has_type(value: Any, *kinds: type) -> bool:
+    """Return whether the type of `value` is one of `kinds`; `isinstance` may run the object's code."""
+    return issubclass(type(value), kinds)
+
+
 def parts_of(value: Any) -> dict[Any, Any] | list[Any] | None:
     """Return the content of an object, or None if the object holds no data.
 

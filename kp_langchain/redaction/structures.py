@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from kp_langchain.redaction.field_names import SensitiveField, word_set
+from kp_langchain.redaction.objects import has_type
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import looks_like_password
 
@@ -89,7 +90,9 @@ def read_mapping(
     """
     if len(mapping) > _MAX_KEYS:
         return MappingFields(field)
-    keys = _read_keys(tuple(key for key in dict.keys(mapping) if _is(key, str)), field is not None)
+    keys = _read_keys(
+        tuple(key for key in dict.keys(mapping) if has_type(key, str)), field is not None
+    )
     if keys is None:
         return MappingFields(field)
     by_plain = keys.by_plain
@@ -113,7 +116,7 @@ def read_mapping(
 
 def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the fields of the columns if the first of `rows` is a header, or else an empty list."""
-    if len(rows) < 2 or not all(_is(row, list, tuple) for row in rows):
+    if len(rows) < 2 or not all(has_type(row, list, tuple) for row in rows):
         return []
     header = rows[0]
     width = len(header)
@@ -126,7 +129,7 @@ def header_fields(rows: Sequence[Any], classify: Classify) -> list[NamedField]:
 
 def lines_of_key(members: Sequence[Any]) -> range:
     """Return the places of the strings that are the lines of a private key, if any are."""
-    if len(members) < 3 or not all(_is(member, str) for member in members):
+    if len(members) < 3 or not all(has_type(member, str) for member in members):
         return range(0)
     begins = [place for place, line in enumerate(members) if _BEGIN_OF_KEY.search(line)]
     if not begins or "-----END" in members[begins[0]]:
@@ -137,7 +140,9 @@ def lines_of_key(members: Sequence[Any]) -> range:
 
 def column_fields(header: Sequence[Any], classify: Classify) -> list[NamedField]:
     """Return the field and name of each column, or an empty list if none is sensitive."""
-    if not all((_is(cell, str) and _CELL_NAME.fullmatch(cell)) or cell == "" for cell in header):
+    if not all(
+        (has_type(cell, str) and _CELL_NAME.fullmatch(cell)) or cell == "" for cell in header
+    ):
         return []
     fields = [(classify(cell), cell) for cell in header]
     return fields if any(field for field, _ in fields) else []
@@ -165,11 +170,6 @@ def element_field(element: str, classify: Classify) -> NamedField | None:
             # "pass" may be a verdict, but in a form it is a password.
             return field._replace(is_strong=field.is_strong or field.kind == "password"), candidate
     return None
-
-
-def _is(value: Any, *kinds: type) -> bool:
-    """Return whether the type of `value` is one of `kinds`; `isinstance` may run its code."""
-    return issubclass(type(value), kinds)
 
 
 @lru_cache(maxsize=1024)
@@ -218,8 +218,10 @@ def _is_schema(mapping: dict[Any, Any], keys: _Keys) -> bool:
     """Return whether a mapping describes a value, as JSON Schema and OpenAPI do."""
     if "type" in keys.by_plain:
         kind: Any = mapping[keys.by_plain["type"]]
-        kinds = kind if _is(kind, list) else [kind]
-        if all(_is(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds):
+        kinds = kind if has_type(kind, list) else [kind]
+        if all(
+            has_type(kind, str) and kind.lower().split("(")[0] in KEYS.data_types for kind in kinds
+        ):
             return "value" not in keys.by_plain
     return keys.is_schema
 
@@ -247,7 +249,7 @@ def _entries_beside(
     is_marked = any(mapping[by_plain[mark]] is True for mark in keys.marks)
     named: NamedField | None = None
     element: NamedField | None = None
-    if _is(kind, str):
+    if has_type(kind, str):
         is_marked = is_marked or _plain_key(kind) in KEYS.secret_types
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
@@ -266,11 +268,11 @@ def _entries_beside(
             return _SECRET, plain
         if plain in KEYS.value_keys and named is not None:
             return named
-        if not _is(value, str, int, float) or (_is(value, str) and classify(value)):
+        if not has_type(value, str, int, float) or (has_type(value, str) and classify(value)):
             return None  # the label itself
         if element is not None and (plain in KEYS.value_keys or _is_word(value)):
             return element
-        if named is not None and _is(value, str) and looks_like_password(value):
+        if named is not None and has_type(value, str) and looks_like_password(value):
             return named
         return None
 
@@ -281,16 +283,16 @@ def _entries_beside(
 def _texts(mapping: dict[Any, Any], by_plain: dict[str, str], keys: list[str]) -> Iterator[str]:
     for key in keys:
         value = mapping[by_plain[key]]
-        if _is(value, dict):  # {"target": {"label": "Password"}, "value": ...}
+        if has_type(value, dict):  # {"target": {"label": "Password"}, "value": ...}
             value = next(
                 (value[part] for part in ("label", "selector", "name") if part in value), ""
             )
-        if _is(value, str):
+        if has_type(value, str):
             yield value
 
 
 def _is_word(value: Any) -> bool:
-    return not _is(value, str) or len(value.split()) == 1
+    return not has_type(value, str) or len(value.split()) == 1
 
 
 def _columns_beside_rows(
@@ -299,13 +301,18 @@ def _columns_beside_rows(
     """Return the key of a table's rows and the fields of its columns: {"columns": ..., "rows": ...}."""
     for columns_key in keys.columns if keys.rows else ():
         header = mapping[keys.by_plain[columns_key]]
-        if not _is(header, list, tuple):
+        if not has_type(header, list, tuple):
             continue
         names = [
-            cell.get("name", cell.get("label", "")) if _is(cell, dict) else cell for cell in header
+            cell.get("name", cell.get("label", "")) if has_type(cell, dict) else cell
+            for cell in header
         ]
         columns = column_fields(names, classify) if names else []
         for rows_key in map(keys.by_plain.__getitem__, keys.rows):
-            if columns and mapping[rows_key] is not header and _is(mapping[rows_key], list, tuple):
+            if (
+                columns
+                and mapping[rows_key] is not header
+                and has_type(mapping[rows_key], list, tuple)
+            ):
                 return rows_key, columns
     return None, []

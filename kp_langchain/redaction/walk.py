@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -17,8 +16,8 @@ from kp_langchain.redaction import repeated
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
-from kp_langchain.redaction.field_names import SensitiveField, classify_name
-from kp_langchain.redaction.objects import parts_of
+from kp_langchain.redaction.field_names import SensitiveField
+from kp_langchain.redaction.objects import has_type, parts_of
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     PRIVATE_KEY,
@@ -64,7 +63,7 @@ class Walker:
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
-        self._classify_name = _classifier(rules, identifiers=identifiers)
+        self._classify_name = rules.classifier(identifiers=identifiers)
         self._harmless = harmless_texts(rules, identifiers=identifiers)
         # Of a short text that is known to stay as it is, only the user's redactor may change a part.
         self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
@@ -302,7 +301,7 @@ class Walker:
         return result if isinstance(rows, list) else self._build_tuple(rows, result)
 
     def _row(self, row: Any, columns: Sequence[NamedField], depth: int) -> Any:
-        if not _has_type(row, (list, tuple)) or len(row) != len(columns):
+        if not has_type(row, list, tuple) or len(row) != len(columns):
             return self.walk(row, depth)
         cells = [
             self.walk(cell, depth + 1, *column) for cell, column in zip(row, columns, strict=True)
@@ -341,10 +340,10 @@ class Walker:
                 result.append(self.walk(item, depth, item_field, item_name))
             item_field, item_name = field, name
             # A flag, or the name of a pair, is the field name of the next item.
-            if _has_type(item, str) and (item.startswith("-") or (is_pair and place == 0)):
+            if has_type(item, str) and (item.startswith("-") or (is_pair and place == 0)):
                 next_field = self._classify_name(item)
                 following = members[place + 1] if place + 1 < len(members) else ""
-                is_flag = _has_type(following, str) and following.startswith("-")
+                is_flag = has_type(following, str) and following.startswith("-")
                 if next_field is not None and not is_flag:
                     item_field, item_name = next_field, item
         return result
@@ -353,7 +352,7 @@ class Walker:
         """Redact one of a list of (name, value) pairs."""
         name = pair[0] if isinstance(pair[0], str) else pair[0].decode("utf-8", "replace")
         field = self._classify_name(name)
-        if field is None or _has_type(pair[1], dict):
+        if field is None or has_type(pair[1], dict):
             return self.walk(pair, depth)
         first = self.walk(pair[0], depth + 1)
         second = self.walk(pair[1], depth + 1, field, name)
@@ -393,27 +392,9 @@ class _DocumentWalker(Walker):
         return clean
 
 
-def _classifier(rules: Rules, *, identifiers: bool) -> Callable[[str], SensitiveField | None]:
-    """Return the function that tells what the name of a field says about its value."""
-    if not rules.names:
-        return classify_name if identifiers else _classify_secret
-
-    def classify(name: str) -> SensitiveField | None:
-        field = rules.classify_name(name)
-        return None if field and field.is_identifier and not identifiers else field
-
-    return classify
-
-
-@lru_cache(maxsize=8192)
-def _classify_secret(name: str) -> SensitiveField | None:
-    field = classify_name(name)
-    return None if field and field.is_identifier else field
-
-
 def _field_of_content(field: SensitiveField, content: Any) -> SensitiveField:
     """Return what a name says about its content; a mapping may also hold ordinary fields."""
-    is_mapping = field.may_hold_fields and _has_type(content, dict)
+    is_mapping = field.may_hold_fields and has_type(content, dict)
     return field._replace(is_strong=False) if is_mapping else field
 
 
@@ -425,10 +406,5 @@ def _is_utf8(content: bytes) -> bool:
     return True
 
 
-def _has_type(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Return whether the type of `value` is one of `kinds`; `isinstance` may run the object's code."""
-    return issubclass(type(value), kinds)
-
-
 def _is_pair(value: Any) -> bool:
-    return _has_type(value, (list, tuple)) and len(value) == 2 and _has_type(value[0], (str, bytes))
+    return has_type(value, list, tuple) and len(value) == 2 and has_type(value[0], str, bytes)
