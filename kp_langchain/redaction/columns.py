@@ -152,7 +152,8 @@ def _header_of_names(names: list[str], sign: str, cells: Cells) -> _Header | Non
 def _needs_no_rule(line: str, sign: str, names: list[str]) -> bool:
     """Return whether a line is a header although no rule follows, rather than a list of words."""
     if sign == "|":
-        return " |" not in line and not line.startswith("|")
+        is_plain = " |" not in line and not line.startswith("|")
+        return is_plain or all(name[:1].isupper() for name in names)
     if sign == "  ":
         return len(names) > 2 or all(name[:1].isupper() for name in names)
     return f"{sign} " not in line or (len(names) > 2 and max(name.count(" ") for name in names) < 2)

@@ -125,6 +125,8 @@ def classify_name(name: str) -> SensitiveField | None:
         return None
     is_label = " " in name
     words = split_name(_AFTER_NOUN.sub("", name) if is_label else name)
+    if "without" in words:
+        return None
     if len(words) < 2 or words[0] not in _NO_NOUNS:
         identifier = label_kind(name) if not _find_phrase(words) else None
         if identifier is not None:

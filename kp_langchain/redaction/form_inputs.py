@@ -24,7 +24,7 @@ _CALL = re.compile(
     rf"(?<![a-z_])(?:{'|'.join(_VERBS)})\(|(?<=\.)value[ \t]?=(?!=)|(?<![a-z_])fill_in[ (]"
 )
 _BEFORE_VALUE = re.compile(
-    r"\s{0,40}(?:(?:with|text|value)[:=]\s{0,4})?(?:\{\s?target:\s?\{\s?value:\s?|[\w.]{1,60}\()?"
+    r"\s{0,40}(?:\w{2,12}[:=]\s{0,4})?(?:\{\s?target:\s?\{\s?value:\s?|[\w.]{1,60}\()?"
     r"(?=[\"'`])"
 )
 _BETWEEN = re.compile(r"[\"'`]?[\s),\]]{1,40}|[\"'`][ \t]{1,4}(?=with:)")

@@ -110,7 +110,7 @@ def _with_label(text: str, start: int) -> Span | None:
         sign = ":"
     for row in _rows_of(label + sign):
         end = _end_of_form(row, text, start)
-        if end is not None and not _NOT_AFTER.match(text, end):
+        if end is not None and text[start:end].strip("0 .-/") and not _NOT_AFTER.match(text, end):
             return Span(start, end, ROWS[row]["kind"])
     return None
 

@@ -45,11 +45,13 @@ _LONG_CARD = re.compile(r"(?:4\d{18}|(?:50|5[6-9]|6\d)\d{15,17})")
 _IP_BEFORE = re.compile(
     r"(?:\bip|address|addr|host|server|dns|gateway|client|peer|from|://)\W{0,4}$", re.IGNORECASE
 )
+_ZEROS = "0 .-/()+"
+_MASK = re.compile(r"/\d{1,2}(?!\d)")
 _UPGRADE = re.compile(r" (?:to|->|=>|\u2192) ?v?\d")
 
 
 # Of every machine, and those that RFC 5737 keeps for documentation.
-_NOBODYS_NETWORKS = ("127.", "0.", "255.255.", "192.0.2.", "198.51.100.", "203.0.113.")
+_NOBODYS_NETWORKS = ("169.254.", "127.", "0.", "255.255.", "192.0.2.", "198.51.100.", "203.0.113.")
 
 
 def _shapes() -> dict[str, re.Pattern[str]]:
@@ -171,7 +173,7 @@ def _with_shape(text: str, first: int, last: int) -> Iterator[Span]:
             is_other = not_after and not_after.search(
                 text, max(0, match.start() - 52), match.start()
             )
-            if not is_other and _is_valid(kind, text, match):
+            if not is_other and _is_valid(kind, text, match) and match.group().strip(_ZEROS):
                 yield Span(*match.span(), kind)
 
 
@@ -184,7 +186,8 @@ def _is_valid(kind: str, text: str, match: re.Match[str]) -> bool:
 def _is_address(text: str, match: re.Match[str]) -> bool:
     """Return whether an IPv4 address is one of a machine; small numbers may as well be a version."""
     first, *others = map(int, match.group().split("."))
-    if match.group().startswith(_NOBODYS_NETWORKS):
+    is_network = match.group().endswith(".0") and _MASK.match(text, match.end()) is not None
+    if is_network or match.group().startswith(_NOBODYS_NETWORKS):
         return False
     if first >= 10 or sum(part < 32 for part in others) < 2:
         return True

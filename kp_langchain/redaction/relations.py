@@ -46,7 +46,7 @@ _VERB = TABLE_EXPRESSIONS["verb"]
 _NEARBY = TABLE_EXPRESSIONS["nearby"]
 _BEFORE = TABLE_EXPRESSIONS["before"]
 _BETWEEN = word_set(NAMES["sentences"]["between"])
-_NAMES_OF_VALUES = word_set("default value text content fallback it is")
+_NAMES_OF_VALUES = word_set("default value text content fallback it is code key")
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
@@ -64,7 +64,9 @@ _WORD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.A
 _STOPS = ".!?="
 # Before a value that another name has: "id: ...", but not the speaker of a dialogue
 _OTHER_NAME = re.compile(
-    r"""(?:(?P<speaker>(?:\n|^|[\]#*][ ]?)\w{1,20}[:>][ ])|(?P<name>\w+)["'`\])]{0,2}[ ]?[=:][ ]?)
+    r"""(?:(?P<speaker>(?:\n|^|[\]#*.?!][ ]?)\w{1,20}[:>][ ])
+    |(?P<hash>(?<!\w)(?:h1|sha\d{1,3}|md5)[:=\-]|W/")
+    |(?:^|[\n,;{(\[&?|"'-][ ]{0,3}|(?=\w+["'`\])]{0,2}[ ]?=))(?P<name>\w+)["'`\])]{0,2}[ ]?[=:][ ]?)
     (?:[\w',]{1,8}[ ]){0,3}["'`(]{0,2}\Z""",
     re.VERBOSE,
 )
@@ -187,7 +189,12 @@ def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -
         if is_unmistakable(value, field):
             sign = _OTHER_NAME.search(text, max(0, word.start() - 60), word.start())
             is_remark = _REMARK.search(text, word.end(), start) is not None
-            if not sign or sign["speaker"] or is_remark or sign["name"].lower() in _NAMES_OF_VALUES:
+            if (
+                not sign
+                or sign["speaker"]
+                or is_remark
+                or (sign["name"] or "").lower() in _NAMES_OF_VALUES
+            ):
                 return word.start(), word.start() + len(value)
     return None
 

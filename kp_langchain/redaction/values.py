@@ -24,7 +24,8 @@ NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = re.compile(
     r"""
-    <[^<>\n]{0,80}> | \$\{[^}\n]{0,80}\}? | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
+    <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}? | \$[a-z_]{2,40}
+    | [\w\-]{0,12}(?:\{[^{}\n]{1,80}\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
     | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
     | \$env:\w{1,60} | 0x[0-9a-f]{1,16} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
@@ -35,9 +36,9 @@ _TEMPLATE = re.compile(
     | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
     | [\w\-]{0,12}(?:\.{3}|…)[a-z]{0,12}
     | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
-    | \[(?:redacted|hidden|masked|filtered)\]
+    | \[[a-z ]{3,20}\]
     | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
-    | SHA256:[\w+/]{43}=? | (?:[0-9a-f]{2}:){15,31}[0-9a-f]{2}              # a fingerprint
+    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=? | (?:[0-9a-f]{2}:){15,31}[0-9a-f]{2}              # a fingerprint
     """,
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
@@ -54,6 +55,7 @@ _COMPOUND = re.compile(
     r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
 )
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
+_LONG_WORD = 20
 _TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_]?){2}[0-9]{2,4}")
 _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
@@ -75,7 +77,8 @@ _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 _KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-Fa-f]{40}")
 _FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
 _FEWEST_DIGITS = 6
-_OWN_NAME = re.compile(r"[@:$%]?[A-Za-z]+(?:[_\-/:][A-Za-z]+){0,8}")
+_VERSION = re.compile(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
+_OWN_NAME = re.compile(r"[@:$%?]?[A-Za-z]+(?:[_\-/:][A-Za-z]+){0,8}")
 
 
 def looks_generated(value: str) -> bool:
@@ -172,7 +175,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def _names_value(content: str) -> bool:
-    last = re.split("[@:$%/]", content)[-1]
+    last = re.split("[@:$%?/]", content)[-1]
     return classify_name(last) is not None
 
 
@@ -198,12 +201,12 @@ def _is_word(value: str) -> bool:
 
 def _is_something_else(value: str, kind: str) -> bool:
     """Return whether a value is certainly none of a kind, but a word, a number, a file or an id."""
-    if kind in NEVER_WORDS and (
-        _is_word(value) or (value.isdigit() and len(value) < _FEWEST_DIGITS)
-    ):
-        return True
+    if kind in NEVER_WORDS:
+        is_label = " " in value and value[0].isupper() and value.replace(" ", "").isalpha()
+        if is_label or _is_word(value) or (value.isdigit() and len(value) < _FEWEST_DIGITS):
+            return True
     if kind == "token":
-        return _TICKER.fullmatch(value) is not None
+        return (_TICKER.fullmatch(value) or _VERSION.fullmatch(value)) is not None
     if kind == "private_key":
         return _KEY_ID.fullmatch(value) is not None
     is_file = _FILE.fullmatch(value) or (kind != "password" and _PATH.fullmatch(value))

@@ -189,10 +189,11 @@ class Walker:
         if isinstance(value, (bytes, bytearray)):
             return self._bytes(value, field, name)
         if isinstance(value, (int, float)):
-            text = repr(int(value)) if isinstance(value, int) and abs(value) < 10**40 else ""
+            is_whole = isinstance(value, int) and abs(value) < 10**40
+            text = repr(int(value)) if is_whole else repr(float(value)) if value < 10**40 else ""
             if field is not None and self._must_redact(text or "0000", name, field):
                 return self._replace(field.kind, text)
-            if text and value >= _MIN_CARD and self._identifiers:
+            if is_whole and value >= _MIN_CARD and self._identifiers:
                 return value if self._is_unchanged(text) else self._replace("card", text)
             return value
         if field is not None:
