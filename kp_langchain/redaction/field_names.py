@@ -106,7 +106,7 @@ MODEL_TOKEN_WORDS = {
 }
 _MEANINGS: dict[tuple[str, ...], SensitiveField | None] = {**_OWNED, **_NOUNS}
 _COMPOUND_ENDINGS = NAMES["compounds"]["words"].split()
-_RANDOM_ENDINGS = NAMES["compounds"]["random"].split()
+_ENDINGS = (*_COMPOUND_ENDINGS, *NAMES["compounds"]["random"].split())
 _OTHER_SCRIPTS = {
     "".join(noun): field for noun, field in _NOUNS.items() if not "".join(noun).isascii()
 }
@@ -190,7 +190,9 @@ def _classify_compound(word: str) -> SensitiveField | None:
     """Return what a word says that ends in a noun: "dbpassword", "snykkey"."""
     if not word.isascii():  # scripts that put no space between words
         return next((_OTHER_SCRIPTS[noun] for noun in _OTHER_SCRIPTS if word.endswith(noun)), None)
-    for ending in (*_COMPOUND_ENDINGS, *_RANDOM_ENDINGS):
+    if not word.endswith(_ENDINGS):
+        return None
+    for ending in _ENDINGS:
         owner = word.removesuffix(ending)
         if owner == word:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 from kp_langchain.redaction import national_ids
 from kp_langchain.redaction.field_names import word_set
-from kp_langchain.redaction.finders import ANY_DIGIT, Finder, Finders, Symbols, symbols_in
+from kp_langchain.redaction.finders import ANY_DIGIT, Finder
 from kp_langchain.redaction.numbers import find_numbers
 from kp_langchain.redaction.spans import Span, occurrences
 
@@ -141,7 +141,7 @@ def _parts(beginning: re.Match[str], match: re.Match[str]) -> list[tuple[int, in
     return [(start, end) for start, end in parts if start >= 0] or [match.span()]
 
 
-FINDERS = Finders(
+FINDERS = (
     Finder(_find_emails, ("@", "%" + ANY_DIGIT)),
     *map(_finder_of_row, _TABLE["pattern"]),
     Finder(_find_hexadecimal, (":" + ANY_DIGIT, "-" + ANY_DIGIT, "." + ANY_DIGIT)),
@@ -149,15 +149,8 @@ FINDERS = Finders(
 )
 
 
-def find_identifiers(text: str, low: str, symbols: Symbols) -> list[Span]:
-    """Return the identifiers in `text`.
-
-    Args:
-        text: Any text; takes time linear in its length.
-        low: The text in lower case, of the same length.
-        symbols: The symbols of the text, from `symbols_in`.
-    """
-    if not text.isascii() and _WIDE_CHARACTER.search(text):
-        text, low = text.translate(_NARROWED), low.translate(_NARROWED)
-        symbols = symbols_in(text)
-    return FINDERS.find(text, low, symbols)
+def narrow(text: str) -> str:
+    """Return a text, of the same length, with ASCII digits and signs for their wide variants."""
+    if text.isascii() or not _WIDE_CHARACTER.search(text):
+        return text
+    return text.translate(_NARROWED)

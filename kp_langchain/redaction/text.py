@@ -21,7 +21,8 @@ from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.finders import Finders, symbols_in
 from kp_langchain.redaction.harmless import HarmlessTexts
-from kp_langchain.redaction.identifiers import KINDS, find_identifiers
+from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
+from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.pseudonyms import pseudonym
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 from kp_langchain.redaction.stems import words_in
@@ -30,7 +31,7 @@ from kp_langchain.redaction.unicode_escapes import decode_escapes
 PERSONAL = KINDS
 """Kinds that identify a person; all others are secrets."""
 
-SECRETS = {
+FINDERS = {
     identifiers: Finders(
         *issuers.FINDERS,
         *key_blocks.FINDERS,
@@ -40,13 +41,11 @@ SECRETS = {
         *columns.finders(identifiers=identifiers),
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,
+        *(IDENTIFIERS if identifiers else ()),
     )
     for identifiers in (False, True)
 }
-"""Finders of secrets, by whether identifiers are redacted too.
-
-With True they also find the values of fields whose name marks an identifier.
-"""
+"""All finders, by whether identifiers are redacted as well as secrets."""
 
 CERTAIN = Finders(*issuers.CERTAIN, *key_blocks.FINDERS, *contexts.CERTAIN)
 """Finders of the secrets that no `allow` rule can keep."""
@@ -142,25 +141,17 @@ def replacement(kind: str, match: str, rules: Rules) -> str:
 
 
 def _find(text: str, *, identifiers: bool, rules: Rules) -> list[Span]:
-    secrets, personal = _find_builtin(text, identifiers)
+    spans = _find_with(FINDERS[identifiers], text)
     if rules.patterns or rules.names:
-        secrets += rules.find(text)
-    spans = secrets + personal
+        spans.sort(key=lambda span: span.kind in PERSONAL)
+        place = sum(span.kind not in PERSONAL for span in spans)
+        spans[place:place] = rules.find(text)
     if rules.allow and spans:
         exceptions = {span for span in spans if rules.allows(text[span.start : span.end])}
         if exceptions:
-            exceptions.difference_update(_find_certain(text))
+            exceptions.difference_update(_find_with(CERTAIN, text))
             spans = [span for span in spans if span not in exceptions]
     return spans
-
-
-def _find_certain(text: str) -> list[Span]:
-    """Return the secrets with a format or a context of their own."""
-    escapes = decode_escapes(text)
-    if escapes is not None:
-        return list(map(escapes[1], _find_certain(escapes[0])))
-    low = _lower_same_length(text)
-    return CERTAIN.find(text, low, symbols_in(text))
 
 
 def _lower_same_length(text: str) -> str:
@@ -169,18 +160,14 @@ def _lower_same_length(text: str) -> str:
     return low if len(low) == len(text) else text.translate(_ASCII_LOWER)
 
 
-def _find_builtin(text: str, identifiers: bool) -> tuple[list[Span], list[Span]]:
-    """Return the secrets in `text`, and the identifiers if `identifiers` is true."""
+def _find_with(finders: Finders, text: str) -> list[Span]:
+    """Return the matches of the finders in a text, its escapes decoded."""
     escapes = decode_escapes(text)
     if escapes is not None:
         decoded_text, to_source = escapes
-        secrets, personal = _find_builtin(decoded_text, identifiers)
-        return list(map(to_source, secrets)), list(map(to_source, personal))
-    low = _lower_same_length(text)
-    symbols = symbols_in(text)
-    secrets = SECRETS[identifiers].find(text, low, symbols)
-    personal = find_identifiers(text, low, symbols) if identifiers else []
-    return secrets, personal
+        return list(map(to_source, _find_with(finders, decoded_text)))
+    text = narrow(text)
+    return finders.find(text, _lower_same_length(text), symbols_in(text))
 
 
 def _merge_overlaps(text: str, spans: list[Span]) -> list[Span]:

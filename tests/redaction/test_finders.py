@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kp_langchain.redaction import identifiers, text
+from kp_langchain.redaction import text
 from kp_langchain.redaction.finders import Finder, symbols_in
 from kp_langchain.redaction.stems import stems_in
 from tests.redaction.cases import BENIGN, IDENTIFIERS, LOOKALIKES, SECRETS, STRUCT
 
-FINDERS = [*text.SECRETS[False], *text.SECRETS[True], *identifiers.FINDERS]
+FINDERS = [*text.FINDERS[False], *text.FINDERS[True]]
 SYMBOLS = string.punctuation + string.digits
 # Letters that are others in lower case; words are not looked for in them.
 ODD = dict.fromkeys(map(ord, "\u0130\u0131\u017f\u212a"), "x")
@@ -84,7 +84,7 @@ def _low(letter: str) -> str:
     return letter.lower() if letter.isascii() else letter
 
 
-@pytest.mark.parametrize("finders", [*text.SECRETS.values(), identifiers.FINDERS])
+@pytest.mark.parametrize("finders", list(text.FINDERS.values()))
 def test_together_they_find_what_each_finds(finders: Any) -> None:
     for written in TEXTS:
         low = "".join(map(_low, written))
