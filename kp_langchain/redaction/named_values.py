@@ -160,6 +160,8 @@ def _value_of_name(
     text: str, plain: str, start: int, end: int
 ) -> tuple[Extent, SensitiveField] | None:
     """Return the sensitive value of the name at `text[start:end]`, with what the name says."""
+    if end - start == len(text):
+        return None
     tail = _TAIL.match(plain, end)
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()

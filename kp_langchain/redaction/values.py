@@ -77,6 +77,7 @@ _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 _KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-Fa-f]{40}")
 _FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
 _FEWEST_DIGITS = 6
+_FEWEST_DIGITS_OF_IDENTIFIER = 8
 _VERSION = re.compile(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
 _OWN_NAME = re.compile(r"[@:$%?]?[A-Za-z]+(?:[_\-/:][A-Za-z]+){0,8}")
 
@@ -226,6 +227,14 @@ def _is_cookie_sensitive(value: str) -> bool:
     )
 
 
+def _fits_weak_name(value: str, field: SensitiveField) -> bool:
+    if field.kind == "password":
+        return looks_like_password(value)
+    if field.is_identifier:
+        return sum(map(str.isdigit, value)) >= _FEWEST_DIGITS_OF_IDENTIFIER
+    return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
+
+
 def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     """Return whether `value`, the value of the sensitive field `name`, must be redacted.
 
@@ -234,17 +243,15 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         name: The name of the field.
         field: What the name marks its value as.
     """
+    if not field.is_strong and not _fits_weak_name(value, field):
+        return False
     if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
         return False
-    if _is_something_else(value, field.kind):
+    kind = field.kind
+    if _is_something_else(value, kind):
         return False
     if not field.is_strong:
-        if field.kind == "password":
-            return looks_like_password(value)
-        if field.is_identifier:
-            return sum(character.isdigit() for character in value) >= 8
-        return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
-    kind = field.kind
+        return True
     if kind == "pin":
         return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
     if kind == "cookie":

@@ -210,10 +210,12 @@ class Walker:
         return f"<{type(value).__name__}>"
 
     def _must_redact(self, text: str, name: str, field: SensitiveField) -> bool:
-        is_replaced = PLACEHOLDER.fullmatch(text) is not None or text.startswith("[BLOB:")
-        if is_replaced or self._rules.allows(text):
-            return False
-        return is_sensitive(text, name, field)
+        return (
+            is_sensitive(text, name, field)
+            and PLACEHOLDER.fullmatch(text) is None
+            and not text.startswith("[BLOB:")
+            and not self._rules.allows(text)
+        )
 
     def _is_unchanged(self, text: str) -> bool:
         return redact_text(text, [], {}, identifiers=True, rules=self._rules) == text
