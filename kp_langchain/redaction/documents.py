@@ -12,6 +12,7 @@ import re
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 150  # of containers; what is nested deeper is read as plain text
+_COST_OF_START = 48  # what a start in vain counts, in characters
 _MAX_WASTE = 4  # strings that turn out not to end may cost this many times the length of the text
 
 # Where reading starts: at a container whose first member is a string or a container, at the named
@@ -152,6 +153,8 @@ class _Reader:
                 document = self._read_json() or self._read()
             if document is not None:
                 documents.append(document)
+            else:
+                self._waste -= _COST_OF_START
             self._at = max(self._at, start.end())
         return documents
 

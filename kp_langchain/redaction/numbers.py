@@ -107,9 +107,14 @@ def find_numbers(text: str, _low: str) -> Iterator[Span]:
             yield span
         digits = classes.count(b"\x01", start, end)
         is_plain = digits == end - start < _SHORTEST_CARD and text[start - 1 : start] != "+"
-        has_dots = text.count(".", start, end) >= 3
-        if (digits >= _FEWEST_DIGITS and not is_plain) or has_dots:
-            yield from _with_shape(text, max(0, start - 2), min(len(text), end + 12))
+        kinds = []
+        if text.count(".", start, end) >= 3:
+            kinds.append("ip")
+        if digits >= _FEWEST_DIGITS and not is_plain:
+            kinds += ["ssn", "phone"]
+        if digits >= _SHORTEST_CARD:
+            kinds.append("card")
+        yield from _with_shape(text, kinds, max(0, start - 2), min(len(text), end + 12))
 
 
 def _starts(text: str, first_digit: int) -> list[int]:
@@ -166,14 +171,14 @@ def _is_card(number: str) -> bool:
     return sum(map(int, digits[-1::-2] + doubled)) % 10 == 0
 
 
-def _with_shape(text: str, first: int, last: int) -> Iterator[Span]:
-    for kind, shape in _SHAPES.items():
-        for match in shape.finditer(text, first, last):
-            not_after = _NOT_AFTER.get(kind)
-            is_other = not_after and not_after.search(
-                text, max(0, match.start() - 52), match.start()
-            )
-            if not is_other and _is_valid(kind, text, match) and match.group().strip(_ZEROS):
+def _with_shape(text: str, kinds: list[str], first: int, last: int) -> Iterator[Span]:
+    for kind in kinds:
+        for match in _SHAPES[kind].finditer(text, first, last):
+            if not match.group().strip(_ZEROS) or not _is_valid(kind, text, match):
+                continue
+            other = _NOT_AFTER.get(kind)
+            before = max(0, match.start() - 52), match.start()
+            if other is None or other.search(text, *before) is None:
                 yield Span(*match.span(), kind)
 
 
