@@ -25,7 +25,7 @@ CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = re.compile(
     r"""
     <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}? | \$[a-z_]{2,40}
-    | [\w\-]{0,12}(?:\{[^{}\n]{1,80}\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
+    | [\w\-]{0,12}(?:\{(?:[^{}\n\d]|\d(?!\d\d)){1,80}\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
     | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
     | \$env:\w{1,60} | 0x[0-9a-f]{1,16} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
@@ -56,7 +56,8 @@ _COMPOUND = re.compile(
 )
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
 _LONG_WORD = 20
-_TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_]?){2}[0-9]{2,4}")
+_HARD_SIGN = re.compile(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
+_TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
 _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
 _MAX_CHOICES = 200
@@ -107,7 +108,9 @@ def is_unmistakable(value: str, field: SensitiveField) -> bool:
     """Return whether a value is so irregular that it needs no sign or verb to be one of the field."""
     if not 10 <= len(value) <= 512 or not any(map(str.isdigit, value)) or _ID.match(value):
         return False
-    if field.kind in ("password", "credential") and _TWO_WORDS_AND_NUMBER.fullmatch(value):
+    if field.kind in ("password", "credential") and (
+        _TWO_WORDS_AND_NUMBER.fullmatch(value) or _HARD_SIGN.search(value)
+    ):
         return True
     has_cases = any(map(str.islower, value)) and any(map(str.isupper, value))
     return has_cases and is_mixed(value)
