@@ -16,14 +16,18 @@ _COST_OF_START = 48  # what a start in vain counts, in characters
 _MAX_WASTE = 4  # strings that turn out not to end may cost this many times the length of the text
 
 # Where reading starts: at a container whose first member is a string or a container, at the named
-# arguments of an object's `repr`, and at a string that holds JSON with its quotes escaped.
+# arguments of an object's `repr`, at a string that holds JSON with its quotes escaped, at a list with
+# a string after numbers and constants, and at a string that is the whole text.
 _START = re.compile(
     r"""[\[{("](?: (?<=[\[{])(?=\s{0,200}(?:[bu]?["']|[\[{(]))
       | (?<=\()(?=[a-z_]\w{0,60}=(?:[bu]?["']|[\[{(]))
-      | (?<=")(?=[\[{](?:\s|\\n){0,40}\\") )""",
+      | (?<=")(?=[\[{](?:\s|\\n){0,40}\\")
+      | (?<=\[)(?=\s{0,40}(?:[\d.eE+\-]{1,24}|null|true|false|None|True|False)\s{0,8},
+            [^\[\]{}"']{0,200}["'{\[])
+      | (?<=\A")(?=(?:[^"\\]|\\.)*+"\s*\Z) )""",
     re.VERBOSE,
 )
-_NAME_BEFORE = re.compile(r"([\w.\-]{1,64})(?:[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8})?\Z")
+_NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
 _TYPE_NAME = re.compile(r"(?<!\w)[A-Z]\w{0,80}\Z")
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -18,7 +18,7 @@ _BODY = re.compile(
     r"|[\"'],?\s{0,64}\+?\s{0,64}[\"']|[>|*#])*"
 )
 _MAX_BLOCK = 65_536
-_KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/]{16}")
+_KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/]{10}")
 _PRIVATE_KEY_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}")
 _LINE_BREAK = r"(?:\s|[nrt]\\{1,16}){1,8}"
 # Read backwards from an END: the last line, full lines, and the rest of the first line.

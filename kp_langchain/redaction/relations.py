@@ -60,7 +60,7 @@ _REACH = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
-_WORD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
+_WORD = re.compile(r"(?<![A-Za-z0-9\\])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
 _STOPS = ".!?="
 # Before a value that another name has: "id: ...", but not the speaker of a dialogue
 _OTHER_NAME = re.compile(

@@ -11,24 +11,37 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
 from kp_langchain.redaction.blobs import BLOB
+from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.identifiers import KINDS
 from kp_langchain.redaction.spans import distinct_key, placeholder, starts_word
-from kp_langchain.redaction.values import looks_like_bare_password
+from kp_langchain.redaction.values import is_unmistakable, looks_like_bare_password
 
-_SHORTEST = 8
+_LONG = 12
+_MAX_BACKSLASHES = 32
 _MOST = 200  # secrets of one value
-_NUMBER = re.compile(r"[\d.eE+\-]*")  # JSON has it without quotes
+_OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
+_PASSWORD = SensitiveField("password")
+# JSON has numbers without quotes; what has slashes may be a path.
+_PATH_OR_NUMBER = re.compile(r"/|\A[\d.eE+\-]*\Z")
 
 Secrets = dict[str, str]
 """The kind of each secret."""
 
 
 def note(secrets: Secrets, kind: str, match: str) -> None:
-    """Add a match to `secrets` if it is so long and irregular that it is the same secret elsewhere."""
-    is_secret = kind not in KINDS and kind != BLOB and len(match) >= _SHORTEST
-    is_secret = is_secret and looks_like_bare_password(match) and not _NUMBER.fullmatch(match)
-    if is_secret and len(secrets) < _MOST:
+    """Add a match to `secrets` if it is so irregular that it is the same secret elsewhere."""
+    if (
+        kind in KINDS
+        or kind in _OTHER_KINDS
+        or len(secrets) >= _MOST
+        or _PATH_OR_NUMBER.search(match)
+    ):
+        return
+    is_long = len(match) >= _LONG and looks_like_bare_password(match)
+    if is_long or is_unmistakable(match, _PASSWORD):
         secrets[match] = kind
 
 
@@ -41,16 +54,35 @@ def replace(value: Any, secrets: Secrets, counts: Counter[str]) -> Any:
         counts: The number of replacements per kind; updated.
     """
     kinds = {form: kind for secret, kind in secrets.items() for form in _forms(secret)}
-    longest_first = sorted(kinds, key=len, reverse=True)
-    pattern = re.compile(f"(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")
+    forms = [form.encode("utf-8", "surrogatepass") for form in kinds]
+    search = BytesAhoCorasick(forms, matchkind=MatchKind.LeftmostLongest)
 
-    def replaced(match: re.Match[str]) -> str:
-        if not starts_word(match.string, match.start()):
-            return match[0]
-        counts[kinds[match[0]]] += 1
-        return placeholder(kinds[match[0]])
+    def clean(text: str) -> str:
+        content = text.encode("utf-8", "surrogatepass")
+        found = search.find_matches_as_indexes(content)
+        if not found:
+            return text
+        characters = content.decode("latin-1")  # one for each byte
+        pieces, position = [], 0
+        for number, start, end in found:
+            if _is_word(characters, start, end):
+                kind = kinds[forms[number].decode("utf-8", "surrogatepass")]
+                counts[kind] += 1
+                pieces += [content[position:start], placeholder(kind).encode()]
+                position = end
+        return b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
 
-    return _rebuild(value, lambda text: pattern.sub(replaced, text))
+    return _rebuild(value, clean, {})
+
+
+def _is_word(text: str, start: int, end: int) -> bool:
+    """Return whether `text[start:end]` is no part of a longer word or escape."""
+    before = text[max(0, start - _MAX_BACKSLASHES) : start]
+    if (len(before) - len(before.rstrip("\\"))) % 2:
+        return False  # the "n" of a line break
+    return starts_word(text, start) and not (
+        text[end : end + 1].isascii() and text[end : end + 1].isalnum()
+    )
 
 
 def _forms(secret: str) -> set[str]:
@@ -65,21 +97,27 @@ def _forms(secret: str) -> set[str]:
     return forms
 
 
-def _rebuild(value: Any, clean: Callable[[str], str]) -> Any:
+def _rebuild(value: Any, clean: Callable[[str], str], known: dict[int, Any]) -> Any:
+    """Return `value` with all texts cleaned; `known` has the containers that were rebuilt."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, (bytes, bytearray)):
         text = clean(value.decode("utf-8", "surrogateescape"))
         return type(value)(text.encode("utf-8", "surrogateescape"))
+    if not isinstance(value, (dict, list, tuple, set, frozenset)):
+        return value
+    if id(value) not in known:
+        known[id(value)] = _rebuild_container(value, clean, known)
+    return known[id(value)]
+
+
+def _rebuild_container(value: Any, clean: Callable[[str], str], known: dict[int, Any]) -> Any:
     if isinstance(value, dict):
         result: dict[Any, Any] = {}
         for key, item in value.items():
-            result[distinct_key(_rebuild(key, clean), result)] = _rebuild(item, clean)
+            new_key = distinct_key(_rebuild(key, clean, known), result)
+            result[new_key] = _rebuild(item, clean, known)
         return result
-    if isinstance(value, (list, set, frozenset)):
-        return type(value)(_rebuild(item, clean) for item in value)
-    if isinstance(value, tuple):
-        items = [_rebuild(item, clean) for item in value]
-        make: Callable[[list[Any]], Any] = getattr(type(value), "_make", tuple)
-        return make(items)
-    return value
+    items = [_rebuild(item, clean, known) for item in value]
+    make: Callable[[list[Any]], Any] = getattr(type(value), "_make", type(value))
+    return make(items)

@@ -254,8 +254,7 @@ def _entries_beside(
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind
-    for whole in _texts(mapping, keys.by_plain, keys.names):
-        text = whole.rpartition("/")[2]  # of a FHIR identifier's system
+    for text in _texts(mapping, keys.by_plain, keys.names):
         field = classify(text) if named is None else None
         named = (field, text) if field is not None else named
     for text in _texts(mapping, keys.by_plain, keys.elements):

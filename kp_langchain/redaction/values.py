@@ -21,28 +21,33 @@ SENTENCE_WORDS = word_set(NAMES["sentences"]["words"])
 NEVER_WORDS = frozenset(("token", "session", "authorization", "credential"))
 """Kinds whose values are no words: "auth: session expired", "id-token: write"."""
 
+# "is too short", "can't be blank"
+_STARTS_OF_REMARKS = word_set(
+    "is are was must should can can't cannot has have does doesn't needs may will not too please your"
+)
 CODE_KINDS = frozenset(("otp", "pin", "cvv"))
 _TEMPLATE = re.compile(
     r"""
-    <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}? | \$[a-z_]{2,40}
-    | [\w\-]{0,12}(?:\{(?:[^{}\n\d]|\d(?!\d\d)){1,80}\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
+    <[^<>\n]{0,80}> | \$\w{0,20}\{[^}\n]{0,80}\}?
+    | (?-i:\$cred\w{0,12} | \$[a-z]{1,20}(?:_[a-z]{1,20}){1,4})
+    | [\w\-]{0,12}(?:\{[a-z_][\w.]{0,40}(?:[\[(:][\w.'"]{0,24}[\])]?)?\}[\w\-.:/]{0,12}){1,8} | \$\([^)\n]{0,200}\)? | \$[0-9]{1,2}
     | (?-i:\$[A-Z_][A-Z0-9_]{0,60}) | \$[a-z_]{0,30}(?:password|secret|token|key)[a-z_]{0,30}
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
-    | \$env:\w{1,60} | 0x[0-9a-f]{1,16} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
+    | \$env:\w{1,60} | 0x[0-9a-f]{1,12} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
     | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
     | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
     | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
     | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
     | (?:change|replace)[_\- ](?:me|this)\w{0,8} | not[ _](?:set|given|configured|provided)
-    | [\w\-]{0,12}(?:\.{3}|…)[a-z]{0,12}
+    | [\w\-]{0,12}(?:\.{3}|…)
     | process\.env\b.{0,80} | os\.(?:environ|getenv)\b.{0,80}
-    | \[[a-z ]{3,20}\]
+    | \[(?:redacted|hidden|masked|filtered|protected|omitted|removed|secret|encrypted)\]
     | (?-i:[\w/+]{8,40}EXAMPLE(?:KEY)?)                                 # in documentation
-    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=? | (?:[0-9a-f]{2}:){15,31}[0-9a-f]{2}              # a fingerprint
+    | h1:[\w+/]{43}= | SHA256:[\w+/]{43}=? | (?-i:(?:[0-9A-F]{2}:){15,31}[0-9A-F]{2})              # a fingerprint
     """,
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
-_TICKER = re.compile(r"[A-Z]{2,5}(?:-\d{1,4})?")
+_TICKER = re.compile(r"[A-Z]{2,5}|(?:ERC|BEP|TRC|EIP)-\d{1,4}")
 _LEADING_SCHEME = re.compile(
     r"(?:Bearer|Basic|Token|Key|ApiKey|Bot) (?=[{<$*]|\w{0,12}\*)", re.IGNORECASE
 )
@@ -55,7 +60,6 @@ _COMPOUND = re.compile(
     r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
 )
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
-_LONG_WORD = 20
 _HARD_SIGN = re.compile(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
 _TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
 _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
@@ -75,12 +79,16 @@ _TECHNICAL_TERM = re.compile(
 _ARGUMENT = re.compile(r"[a-z_]{2,20}=[\w.]{0,12}\)?$")
 _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 # Ids of keys, not keys
-_KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-Fa-f]{40}")
+_KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-F]{40}")
 _FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
-_FEWEST_DIGITS = 6
+_FEWEST_DIGITS = 4  # of a token
 _FEWEST_DIGITS_OF_IDENTIFIER = 8
 _VERSION = re.compile(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
-_OWN_NAME = re.compile(r"[@:$%?]?[A-Za-z]+(?:[_\-/:][A-Za-z]+){0,8}")
+# `new_password`, `@password` in SQL, `secret/data/app:token`
+_OWN_NAME = re.compile(
+    r"[@?]?[A-Za-z]+(?:[_\-][A-Za-z]+)*|(?:secrets?|vault|env|op|kv|ssm)(?:[/:]+[A-Za-z_\-]+)+"
+    r"|[A-Za-z_\-]+(?:[/:][A-Za-z_\-]+){2,8}"
+)
 
 
 def looks_generated(value: str) -> bool:
@@ -174,12 +182,12 @@ def is_placeholder(value: str) -> bool:
     if len(content) > 120:
         return False
     if _OWN_NAME.fullmatch(content) and not content.isalpha() and _names_value(content):
-        return True  # `new_password`, `secret/data/app:token`
+        return True
     return PLACEHOLDER.fullmatch(content) is not None or _TEMPLATE.fullmatch(content) is not None
 
 
 def _names_value(content: str) -> bool:
-    last = re.split("[@:$%?/]", content)[-1]
+    last = re.split("[@:?/]", content)[-1]
     return classify_name(last) is not None
 
 
@@ -189,9 +197,11 @@ def _is_prose(value: str) -> bool:
         return False
     words = [word.strip("(),.!?").lower() for word in value.split()]
     common_words = sum(word in SENTENCE_WORDS for word in words)
+    if common_words > 1 and words[0] in _STARTS_OF_REMARKS:
+        return True
     if any(map(str.isdigit, value)):
-        return common_words > 2
-    if classify_name(value) or common_words > 1:
+        return False
+    if classify_name(value):
         return True
     return value[0].isupper() and value[-1] in ".!?" and len(words) > 2 and common_words > 0
 
@@ -211,9 +221,11 @@ def _is_something_else(value: str, kind: str) -> bool:
             return True
     if kind == "token":
         return (_TICKER.fullmatch(value) or _VERSION.fullmatch(value)) is not None
-    if kind == "private_key":
-        return _KEY_ID.fullmatch(value) is not None
-    is_file = _FILE.fullmatch(value) or (kind != "password" and _PATH.fullmatch(value))
+    if kind == "password":
+        return False
+    if kind == "private_key" and _KEY_ID.fullmatch(value):
+        return True
+    is_file = _FILE.fullmatch(value) or _PATH.fullmatch(value)
     return bool(is_file) and not looks_generated(value)
 
 

@@ -99,7 +99,10 @@ class Walker:
     def redact(self, value: Any) -> Any:
         """Return `value` redacted, also where its secrets occur again."""
         clean = self.walk(value)
-        return repeated.replace(clean, self.secrets, self.counts) if self.secrets else clean
+        try:
+            return repeated.replace(clean, self.secrets, self.counts) if self.secrets else clean
+        except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
+            return self._replace("failed")
 
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1

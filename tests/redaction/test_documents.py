@@ -166,3 +166,18 @@ def test_json_within_json_is_read_once_at_each_depth() -> None:
     for _ in range(15):
         clean = json.loads(clean)["args"]
     assert json.loads(clean) == {"password": "[REDACTED:password]"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [1, "密码是'hunter2xyz9"],
+        [None, "密码是'hunter2xyz9", 2],
+        "密码是'hunter2xyz9",
+        [True, {"password": "hunter22"}],
+    ],
+)
+def test_documents_that_begin_with_a_constant_or_are_a_string_stay_valid(document: Any) -> None:
+    clean = redact(json.dumps(document, ensure_ascii=False)).value
+    assert json.loads(clean) == redact(document).value
+    assert "hunter" not in clean

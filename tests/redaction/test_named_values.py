@@ -94,3 +94,52 @@ def test_an_unmistakable_value_beside_a_name_is_redacted(template: str, value: s
 )
 def test_names_of_things_beside_a_sensitive_name_stay(text: str) -> None:
     assert redact(text) == Redaction(text, {})
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "the cat is not here",
+        "k{fQx!}zR",
+        "$ecretword",
+        "[hello]",
+        "admin:password",
+        "tiger/pass",
+        "hunter2.key",
+        "0x1234567890abcdef",
+        "/wJalrXUtnFEMIK7MDENG",
+        "@dmin2024x",
+    ],
+)
+def test_a_password_of_an_odd_form_is_redacted(password: str) -> None:
+    assert redact({"password": password}).value == {"password": "[REDACTED:password]"}
+    assert password not in redact(f"<password>{password}</password>").value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"access_token": "ABCD-1234"},
+        {"private_key": "3f786850e387550fdab836ed7e6dc881de23001b"},
+        {"secret_key": "a1:b2:c3:d4:e5:f6:07:18:29:3a:4b:5c:6d:7e:8f:90"},
+        {"mnemonic": "abandon use ability key about above absent absorb all any absurd abuse"},
+    ],
+)
+def test_keys_and_codes_of_an_odd_form_are_redacted(value: dict[str, str]) -> None:
+    assert "[REDACTED:" in next(iter(redact(value).value.values()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INFO:root:Processed2Items and npm run test:e2eChromium1",
+        "the code is 2048 lines long",
+        "Use 8080 to log requests; enter 4096 to confirm the size",
+        'Run this code:\n\n    1234\n\nif token != "B-PER1": pass',
+        "https://example.com/verify/2024-01-15-release-notes-v2",
+        'nx.connect(g, "node1x")',
+        "wp.Password(min_length='eight', label='Type it')",
+    ],
+)
+def test_code_and_counts_stay(text: str) -> None:
+    assert redact(text) == Redaction(text, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kp_langchain.redaction import Redaction, redact
 
@@ -40,3 +41,22 @@ def test_a_number_or_a_word_is_not_replaced_elsewhere() -> None:
     assert redact(given).value["env"] == "production"
     assert redact(given).value["n"] == 4711
     assert redact({"password": "abc12345", "word": "xabc12345x"}).value["word"] == "xabc12345x"
+
+
+def test_shared_containers_cost_no_more_than_one() -> None:
+    shared: list[Any] = ["x"]
+    for _ in range(60):
+        shared = [shared, shared]
+    assert redact({"password": _PASSWORD, "shared": shared}).counts["password"] == 1
+
+
+def test_a_line_break_before_a_letter_is_not_the_start_of_a_secret() -> None:
+    text = '{"password": "nectar-tiger-816", "a": "line\\nectar-tiger-816"}'
+    assert json.loads(redact(text).value)["a"] == "line\nectar-tiger-816"
+
+
+def test_names_of_files_and_chats_are_not_replaced_elsewhere() -> None:
+    given = {"session": "chat-2024-report", "file": "/data/chat-2024-report.csv"}
+    assert redact(given).value["file"] == given["file"]
+    given = {"password": "postgres15", "image": "postgres15:latest"}
+    assert redact(given).value["image"] == given["image"]
