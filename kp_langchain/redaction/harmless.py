@@ -33,6 +33,11 @@ class HarmlessTexts:
                 self._hashes.clear()
             self._hashes.add(_hash(text))
 
+    def clear(self) -> None:
+        """Forget all texts."""
+        self.short.clear()
+        self._hashes.clear()
+
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

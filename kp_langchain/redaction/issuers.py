@@ -179,8 +179,8 @@ def _passes(check: str, match: str) -> bool:
 def _is_random(text: str) -> bool:
     """Return whether a text is drawn at random rather than composed of words and numbers.
 
-    Most pairs of letters in words are common ones; of a random text, fewer than one in five. Fewer
-    than one in 1,000 random texts of 20 characters are refused.
+    Most pairs of letters in words are common ones; of a random text, fewer than one in five. Of random
+    texts of 20 characters, about one in 1,000 is refused (of hexadecimal ones, eight).
     """
     text = text[:_MAX_CHECKED_CHARS]
     kinds = sum(any(map(kind, text)) for kind in (str.islower, str.isupper, str.isdigit))

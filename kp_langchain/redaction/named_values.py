@@ -86,6 +86,10 @@ _NEXT_PART = re.compile(
     re.VERBOSE,
 )
 _MAX_NAMES_IN_WORD = 8
+# How many names of a text have their values looked for in sentences: these, and one in so many
+# characters. More are no prose.
+_FEW_NAMES = 400
+_CHARS_PER_NAME = 40
 
 
 def finders(*, identifiers: bool) -> tuple[Finder, ...]:
@@ -100,7 +104,8 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
     position = word_end = names_in_word = 0
-    for first, last in stems_in(low):
+    most_in_prose = _FEW_NAMES + len(text) / _CHARS_PER_NAME
+    for place, (first, last) in enumerate(stems_in(low)):
         if first < position:
             continue
         start, end = _name_around(plain, first, last, position)
@@ -116,7 +121,7 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
             continue
         if start and text[start - 1] in _IN_ESCAPE:
             start = min(start + _escape_inside(text, start), first)
-        value = _value_of_name(text, plain, start, end)
+        value = _value_of_name(text, plain, start, end, in_prose=place < most_in_prose)
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
             is_plural = plain.endswith("s", 0, position)
@@ -157,9 +162,12 @@ def _escape_inside(text: str, start: int) -> int:
 
 
 def _value_of_name(
-    text: str, plain: str, start: int, end: int
+    text: str, plain: str, start: int, end: int, *, in_prose: bool
 ) -> tuple[Extent, SensitiveField] | None:
-    """Return the sensitive value of the name at `text[start:end]`, with what the name says."""
+    """Return the sensitive value of the name at `text[start:end]`, with what the name says.
+
+    Without `in_prose`, the value must follow a sign, or stand in a notation such as XML.
+    """
     if end - start == len(text):
         return None
     tail = _TAIL.match(plain, end)
@@ -177,7 +185,7 @@ def _value_of_name(
         name, field = "key", _WORD_CODE if word == "code" else _WORD_KEY
         extents = _after_bare_word(text, start, end, word)
     else:
-        extents = _after_name(text, start, end, name, field)
+        extents = _after_name(text, start, end, name, field, in_prose=in_prose)
     for extent in extents:
         if extent is not None and is_sensitive(text[slice(*extent)], name, field):
             return extent, field
@@ -185,7 +193,7 @@ def _value_of_name(
 
 
 def _after_name(
-    text: str, start: int, end: int, name: str, field: SensitiveField
+    text: str, start: int, end: int, name: str, field: SensitiveField, *, in_prose: bool
 ) -> Iterator[Extent | None]:
     """Yield what may be the value of a name: after a sign, in a notation, in a sentence."""
     is_element = text[end : end + 1] in (" ", "\t") and _TAG_BEFORE.search(
@@ -197,7 +205,7 @@ def _after_name(
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
-    if not name.lower().startswith("your_"):
+    if in_prose and not name.lower().startswith("your_"):
         yield value_in_prose(text, start, end, name, field)
 
 
