@@ -86,8 +86,8 @@ _NEXT_PART = re.compile(
     re.VERBOSE,
 )
 _MAX_NAMES_IN_WORD = 8
-# How many names of a text have their values looked for in sentences: these, and one in so many
-# characters. More are no prose.
+# How often a value is looked for in sentences in vain: so many times, and once in so many
+# characters. A text with more names without values is no prose.
 _FEW_NAMES = 400
 _CHARS_PER_NAME = 40
 
@@ -104,8 +104,8 @@ def finders(*, identifiers: bool) -> tuple[Finder, ...]:
 def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
     plain = without_accents(low)
     position = word_end = names_in_word = 0
-    most_in_prose = _FEW_NAMES + len(text) / _CHARS_PER_NAME
-    for place, (first, last) in enumerate(stems_in(low)):
+    searches_left = _FEW_NAMES + len(text) // _CHARS_PER_NAME
+    for first, last in stems_in(low):
         if first < position:
             continue
         start, end = _name_around(plain, first, last, position)
@@ -121,7 +121,8 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
             continue
         if start and text[start - 1] in _IN_ESCAPE:
             start = min(start + _escape_inside(text, start), first)
-        value = _value_of_name(text, plain, start, end, in_prose=place < most_in_prose)
+        value = _value_of_name(text, plain, start, end, in_prose=searches_left > 0)
+        searches_left -= value is None
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
             is_plural = plain.endswith("s", 0, position)

@@ -143,3 +143,9 @@ def test_keys_and_codes_of_an_odd_form_are_redacted(value: dict[str, str]) -> No
 )
 def test_code_and_counts_stay(text: str) -> None:
     assert redact(text) == Redaction(text, {})
+
+
+def test_a_long_list_of_passwords_in_sentences_is_redacted_to_its_end() -> None:
+    text = "the password is hunter22x. " * 4000
+    assert redact(text).counts == {"password": 4000}
+    assert redact("the token of it " * 8000 + "password=hunter22x").counts == {"password": 1}
