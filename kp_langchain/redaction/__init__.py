@@ -75,15 +75,18 @@ def redact(
     if level not in LEVELS:
         levels = ", ".join(repr(name) for name in LEVELS)
         raise ConfigError(f"unknown privacy level {level!r}; use one of {levels}")
-    walker = _walker_type()(
-        identifiers=level != "private", rules=rules or _NO_RULES, redactor=redactor
-    )
+    identifiers, rules = level != "private", rules or _NO_RULES
+    walker = _walker_type()(identifiers=identifiers, rules=rules)
     clean_value = walker.redact(value)
+    if redactor is not None:  # it gets texts from which all is gone that goes
+        last = _walker_type()(identifiers=identifiers, rules=rules, redactor=redactor)
+        clean_value = last.walk(clean_value)
+        walker.counts.update(last.counts)
     return Redaction(clean_value, dict(walker.counts))
 
 
 def load() -> None:
-    """Load and compile all finders, which takes 0.15 s; otherwise the first `redact` does so."""
+    """Load and compile all finders, which takes about 0.2 s; otherwise the first `redact` does so."""
     redact("load")
 
 

@@ -60,3 +60,15 @@ def test_names_of_files_and_chats_are_not_replaced_elsewhere() -> None:
     assert redact(given).value["file"] == given["file"]
     given = {"password": "postgres15", "image": "postgres15:latest"}
     assert redact(given).value["image"] == given["image"]
+
+
+def test_a_redactor_gets_no_text_with_a_secret_that_another_part_names() -> None:
+    seen: list[str] = []
+
+    def look(text: str) -> str:
+        seen.append(text)
+        return text.upper()
+
+    result = redact({"password": _PASSWORD, "a": f"typed {_PASSWORD}"}, redactor=look)
+    assert not any(_PASSWORD in text for text in seen)
+    assert result.value["A"] == "TYPED [REDACTED:PASSWORD]"
