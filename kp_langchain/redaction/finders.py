@@ -42,10 +42,6 @@ class Finder(NamedTuple):
     shortest: int = 1
     is_named: bool = False
 
-    def may_match(self, symbols: Symbols) -> bool:
-        """Return whether a text with these symbols can match."""
-        return any(_codes(alternative) <= symbols for alternative in self.symbols)
-
 
 def _codes(characters: str) -> Symbols:
     return frozenset(map(ord, characters))
