@@ -16,7 +16,7 @@ from kp_langchain.store.rows import trace_key
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.store.kept_traces import KeptPage
+    from kp_langchain.store.kept_traces import KeptPage, KeptState
 
 # Runs name their domains themselves, and 1,000 vectors take 1.7 MB.
 _MOST_DOMAINS = 64
@@ -31,7 +31,7 @@ class Read(Protocol):
     """Reads the kept runs of a domain as `KeptTraces.read` does."""
 
     def __call__(
-        self, domain: str, *, since: int | None, awaited: Collection[str]
+        self, domain: str, *, since: KeptState | None, awaited: Collection[str]
     ) -> KeptPage | None:
         """Return the kept runs; or what changed after a change, None if nothing did."""
         ...
@@ -45,7 +45,7 @@ class _Domain:
         traces: By the trace's id, the oldest first.
         unwritten: When those were added, by the monotonic clock, that the store did not have yet.
         replaced: The id of the trace that took the place of each, which the store may not know yet.
-        newest_change: The number of the newest change in the store that they are based on.
+        state: The state of the store that they are based on.
         read_at: When all of them were last read, by the monotonic clock.
         reads: The number of reads that were begun.
         newest_read: The number of the one that they were last brought up to date with.
@@ -54,7 +54,7 @@ class _Domain:
     traces: dict[str, KeptTrace] = field(default_factory=dict)
     unwritten: dict[str, float] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
-    newest_change: int | None = None
+    state: KeptState | None = None
     read_at: float = float("-inf")
     reads: int = 0
     newest_read: int = 0
@@ -75,6 +75,9 @@ class _Domain:
         if read < self.newest_read:
             return
         self.newest_read = read
+        if self.state is not None and page.state.deletions != self.state.deletions:
+            # Nobody knows which of them were not written yet, and which were deleted.
+            self.unwritten, self.replaced = {}, {}
         kept = {trace.entry.trace_id: trace for trace in page.traces}
         known = page.written | kept.keys() | page.left
         now = time.monotonic()
@@ -95,7 +98,7 @@ class _Domain:
                 self.traces.pop(key, None)
             self.traces |= stored
         self._drop_excess()
-        self.newest_change = page.newest_change
+        self.state = page.state
 
     def _drop_excess(self) -> None:
         for ids in (self.traces, self.unwritten, self.replaced):
@@ -107,7 +110,8 @@ class KeptMemory:
     """The kept runs of each domain. Safe to use from several threads, and after a fork.
 
     They are read from the store when the first run of the domain passes its threshold. Each time
-    another one does, what verdicts and other processes have changed since is read as well.
+    another one does, what verdicts and other processes have changed since is read as well. After a
+    deletion all are read anew, and none of those that this process knew stays.
 
     Args:
         read: Reads them from the store; None without a store.
@@ -155,7 +159,7 @@ class KeptMemory:
         with self._lock:
             kept = self._of(domain)
             is_recent = time.monotonic() < kept.read_at + _READ_AGAIN_S
-            since = kept.newest_change if is_recent else None
+            since = kept.state if is_recent else None
             unwritten = list(kept.unwritten)
             kept.reads += 1
             read = kept.reads

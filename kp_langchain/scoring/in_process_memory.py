@@ -110,6 +110,14 @@ class InProcessMemory:
             if entry.fingerprint is not None:
                 self._repeats.add(entry.fingerprint, entry.trace_id)
 
+    def clear(self) -> None:
+        """Forget every entry."""
+        with self._section:
+            self._repeats.clear()
+            self._own_cache = None
+            if self._callers_cache is not None:
+                self._callers_cache.clear()
+
     def insert_vectors(
         self,
         identity: EmbedderIdentity,

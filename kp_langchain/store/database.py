@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._forksafe import ForkSafeLock
@@ -30,6 +31,23 @@ log = logging.getLogger("kp_langchain")
 
 # How often a process that writes deletes expired bodies.
 _DROP_EXPIRED_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What giving back the room of deleted rows achieved.
+
+    Attributes:
+        bytes_before: The size of the database before, its write-ahead log included.
+        bytes_after: The size afterwards.
+        is_complete: Whether no file has text of deleted rows any more. If False, other processes
+            kept reading an earlier state of the file; it is complete when they have ended and
+            someone compacts it again.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    is_complete: bool
 
 
 class Database:
@@ -123,6 +141,17 @@ class Database:
                     f"cannot write the trace store at {self.location}: while it was written to, it"
                     f" {loss}; write it again"
                 )
+
+    def compact(self) -> Compaction:
+        """Give back the room of deleted rows; SQLite writes the file anew, PostgreSQL vacuums.
+
+        Raises:
+            StoreError: The database cannot be opened, has no room for it, or others kept writing.
+        """
+        with self._using("compact") as database:
+            before = database.size_bytes()
+            is_complete = database.compact()
+            return Compaction(before, database.size_bytes(), is_complete)
 
     @contextmanager
     def sending(self, timeout_s: float) -> Iterator[bool]:

@@ -36,6 +36,30 @@ class OpenDatabase:
         """Return what happened to its files, as a predicate ("was deleted"); None for nothing."""
         return self.files.describe_loss() if self.files else None
 
+    def size_bytes(self) -> int:
+        """Return the size of the database, the write-ahead log of a SQLite file included."""
+        if self.files:
+            return self.files.size_bytes()
+        from kp_langchain.store import postgres
+
+        return postgres.size_bytes(self.engine)
+
+    def compact(self) -> bool:
+        """Give back the room of deleted rows.
+
+        Returns:
+            False if other connections to a SQLite file kept what was deleted in its log.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database is busy, or has no room.
+        """
+        if self.files:
+            return sqlite.compact(self.engine)
+        from kp_langchain.store import postgres
+
+        postgres.vacuum(self.engine)
+        return True
+
     def abandon(self) -> bool:
         """Close a database that lost files, and save what only its log holds.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain._logging import warn_once
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
@@ -32,19 +32,31 @@ MOST_COMPARED = 1000
 """A run is compared with at most so many kept ones of its domain, the newest."""
 
 
+class KeptState(NamedTuple):
+    """What a read of the kept runs of a domain is based on.
+
+    Attributes:
+        deletions: How often runs were deleted from the store.
+        newest_change: The number of the newest change to what is kept in the domain.
+    """
+
+    deletions: int
+    newest_change: int
+
+
 @dataclass(frozen=True, slots=True)
 class KeptPage:
     """What one read of the store returned.
 
     Attributes:
-        newest_change: The number of the newest change to what is kept in the domain.
+        state: The state of the store that it is based on.
         traces: The kept runs of the domain, the oldest first; or those that are new or changed.
         left: Ids of those that are no longer kept.
         written: Which of the traces that were asked for are in the store, kept or not.
         is_whole: Whether it has all kept runs, not just what changed.
     """
 
-    newest_change: int
+    state: KeptState
     traces: list[KeptTrace]
     left: set[str]
     written: set[str]
@@ -65,25 +77,30 @@ class KeptTraces:
         return f"KeptTraces({str(self._database.location)!r})"
 
     def read(
-        self, domain: str, *, since: int | None = None, awaited: Collection[str] = ()
+        self, domain: str, *, since: KeptState | None = None, awaited: Collection[str] = ()
     ) -> KeptPage | None:
         """Return the newest kept runs of a domain, or what changed; damaged ones are left out.
 
         Args:
             domain: The domain's exact name.
-            since: Return only what changed after the change of this number; None if nothing did.
+            since: Return only what changed since this state, and None if nothing did. After a
+                deletion all are returned.
             awaited: Ids of traces that were handed to the store.
 
         Raises:
             StoreError: The database cannot be opened or read.
         """
         with self._database.reading() as connection:
-            newest = sql.entry_queries.newest_change(connection, domain)
-            if newest == since:
+            # First the deletions: one that comes now is noticed with the next read.
+            deletions = sql.deletion_queries.deletions(connection)
+            state = KeptState(deletions, sql.entry_queries.newest_change(connection, domain))
+            if state == since:
                 return None
             rows = None
-            if since is not None and since < newest:  # else it is not the database that it was
-                rows = sql.entry_queries.changed(connection, domain, since, MOST_COMPARED)
+            # With a higher number in `since`, it is not the database that it was.
+            if since is not None and since.deletions == deletions and since < state:
+                after = since.newest_change
+                rows = sql.entry_queries.changed(connection, domain, after, MOST_COMPARED)
             if rows is None or len(rows) == MOST_COMPARED:
                 traces, left, is_whole = find_kept(connection, domain), set[str](), True
             else:
@@ -91,7 +108,7 @@ class KeptTraces:
                 kept = {trace.entry.trace_id for trace in traces}
                 left, is_whole = {row.trace_id for row in rows} - kept, False
             written = sql.run_queries.existing(connection, awaited)
-        return KeptPage(newest, traces, left, written, is_whole)
+        return KeptPage(state, traces, left, written, is_whole)
 
 
 def find_kept(connection: sa.Connection, domain: str) -> list[KeptTrace]:

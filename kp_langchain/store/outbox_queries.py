@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kp_langchain.store.contribution import with_new_idempotency_key
+from kp_langchain.store.contribution import Contribution, with_new_idempotency_key
 from kp_langchain.store.inserts import insert_or_ignore, insert_or_replace
 from kp_langchain.store.rows import clean_json, clean_text, trace_key
 from kp_langchain.store.run_queries import begins, possible_ids
-from kp_langchain.store.tables import outbox, registries
+from kp_langchain.store.tables import outbox, registries, runs
 
 _MATCHES_SHOWN = 10
 _c = outbox.c
@@ -57,14 +57,44 @@ def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     return []
 
 
+def registry_has_nothing() -> sa.ColumnElement[bool]:
+    """Return the condition that no registry has a contribution, as far as its row can tell."""
+    return sa.or_(_c.state == "withdrawn", _was_never_received())
+
+
+def forget(connection: sa.Connection, trace_ids: Sequence[str], due_at: datetime | None) -> None:
+    """Withdraw the contributions of deleted runs, and keep no text of them.
+
+    What no registry has is deleted. Of the rest only the row stays, until the registry has deleted
+    the contribution; then `settle` or `overwrite` deletes the row.
+
+    Args:
+        connection: A write transaction, in which the runs are deleted already.
+        trace_ids: Ids of their traces.
+        due_at: When the withdrawal is due, in UTC; None for when the next request was due anyway.
+    """
+    of_runs = _c.trace_id.in_(trace_ids)
+    connection.execute(sa.delete(outbox).where(of_runs, registry_has_nothing()))
+    select = sa.select(outbox).where(of_runs).order_by(_c.trace_id).with_for_update()
+    for row in _dicts(connection.execute(select)):
+        values: dict[str, Any] = {
+            "state": "sent",
+            "withdraw_asked": True,
+            "registry_id": clean_text(Contribution(**row).unit_id),  # which the body may have
+            "body": None,
+            "due_at": due_at or row["due_at"],
+        }
+        if row["state"] != "sent" or not row["withdraw_asked"]:
+            values |= {"reason": None, "issues": None}  # which may quote the text that was sent
+        connection.execute(_update(row["trace_id"]).values(values))
+
+
 def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
     """Withdraw a contribution: at once if the registry does not have it, else by the sender."""
     _lock(connection, trace_id)
-    is_untried = sa.and_(_c.state == "pending", _c.first_attempt_at.is_(None))
-    is_local = sa.and_(_c.registry_id.is_(None), sa.or_(is_untried, _c.state == "dead"))
     update = _update(trace_id)
     connection.execute(
-        update.where(is_local).values(
+        update.where(_was_never_received()).values(
             state="withdrawn", withdraw_asked=True, body=None, changed_at=now
         )
     )
@@ -150,6 +180,8 @@ def settle(connection: sa.Connection, row: dict[str, Any], as_read: dict[str, An
         values |= {"state": "sent", "body": None}  # the registry has an earlier body to withdraw
     if values:
         connection.execute(_update(row["trace_id"]).values(values))
+    if present["withdraw_asked"]:
+        _forget_if_deleted(connection, row["trace_id"])
 
 
 def make_due_after_clock_change(connection: sa.Connection, registry: str, now: datetime) -> int:
@@ -174,6 +206,8 @@ def overwrite(connection: sa.Connection, row: dict[str, Any]) -> None:
     if row["state"] != "withdrawn" or row["withdraw_asked"]:
         del values["withdraw_asked"]  # here only a withdrawal by hand clears it
     connection.execute(_update(row["trace_id"]).values(values))
+    if row["state"] == "withdrawn":
+        _forget_if_deleted(connection, row["trace_id"])
 
 
 def remove(connection: sa.Connection, trace_id: str) -> None:
@@ -193,6 +227,17 @@ def write_standing(connection: sa.Connection, row: dict[str, Any]) -> None:
     """Insert or replace a standing."""
     values = row | {"throttled_at": list(row["throttled_at"])}
     connection.execute(insert_or_replace(registries, connection.dialect.name), [values])
+
+
+def _forget_if_deleted(connection: sa.Connection, trace_id: str) -> None:
+    """Have no more of a contribution than `forget` leaves, if its run was deleted."""
+    if connection.scalar(sa.select(runs.c.trace_id).where(runs.c.trace_id == trace_id)) is None:
+        forget(connection, [trace_id], due_at=None)
+
+
+def _was_never_received() -> sa.ColumnElement[bool]:
+    is_untried = sa.and_(_c.state == "pending", _c.first_attempt_at.is_(None))
+    return sa.and_(_c.registry_id.is_(None), sa.or_(is_untried, _c.state == "dead"))
 
 
 def _awaits_sender() -> sa.ColumnElement[bool]:

@@ -25,6 +25,7 @@ from kp_langchain._forksafe import allow_forks
 from kp_langchain.errors import ConfigError
 from kp_langchain.store.location import Location
 from kp_langchain.store.rows import dumps
+from kp_langchain.store.tables import metadata
 
 _CONNECT_TIMEOUT_S = 10
 _LOCK_TIMEOUT_S = 10.0
@@ -52,13 +53,15 @@ class _Connection(psycopg.Connection[Any]):
 
     Attributes:
         silence_s: The longest silence in a transaction, in seconds.
+        idle_silence_s: The longest silence outside one, in seconds.
     """
 
     silence_s = _STATEMENT_SILENCE_S
+    idle_silence_s = _GREETING_SILENCE_S
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
         is_idle = self.pgconn.transaction_status == TransactionStatus.IDLE
-        limit_s = min(_GREETING_SILENCE_S, self.silence_s) if is_idle else self.silence_s
+        limit_s = min(self.idle_silence_s, self.silence_s) if is_idle else self.silence_s
         return super().wait(self._until_silent(gen, limit_s), *args, **options)
 
     def _until_silent(
@@ -159,6 +162,31 @@ def migration_lock(connection: sa.Connection) -> Iterator[None]:
         yield
     finally:
         driver.silence_s = before
+
+
+def size_bytes(engine: sa.Engine) -> int:
+    """Return the size of our tables on the server, with their indexes."""
+    sizes = [sa.func.pg_total_relation_size(name) for name in metadata.tables]
+    with engine.connect() as connection:
+        return sum(connection.execute(sa.select(*sizes)).one())
+
+
+def vacuum(engine: sa.Engine) -> None:
+    """Make the room of deleted rows free for new ones, with ten minutes for all tables.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: The server cannot do it.
+    """
+    connection = engine.raw_connection()
+    try:
+        driver: Any = connection.driver_connection
+        driver.silence_s = driver.idle_silence_s = _MIGRATION_TIMEOUT_S
+        connection.cursor().execute(f"VACUUM {', '.join(metadata.tables)}")
+    except psycopg.Error as error:
+        raise sa.exc.OperationalError("VACUUM", None, error) from error
+    finally:
+        connection.invalidate()  # with its limits
+        connection.close()
 
 
 def _limits_in(options: str) -> dict[str, float]:

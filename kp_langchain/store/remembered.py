@@ -104,6 +104,11 @@ class Remembered:
                     until=self._oldest(datetime.now(UTC)),
                 )
 
+    def deletions(self) -> int:
+        """Return how often runs were deleted from the store, and with them what is remembered."""
+        with self._database.reading() as connection:
+            return sql.deletion_queries.deletions(connection)
+
     def newest_number(self) -> int:
         """Return the highest number in the table, of whatever scope; 0 if it is empty."""
         with self._database.reading() as connection:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "deletion_queries",
     "driver_errors",
     "engine",
     "entry_queries",
@@ -27,6 +28,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from kp_langchain.store import (
+        deletion_queries,
         driver_errors,
         engine,
         entry_queries,

@@ -22,6 +22,7 @@ IS_WRITE = "kp_is_write"
 
 _BUSY_TIMEOUT_S = 10
 _POLL_INTERVAL_S = 0.01
+_SHORT_WAIT_MS = 200
 _WAL_ATTEMPTS = 20
 
 
@@ -89,17 +90,29 @@ def copy_log_into_database(engine: sa.Engine) -> bool:
     Raises:
         sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: The database cannot be read or written.
     """
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
     with cursor_of(engine) as cursor:
-        while True:
-            # Waits for readers and writers, but not for another checkpoint.
-            is_busy, *_ = cursor.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
-            if not is_busy:
-                return True
-            if time.monotonic() >= deadline:
-                return False
-            with allow_forks():
-                time.sleep(_POLL_INTERVAL_S)
+        # Waits for readers and writers, but not for another checkpoint.
+        return _checkpoint(cursor, "FULL")
+
+
+def compact(engine: sa.Engine) -> bool:
+    """Write the file anew without the room of deleted rows, and empty the write-ahead log.
+
+    Returns:
+        False if other connections kept reading the log for 10 s, so that it was not emptied.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError, sqlite3.Error: Others kept writing for 10 s, or there is no
+            room for a copy.
+    """
+    with cursor_of(engine) as cursor:
+        cursor.execute("VACUUM")
+        # Nobody can write while SQLite waits for readers here, so it waits in short pieces.
+        cursor.execute(f"PRAGMA busy_timeout = {_SHORT_WAIT_MS}")
+        try:
+            return _checkpoint(cursor, "TRUNCATE")
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {round(_BUSY_TIMEOUT_S * 1000)}")
 
 
 @contextmanager
@@ -110,6 +123,19 @@ def cursor_of(engine: sa.Engine) -> Iterator[Any]:
         yield connection.cursor()
     finally:
         connection.close()
+
+
+def _checkpoint(cursor: Any, mode: str) -> bool:
+    """Copy the write-ahead log into the file; return False if others were in the way for 10 s."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        is_busy, *_ = cursor.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        if not is_busy:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        with allow_forks():
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _begin_writing(driver: Any) -> None:

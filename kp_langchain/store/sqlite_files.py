@@ -97,6 +97,11 @@ class OpenFiles:
         self._log_and_index = {beside: identity(beside) for beside in _log_and_index(path)}
         self._expects_new_log = False
 
+    def size_bytes(self) -> int:
+        """Return the size of the database and its log."""
+        log, _ = _log_and_index(self._path)
+        return sum(path.stat().st_size for path in (self._path, log) if path.exists())
+
     def expect_new_log(self) -> None:
         """Accept the next log and index: SQLite deletes them when its last connection closes."""
         self._expects_new_log = True

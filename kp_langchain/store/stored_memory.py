@@ -32,7 +32,8 @@ class StoredMemory:
 
     It compares with a window in this process. That is filled from the store when the first trace
     comes, and again when vectors of another embedder come. What other processes have remembered
-    since is added once a minute. What this process remembers is written at once.
+    since is added once a minute; after a deletion from the store, the window is emptied and filled
+    again then. What this process remembers is written at once.
 
     While the store fails or does not answer, novelty is measured in the window alone, with one
     warning per kind of error, and the store is asked again after a minute. What could not be
@@ -62,6 +63,7 @@ class StoredMemory:
         # The highest number in the store when vectors, or fingerprints, were last read.
         self._vectors_seen: int | None = None
         self._repeats_seen = 0
+        self._deletions_seen: int | None = None
         self._due_at = self._resting_until = self._may_load_at = float("-inf")
 
     def __repr__(self) -> str:
@@ -120,12 +122,12 @@ class StoredMemory:
         with self._lock:
             if now < self._resting_until:
                 return
-            is_due, seen = now >= self._due_at, self._vectors_seen
+            is_due, is_loaded = now >= self._due_at, self._vectors_seen is not None
             if is_due:
-                jobs.append(self._fill_repeats)
+                jobs += [self._forget_deleted, self._fill_repeats]
             # An embedder that keeps changing its identity is not followed each time.
-            if embedder and (is_due if seen is not None else now >= self._may_load_at):
-                jobs.append(partial(self._fill_vectors, *embedder, seen))
+            if embedder and (is_due if is_loaded else now >= self._may_load_at):
+                jobs.append(partial(self._fill_vectors, *embedder))
         if not jobs:
             return
         try:
@@ -143,22 +145,40 @@ class StoredMemory:
 
     # ---------------------------------------------------------------- perhaps on another thread
 
-    def _fill_repeats(self) -> None:
-        newest = self._remembered.newest_number()
-        for entries in self._remembered.repeats(_above(self._repeats_seen, newest)):
-            self._window.insert_repeats(entries)
+    def _forget_deleted(self) -> None:
+        """Empty the window if runs were deleted from the store since it was filled."""
+        deletions = self._remembered.deletions()
         with self._lock:
-            self._repeats_seen, self._due_at = newest, time.monotonic() + _READ_AGAIN_S
+            if self._deletions_seen not in (None, deletions):
+                self._window.clear()
+                self._vectors_seen, self._repeats_seen = None, 0
+                self._may_load_at = float("-inf")
+            self._deletions_seen = deletions
 
-    def _fill_vectors(self, identity: EmbedderIdentity, dimensions: int, seen: int | None) -> None:
+    def _fill_repeats(self) -> None:
+        with self._lock:
+            deletions, seen = self._deletions_seen, self._repeats_seen
+        newest = self._remembered.newest_number()
+        for entries in self._remembered.repeats(_above(seen, newest)):
+            with self._lock:
+                if deletions != self._deletions_seen:  # this page may have what was deleted
+                    return
+                self._window.insert_repeats(entries)
+        with self._lock:
+            if deletions == self._deletions_seen:
+                self._repeats_seen, self._due_at = newest, time.monotonic() + _READ_AGAIN_S
+
+    def _fill_vectors(self, identity: EmbedderIdentity, dimensions: int) -> None:
+        with self._lock:
+            filled, seen = (identity, self._deletions_seen), self._vectors_seen
         newest = self._remembered.newest_number()
         for page in self._remembered.vectors(identity, dimensions, _above(seen, newest)):
             with self._lock:
-                if identity != self._identity:
+                if filled != (self._identity, self._deletions_seen):
                     return
                 self._window.insert_vectors(identity, page.rows, page.trace_ids, page.ages_s)
         with self._lock:
-            if identity == self._identity:
+            if filled == (self._identity, self._deletions_seen):
                 self._vectors_seen = newest
                 if seen is None:
                     self._may_load_at = time.monotonic() + _READ_AGAIN_S

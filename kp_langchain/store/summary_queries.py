@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +48,29 @@ class Filter:
     recovered_errors: bool | None = None
     near_duplicates: bool | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def matches_unscored(
+        self, domain: str, began_at: datetime, keys: Mapping[str, str | Sequence[str] | None]
+    ) -> bool:
+        """Return whether a run that has no score yet matches, by what is known of it.
+
+        Args:
+            domain: Its domain.
+            began_at: When it began.
+            keys: Its keys, as `RunKeys.to_dict` returns them.
+        """
+        known = replace(self, domain=None, since=None, until=None, keys={})
+        if any(True for _ in known.conditions()):
+            return False
+        if self.domain not in (None, domain):
+            return False
+        if self.since is not None and began_at < self.since.astimezone():
+            return False
+        if self.until is not None and began_at >= self.until.astimezone():
+            return False
+        values = {key: keys.get(key) for key in ("session", "thread", "user", "name")}
+        texts = {key: [value] for key, value in values.items()} | {"tag": keys.get("tags") or ()}
+        return all(set(texts[key]) & set(forms) for key, forms in self.keys.items())
 
     def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
         """Yield the conditions on `run_summaries`."""

@@ -19,9 +19,10 @@ from kp_langchain.run_keys import KINDS, forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
-from kp_langchain.store import sql
+from kp_langchain.store import deletion, sql
 from kp_langchain.store.confidence_models import ConfidenceModels
-from kp_langchain.store.database import Database
+from kp_langchain.store.database import Compaction, Database
+from kp_langchain.store.deletion import Deletion
 from kp_langchain.store.kept_traces import KeptTraces, entry_row, replace_kept
 from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
@@ -380,6 +381,64 @@ class TraceStore:
             for created_at, trace_id, body in page:
                 after = (created_at, trace_id)
                 yield trace_of(body, trace_id)
+
+    def plan_deletion(self, *ids: str, keep: int = 0, **filters: Unpack[RunFilters]) -> Deletion:
+        """Return what `delete` would delete, for `carry_out`. Delete nothing.
+
+        Args:
+            ids: As for `delete`.
+            keep: The newest so many of the matching runs stay.
+            filters: As for `delete`.
+
+        Raises:
+            ConfigError: There are neither ids nor conditions, or both.
+            UnknownRunError: An id fits no run, or several.
+        """
+        run_filter = _filter(filters)
+        if not ids:
+            return deletion.plan(self._database, run_filter, keep=keep)
+        if keep or any(True for _ in run_filter.conditions()):
+            raise ConfigError("a deletion takes ids or conditions, not both")
+        return deletion.plan_by_ids(self._database, [str(one) for one in ids])
+
+    def carry_out(self, plan: Deletion) -> None:
+        """Delete the runs that `plan_deletion` returned; see `delete`."""
+        deletion.carry_out(self._database, plan)
+
+    def delete(self, *ids: str, **filters: Unpack[RunFilters]) -> Deletion:
+        """Delete runs for good: traces, scores, verdicts, tags, and what novelty remembers of them.
+
+        Each transaction deletes some hundreds, so that other writers need not wait for long. Other
+        processes that use the store forget the runs within a minute. What a registry has of them is
+        withdrawn by the next process that sends. `compact` removes their text from the file, too.
+
+        Args:
+            ids: Trace ids, run ids, or the first characters of either. The id of a run that several
+                handlers recorded identifies all its traces.
+            filters: Without ids: delete the runs that match, as `RunFilters` explains it. Runs that
+                are not scored yet, or wait for a human, match by domain, time and keys alone.
+
+        Returns:
+            What was deleted.
+
+        Raises:
+            ConfigError: There are neither ids nor conditions, or both.
+            UnknownRunError: An id fits no run, or several. Nothing was deleted then.
+        """
+        plan = self.plan_deletion(*ids, **filters)
+        self.carry_out(plan)
+        return plan
+
+    def compact(self) -> Compaction:
+        """Give back the room of what was deleted, so that no file has its text any more.
+
+        SQLite writes the file anew, which takes as much room again meanwhile; others may read and
+        write before and after. PostgreSQL runs `VACUUM`, which makes the room free for new rows.
+
+        Raises:
+            StoreError: There is no room for it, or another process kept writing for 10 s.
+        """
+        return self._database.compact()
 
     def close(self) -> None:
         """Release the connections. The next use opens them again."""

@@ -13,7 +13,7 @@ from kp_langchain.gate.twins import KeptTrace
 from kp_langchain.recording import kept_memory
 from kp_langchain.recording.kept_memory import KeptMemory
 from kp_langchain.scoring import MemoryEntry
-from kp_langchain.store.kept_traces import KeptPage
+from kp_langchain.store.kept_traces import KeptPage, KeptState
 from tests.agents import run, searching
 
 
@@ -24,17 +24,23 @@ class Shelf:
         self.changes: list[tuple[str, KeptTrace | None]] = []
         self.whole_reads = 0
         self.awaited: Collection[str] = ()
+        self.deletions = 0
 
-    def read(self, domain: str, *, since: int | None, awaited: Collection[str]) -> KeptPage | None:
+    def read(
+        self, domain: str, *, since: KeptState | None, awaited: Collection[str]
+    ) -> KeptPage | None:
         self.awaited = awaited
-        if since == len(self.changes):
+        state = KeptState(self.deletions, len(self.changes))
+        if since == state:
             return None
+        if since is not None and since.deletions < self.deletions:
+            since = None
         self.whole_reads += since is None
-        latest = dict(self.changes[since or 0 :])
+        latest = dict(self.changes[since.newest_change if since else 0 :])
         kept = [trace for trace in latest.values() if trace is not None]
         left = {trace_id for trace_id, trace in latest.items() if trace is None}
         written = set(awaited) & {trace_id for trace_id, _ in self.changes}
-        return KeptPage(len(self.changes), kept, left, written, is_whole=since is None)
+        return KeptPage(state, kept, left, written, is_whole=since is None)
 
     def put(self, *runs: ScoredTrace) -> None:
         for one in runs:
@@ -43,6 +49,11 @@ class Shelf:
 
     def take(self, *runs: ScoredTrace) -> None:
         self.changes += [(one.trace.id, None) for one in runs]
+
+    def delete(self, *runs: ScoredTrace) -> None:
+        deleted = {one.trace.id for one in runs}
+        self.changes = [change for change in self.changes if change[0] not in deleted]
+        self.deletions += 1
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +153,35 @@ def test_what_is_written_and_no_longer_kept_is_forgotten(make, shelf: Shelf) -> 
     assert memory.admit(make()).decision == "contributed"
 
 
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_deleted_run_is_forgotten_whether_or_not_it_was_noticed_to_be_written(
+    make, shelf: Shelf, is_noticed: bool
+) -> None:
+    memory = KeptMemory(shelf.read)
+    memory.admit(make("another"))
+    first = memory.admit(make())
+    shelf.put(first)
+    if is_noticed:
+        assert memory.admit(make()).twin_of == first.trace.id
+    shelf.delete(first)
+    assert memory.admit(make()).decision == "contributed"
+
+
+def test_after_a_deletion_what_stays_is_compared_as_before(make, shelf: Shelf) -> None:
+    memory = KeptMemory(shelf.read)
+    gone, stays = memory.admit(make("gone")), memory.admit(make("stays"))
+    shelf.put(gone, stays)
+    shelf.delete(gone)
+    shelf.put(make("one more"))  # takes the number of the change that was deleted
+    assert memory.admit(make("stays")).twin_of == stays.trace.id
+    assert memory.admit(make("one more")).decision == "below_threshold"
+
+
 def test_a_read_that_comes_late_undoes_nothing(make, shelf: Shelf) -> None:
     elsewhere = make()
     nested: list[ScoredTrace] = []
 
-    def slow(domain: str, *, since: int | None, awaited: Collection[str]) -> KeptPage | None:
+    def slow(domain: str, *, since: KeptState | None, awaited: Collection[str]) -> KeptPage | None:
         page = shelf.read(domain, since=since, awaited=awaited)
         if not shelf.changes:
             shelf.put(elsewhere)

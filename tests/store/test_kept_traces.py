@@ -20,7 +20,7 @@ from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import Rescored
 from kp_langchain.scoring import MemoryEntry
 from kp_langchain.store import kept_traces, sql, tables
-from kp_langchain.store.kept_traces import KeptPage
+from kp_langchain.store.kept_traces import KeptPage, KeptState
 from kp_langchain.store.verdicts import write_verdict
 
 REGISTRY = "https://registry.example.org"
@@ -168,17 +168,17 @@ def test_after_a_whole_read_only_what_changed_in_the_domain_is_read(
     assert (page.is_whole, ids(page)) == (True, [one.trace.id, two.trace.id])
     store.add_many([passed(5, score=0.1), passed(6, domain="code")])
     store.report_outcome(elsewhere.trace.id, success=False)
-    assert store.kept.read("finance", since=page.newest_change) is None
+    assert store.kept.read("finance", since=page.state) is None
 
     store.add(three)
     store.report_outcome(one.trace.id, success=False)
     store.report_outcome(two.trace.id, confidence=0.9)
-    page = store.kept.read("finance", since=page.newest_change)
+    page = store.kept.read("finance", since=page.state)
     assert page is not None
     assert (page.is_whole, ids(page)) == (False, [three.trace.id, two.trace.id])
     assert page.left == {one.trace.id}
     assert page.traces[1].confidence == pytest.approx(0.9)
-    assert store.kept.read("finance", since=page.newest_change) is None
+    assert store.kept.read("finance", since=page.state) is None
 
 
 def test_one_that_is_replaced_has_left_and_one_that_was_not_has_not(
@@ -190,7 +190,7 @@ def test_one_that_is_replaced_has_left_and_one_that_was_not_has_not(
     page = store.kept.read("finance")
     assert page is not None
     store.add(replace(surer, replaces=(one.trace.id, stated.trace.id)))
-    page = store.kept.read("finance", since=page.newest_change)
+    page = store.kept.read("finance", since=page.state)
     assert page is not None
     assert (set(ids(page)), page.left) == ({stated.trace.id, surer.trace.id}, {one.trace.id})
 
@@ -204,7 +204,7 @@ def test_a_run_that_is_added_once_more_keeps_the_order_of_changes(
     assert page is not None
     store.add(replace(one, decision="below_threshold"))
     store.add(two)
-    later = store.kept.read("finance", since=page.newest_change)
+    later = store.kept.read("finance", since=page.state)
     assert later is not None
     assert ids(later) == [two.trace.id]
 
@@ -215,10 +215,12 @@ def test_more_changes_than_are_compared_and_a_database_made_anew_are_read_whole(
     monkeypatch.setattr(kept_traces, "MOST_COMPARED", 3)
     for number in range(4):
         store.add(passed(number))
-    page = store.kept.read("finance", since=0)
+    page = store.kept.read("finance", since=KeptState(0, 0))
     assert page is not None
     assert (page.is_whole, len(page.traces)) == (True, 3)
-    page = store.kept.read("finance", since=page.newest_change + 1)
+    page = store.kept.read(
+        "finance", since=page.state._replace(newest_change=page.state.newest_change + 1)
+    )
     assert page is not None
     assert page.is_whole
 
