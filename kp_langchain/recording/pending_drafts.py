@@ -30,6 +30,7 @@ class PendingDrafts:
         self._max_waiting = max_waiting
         self._lock = ForkSafeLock()
         self._drafts: dict[str, Draft] = {}  # by trace id
+        self._written: dict[str, None] = {}  # of runs that are not scored yet, the oldest first
         self._is_scored = threading.Event()  # set once a run is scored, until the next write
 
     def __len__(self) -> int:
@@ -41,11 +42,28 @@ class PendingDrafts:
             if len(self._drafts) < self._max_waiting:
                 self._drafts[draft.trace.id] = draft
 
-    def discard(self, trace_id: str) -> None:
-        """Remove the draft of a run that is scored; the run itself is written instead."""
+    def discard(self, trace_id: str) -> bool:
+        """Remove the draft of a run that is scored; the run itself is written instead.
+
+        Returns:
+            Whether the draft was written.
+        """
         with self._lock:
             self._drafts.pop(trace_id, None)
+            was_written = trace_id in self._written
+            self._written.pop(trace_id, None)
         self._is_scored.set()
+        return was_written
+
+    def note_adopted(self, trace_id: str) -> None:
+        """Note that another process wrote the draft of a run that this one scores."""
+        with self._lock:
+            self._note_written(trace_id)
+
+    def _note_written(self, trace_id: str) -> None:
+        self._written[trace_id] = None
+        while len(self._written) > self._max_waiting:  # some can never be scored
+            del self._written[next(iter(self._written))]
 
     def write(self, *, may_wait: bool) -> bool:
         """Write all drafts, batch by batch; return False, and warn, if the store fails.
@@ -66,7 +84,8 @@ class PendingDrafts:
                 return False
             with self._lock:
                 for draft in batch:
-                    self._drafts.pop(draft.trace.id, None)
+                    if self._drafts.pop(draft.trace.id, None) is not None:
+                        self._note_written(draft.trace.id)
         return True
 
     def _next_batch(self) -> list[Draft]:

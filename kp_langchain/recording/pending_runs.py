@@ -26,11 +26,14 @@ class PendingRun:
         scored: The run.
         sender: Woken when the run is written, if there is a registry.
         counters: Count whether it is stored.
+        has_draft: Whether its draft was written. If the store no longer has that, the run was
+            deleted meanwhile, and is not written.
     """
 
     scored: ScoredTrace
     sender: Sender | None
     counters: Counters
+    has_draft: bool = False
 
 
 class PendingRuns:
@@ -84,7 +87,10 @@ class PendingRuns:
         while remaining > 0 and (batch := self._next_batch(remaining)):
             try:
                 registry = batch[0].scored.registry
-                self._store.add_many([run.scored for run in batch], registry=registry)
+                drafted = [run.scored.trace.id for run in batch if run.has_draft]
+                deleted = self._store.unscored.deleted(drafted)
+                runs = [run.scored for run in batch if run.scored.trace.id not in deleted]
+                self._store.add_many(runs, registry=registry)
             except BaseException as error:  # noqa: BLE001 - a full disk, a dead server
                 if len(batch) > 1:  # perhaps because of only one of them: one by one
                     with self._lock:

@@ -137,8 +137,8 @@ class StoreWriter:
             counters: Count whether it is stored.
         """
         # In this order: a draft that is written behind its run would be scored again.
-        self._drafts.discard(scored.trace.id)
-        self._runs.put(PendingRun(scored, sender, counters))
+        has_draft = self._drafts.discard(scored.trace.id)
+        self._runs.put(PendingRun(scored, sender, counters, has_draft))
         self._schedule_write()
         if self._runs.are_too_many and not self._backoff.failures:
             self.wait_until_written()  # it is only slower than the scoring
@@ -304,6 +304,7 @@ class StoreWriter:
             if draft is None:
                 self._store.unscored.remove(trace_id)
             elif self._adopt is not None:
+                self._drafts.note_adopted(draft.trace.id)
                 self._adopt(draft)
 
     def _on_thread(self, read: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:

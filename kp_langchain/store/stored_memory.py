@@ -63,7 +63,7 @@ class StoredMemory:
         # The highest number in the store when vectors, or fingerprints, were last read.
         self._vectors_seen: int | None = None
         self._repeats_seen = 0
-        self._deletions_seen: int | None = None
+        self._deletions_seen = 0
         self._due_at = self._resting_until = self._may_load_at = float("-inf")
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class StoredMemory:
         """Empty the window if runs were deleted from the store since it was filled."""
         deletions = self._remembered.deletions()
         with self._lock:
-            if self._deletions_seen not in (None, deletions):
+            if self._deletions_seen != deletions:
                 self._window.clear()
                 self._vectors_seen, self._repeats_seen = None, 0
                 self._may_load_at = float("-inf")

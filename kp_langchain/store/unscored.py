@@ -7,7 +7,7 @@ the store takes it over.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -88,6 +88,21 @@ class Unscored:
                 now=now,
                 max_rows=MOST_CLAIMED,
             )
+
+    def deleted(self, trace_ids: Sequence[str]) -> set[str]:
+        """Return those runs, of some whose drafts were written, that were deleted since.
+
+        Args:
+            trace_ids: Ids of their traces.
+        """
+        if not trace_ids:
+            return set()
+        keys = {trace_key(trace_id): trace_id for trace_id in trace_ids}
+        with self._database.reading() as connection:
+            # In this order: a run is written as its draft is deleted.
+            present = sql.unscored_queries.existing(connection, list(keys))
+            present |= sql.run_queries.existing(connection, list(keys))
+        return {trace_id for key, trace_id in keys.items() if key not in present}
 
     def remove(self, trace_id: str) -> None:
         """Delete a run that can never be scored."""

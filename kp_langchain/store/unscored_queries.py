@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -65,6 +65,11 @@ def claim(
     update = sa.update(unscored).where(_c.trace_id.in_([row[0] for row in rows]))
     connection.execute(update.values(owner=owner, queued_at=now))
     return [(row[0], row[1]) for row in rows]
+
+
+def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
+    """Return those of the traces that have a row."""
+    return set(connection.scalars(sa.select(_c.trace_id).where(_c.trace_id.in_(trace_ids))))
 
 
 def remove(connection: sa.Connection, trace_ids: Sequence[str]) -> None:
