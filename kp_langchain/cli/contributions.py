@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -82,6 +83,51 @@ def send_now(store: TraceStore, registry: Registry, timeout_s: float) -> bool:
         if standing.stopped:
             store.outbox.save(replace(standing, quiet_until=None, quiet_s=0.0, stopped=False))
     return sender_for(store, registry).drain(timeout_s)
+
+
+def send_due(
+    store: TraceStore,
+    registry: Registry | None,
+    count_due: Callable[[], int],
+    timeout_s: float,
+    report: Callable[[str], object],
+) -> int:
+    """Send and withdraw what a command changed, if anything is due, and report how far that got.
+
+    Args:
+        store: The store with the outbox.
+        registry: Where to send it; None if none is configured.
+        count_due: Returns how many contributions the command left to be sent or withdrawn.
+        timeout_s: Seconds to take at most.
+        report: Given each line to print.
+
+    Returns:
+        How many are left.
+
+    Raises:
+        KPError: The store cannot be read or written, or the settings cannot be used.
+    """
+    due = count_due()
+    if not due:
+        return 0
+    from kp_langchain.config import Settings
+
+    if registry is None:
+        report(f"{due} wait for a registry, and none is configured (KP_REGISTRY_URL).")
+        return due
+    if Settings().disabled:
+        report(f"{due} wait to be sent or withdrawn: KP_DISABLED is set.")
+        return due
+    send_now(store, registry, timeout_s)
+    remaining = count_due()
+    report(f"Sent or withdrawn at {registry.url}: {due - remaining} of {due}.")
+    if remaining:
+        for line in why_nothing_is_sent(store):
+            report(line)
+        report(
+            "The others wait; the next process that sends takes them, or: kp-langchain outbox send"
+        )
+    return remaining
 
 
 def why_nothing_is_sent(store: TraceStore) -> list[str]:

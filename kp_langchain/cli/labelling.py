@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from kp_langchain.cli.contributions import send_now, why_nothing_is_sent
+from kp_langchain.cli.contributions import send_due
 from kp_langchain.cli.output import say, say_json
 from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import UnknownRunError
@@ -89,7 +89,7 @@ class Labelling:
             f"{changes['below_threshold', 'contributed']}, withdrawn "
             f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{skipped}."
         )
-        self._send(timeout_s)
+        send_due(self._store, self._registry, self._due, timeout_s, self._say)
 
     def give(self, run_id: str, verdict: Verdict) -> list[Rescored]:
         """Write one verdict, count what it changes, and return that. Print nothing.
@@ -138,28 +138,6 @@ class Labelling:
             twin_of=twin_of,
             replaced_by=replaced_by,
         )
-
-    def _send(self, timeout_s: float) -> None:
-        due = self._due()
-        if not due:
-            return
-        from kp_langchain.config import Settings
-
-        if self._registry is None:
-            self._say(f"{due} wait for a registry, and none is configured (KP_REGISTRY_URL).")
-        elif Settings().disabled:
-            self._say(f"{due} wait to be sent or withdrawn: KP_DISABLED is set.")
-        else:
-            send_now(self._store, self._registry, timeout_s)
-            remaining = self._due()
-            self._say(f"Sent or withdrawn at {self._registry.url}: {due - remaining} of {due}.")
-            if remaining:
-                for line in why_nothing_is_sent(self._store):
-                    self._say(line)
-                self._say(
-                    "The others wait; the next process that sends takes them, or: "
-                    "kp-langchain outbox send"
-                )
 
     def _due(self) -> int:
         """Return how many of the labelled runs are still to be sent or withdrawn."""

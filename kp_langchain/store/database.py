@@ -231,7 +231,8 @@ class Database:
         if now < self._expired_dropped_at + _DROP_EXPIRED_EVERY_S:
             return
         self._expired_dropped_at = now
-        if sql.run_queries.drop_expired_bodies(connection):
+        queries = sql.run_queries
+        if queries.drop_expired_bodies(connection) >= queries.MOST_EXPIRED_AT_ONCE:
             self._expired_dropped_at = float("-inf")  # more are left for the next transaction
 
     def _enter_sender_lock(self, stack: ExitStack, engine: sa.Engine, timeout_s: float) -> bool:

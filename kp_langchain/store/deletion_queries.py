@@ -28,7 +28,8 @@ from kp_langchain.store.tables import (
 
 _DELETIONS = "deletions"
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
-_TABLES = (run_tags, run_summaries, run_entries, verdicts, unscored, remembered, runs)
+_WRITTEN_WITH_RUNS = (run_tags, run_summaries, run_entries, verdicts)
+_TABLES = (*_WRITTEN_WITH_RUNS, unscored, remembered, runs)
 _COUNT = sa.select(counts.c.number).where(counts.c.name == _DELETIONS)
 _s = run_summaries.c
 
@@ -98,6 +99,16 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     outbox_queries.forget(connection, trace_ids, now)
     note_deletion(connection)
+
+
+def delete_leftovers(connection: sa.Connection) -> int:
+    """Delete what belongs to runs that another program deleted; return the number of rows."""
+    return sum(_delete_leftovers(connection, table) for table in _WRITTEN_WITH_RUNS)
+
+
+def _delete_leftovers(connection: sa.Connection, table: sa.Table) -> int:
+    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == table.c.trace_id))
+    return connection.execute(sa.delete(table).where(~has_run)).rowcount
 
 
 def delete_paused(connection: sa.Connection, places: Sequence[str]) -> None:

@@ -89,6 +89,13 @@ def forget(connection: sa.Connection, trace_ids: Sequence[str], due_at: datetime
         connection.execute(_update(row["trace_id"]).values(values))
 
 
+def remove_finished_of_deleted(connection: sa.Connection) -> int:
+    """Delete contributions of deleted runs that no registry has; return their number."""
+    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == _c.trace_id))
+    delete = sa.delete(outbox).where(~has_run, registry_has_nothing())
+    return connection.execute(delete).rowcount
+
+
 def ask_withdrawal(connection: sa.Connection, trace_id: str, now: datetime) -> None:
     """Withdraw a contribution: at once if the registry does not have it, else by the sender."""
     _lock(connection, trace_id)

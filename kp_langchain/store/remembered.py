@@ -104,6 +104,15 @@ class Remembered:
                     until=self._oldest(datetime.now(UTC)),
                 )
 
+    def prune_all(self) -> int:
+        """Delete what is too old or beyond `max_elements` in any scope; return how many rows."""
+        queries, until = sql.remembered_queries, self._oldest(datetime.now(UTC))
+        with self._database.writing() as connection:
+            return sum(
+                queries.prune(connection, scope, embedder, keep=self.max_elements, until=until)
+                for scope, embedder in sorted(queries.scopes_and_embedders(connection))
+            )
+
     def deletions(self) -> int:
         """Return how often runs were deleted from the store, and with them what is remembered."""
         with self._database.reading() as connection:

@@ -106,7 +106,7 @@ def prune(
     *,
     keep: int,
     until: datetime | None,
-) -> None:
+) -> int:
     """Delete the rows of a scope and an embedder that are too many or too old.
 
     Args:
@@ -115,12 +115,21 @@ def prune(
         embedder: The embedder.
         keep: The newest that stay.
         until: Rows of this time or an earlier one are deleted, too; None for none.
+
+    Returns:
+        The number of deleted rows.
     """
     is_of = _is_of(scope, embedder)
     is_superfluous = _c.number <= _nth_newest(is_of, keep).scalar_subquery()
     if until is not None:
         is_superfluous = sa.or_(is_superfluous, _c.at <= until)
-    connection.execute(sa.delete(remembered).where(is_of, is_superfluous))
+    return connection.execute(sa.delete(remembered).where(is_of, is_superfluous)).rowcount
+
+
+def scopes_and_embedders(connection: sa.Connection) -> list[tuple[str, Embedder]]:
+    """Return every scope with each embedder that has rows in it."""
+    select = sa.select(_c.scope, _c.model, _c.revision, _c.baseline).distinct()
+    return [(row[0], Embedder(*row[1:])) for row in connection.execute(select)]
 
 
 def count(connection: sa.Connection) -> int:

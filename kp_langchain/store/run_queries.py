@@ -36,7 +36,7 @@ _runs_with_summaries = run_summaries.join(runs, _c.trace_id == run_summaries.c.t
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE_SIZE = 20
 # More would delay the run that is written in the same transaction.
-_MOST_EXPIRED_AT_ONCE = 1000
+MOST_EXPIRED_AT_ONCE = 1000
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -124,17 +124,17 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     return value
 
 
-def drop_expired_bodies(connection: sa.Connection) -> bool:
-    """Delete the expired bodies of up to a thousand runs; return whether there may be more."""
+def drop_expired_bodies(connection: sa.Connection) -> int:
+    """Delete the expired bodies of up to `MOST_EXPIRED_AT_ONCE` runs; return their number."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
     # A row that another transaction holds is left for later: it may wait for one of this.
-    select = select.limit(_MOST_EXPIRED_AT_ONCE).with_for_update(skip_locked=True)
+    select = select.limit(MOST_EXPIRED_AT_ONCE).with_for_update(skip_locked=True)
     trace_ids = connection.scalars(select).all()
     if trace_ids:
         update = sa.update(runs).where(_c.trace_id.in_(trace_ids))
         connection.execute(update.values(body=None, body_expires_at=None))
         connection.execute(sa.delete(run_entries).where(run_entries.c.trace_id.in_(trace_ids)))
-    return len(trace_ids) >= _MOST_EXPIRED_AT_ONCE
+    return len(trace_ids)
 
 
 def existing(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:

@@ -19,7 +19,7 @@ from kp_langchain.run_keys import KINDS, forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
-from kp_langchain.store import deletion, sql
+from kp_langchain.store import deletion, pruning, sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Compaction, Database
 from kp_langchain.store.deletion import Deletion
@@ -28,6 +28,7 @@ from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
+from kp_langchain.store.pruning import Pruning
 from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_memory import StoredMemory
@@ -428,6 +429,21 @@ class TraceStore:
         plan = self.plan_deletion(*ids, **filters)
         self.carry_out(plan)
         return plan
+
+    def prune(self, *, max_remembered: int | None = None, ttl_ms: float | None = None) -> Pruning:
+        """Remove what the store no longer needs: expired traces and pauses, and what is left over.
+
+        Args:
+            max_remembered: How many traces of each embedder novelty is measured against; 1,000 by
+                default. Those beyond that are forgotten.
+            ttl_ms: Milliseconds after which such a trace is forgotten; None for never.
+
+        Raises:
+            ConfigError: A bound is unusable.
+        """
+        check_bounds(max_remembered, ttl_ms)
+        size = max_remembered or DEFAULT_MAX_ELEMENTS
+        return pruning.prune(self._database, Remembered(self._database, "", size, ttl_ms))
 
     def compact(self) -> Compaction:
         """Give back the room of what was deleted, so that no file has its text any more.

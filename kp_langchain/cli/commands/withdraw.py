@@ -36,7 +36,9 @@ def withdraw(contribution_id: ContributionId, database: Database = None) -> None
             withdraw_asked=False,
         )
         store.outbox.save(withdrawn)
-        say(f"{one.trace_id} is withdrawn; its run stays in {store.location}")
+        is_deleted = store.get(one.trace_id) is None
+        stays = "" if is_deleted else f"; its run stays in {store.location}"
+        say(f"{one.trace_id} is withdrawn{stays}")
 
 
 def _delete(store: TraceStore, contribution: Contribution) -> None:
