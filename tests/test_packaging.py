@@ -43,6 +43,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"store"},
     {"registry"},
     {"recording"},
+    {"review"},
     {"integrations"},
     {"demo"},
     {"cli", "__main__"},
