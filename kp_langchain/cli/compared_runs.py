@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun
 
 _OBJECTIVE_CHARS = 300
-_OUTPUT_CHARS = 200
+_OUTPUT_CHARS = 120
 _ANSWER_CHARS = 500
 
 
@@ -150,7 +150,8 @@ def _text(call: Call | None) -> str:
     text = "(no call)" if call.call is None else call_text(call.call)
     if call.output is None:
         return text
-    output = one_line(" ".join((call.output.content or "")[:_OUTPUT_CHARS].split()), _OUTPUT_CHARS)
+    beginning = (call.output.content or "")[: 4 * _OUTPUT_CHARS]
+    output = one_line(" ".join(beginning.split()), _OUTPUT_CHARS)
     return f"{'! ' if call.has_failed else ''}{text} -> {output or '(empty)'}"
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kp_langchain.cli.next_run_screen import call_lines
 from kp_langchain.cli.output import visible
-from kp_langchain.cli.run_tables import keys_line, steps_table, twin_line, verdict_line
+from kp_langchain.cli.run_tables import keys_line, steps_table, verdict_line
 from kp_langchain.cli.waterfall import has_room_for_reasons, reasons, waterfall
 from kp_langchain.printable import one_line, printable, short_id
 
@@ -93,9 +93,14 @@ def _facts(details: RunDetails) -> Iterator[tuple[str, str]]:
             "nearest run",
             _other_run(breakdown.nearest.trace_id, breakdown.nearest.similarity, details.nearest),
         )
-    if twin := twin_line(run):
-        objective = "" if details.twin is None else f": {_shortened(details.twin.objective)}"
-        yield "repeats", twin + objective
+    objective = "" if details.twin is None else f": {_shortened(details.twin.objective)}"
+    if run.twin_of is not None:
+        similarity = 1.0 if run.similarity_to_twin is None else run.similarity_to_twin
+        why = "which was kept; this one is not surer"
+        yield "twin of", f"{short_id(run.twin_of)}, similarity {similarity:.2f}, {why}{objective}"
+    elif run.replaced_by is not None:
+        why = "which repeats it and was surer"
+        yield "replaced by", f"{short_id(run.replaced_by)}, {why}{objective}"
     yield "outcome", _outcome(run)
     yield "redacted", _redacted(run)
     if run.dropped:

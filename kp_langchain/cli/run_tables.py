@@ -154,18 +154,6 @@ def _not_passed(run: StoredRun) -> str:
     return "below" if word == "below_threshold" else word
 
 
-def twin_line(run: StoredRun) -> str:
-    """Return in one line which kept run this one repeats, or was replaced by; "" for neither."""
-    if run.twin_of is not None:
-        similarity = (
-            "" if run.similarity_to_twin is None else f", similarity {run.similarity_to_twin:.2f}"
-        )
-        return f"twin of {run.twin_of}{similarity}; it is not surer than that one, which was kept"
-    if run.replaced_by is not None:
-        return f"replaced by {run.replaced_by}, which repeats it and was surer"
-    return ""
-
-
 def _bar(run: StoredRun, width: int, console: Console) -> Text:
     """Return what was gated of a run as a bar, with a mark at the threshold."""
     length = round(run.gated_value * width)

@@ -90,13 +90,13 @@ def _sparkline(one: DomainStats, console: Console) -> Text:
 def _print_details(one: DomainStats, console: Console) -> None:
     of = f"{one.gate} over {one.judged:,} runs"
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
-    parts = plain_table("part", "median", "weight", "lost")
+    parts = plain_table("part", "median", "weight", "lost", right=True)
     for part in one.parts:
         parts.add_row(part.label, f"{part.median:.2f}", f"{part.weight:.2f}", f"{part.lost:.3f}")
     console.print(indent(parts))
     if one.rules:
         console.print(Text("\nRules", "bold"))
-        rules = plain_table("rule", "runs", "each", "lost their pass")
+        rules = plain_table("rule", "runs", "each", "lost their pass", right=True)
         for rule in one.rules:
             rules.add_row(
                 rule.name, f"{rule.runs:,}", f"{rule.change:+.2f}", f"{rule.passes_lost:,}"
@@ -127,7 +127,7 @@ def _histogram_lines(one: DomainStats, console: Console) -> Iterator[Text]:
 
 
 def _curve_table(one: DomainStats) -> Table:
-    table = plain_table("threshold", "pass", "share", "successes by verdict")
+    table = plain_table("threshold", "pass", "share", "successes by verdict", right=True)
     for point in _points_around(one):
         share = percent(point.runs / one.judged)
         successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"
@@ -138,8 +138,9 @@ def _curve_table(one: DomainStats) -> Table:
 def _points_around(one: DomainStats) -> Sequence[AtThreshold]:
     """Return the points of the curve beside the present threshold."""
     below = sum(point.threshold <= one.threshold for point in one.curve)
-    first = max(0, below - _THRESHOLDS_AROUND)
-    return one.curve[first : below + _THRESHOLDS_AROUND]
+    around = one.curve[max(0, below - _THRESHOLDS_AROUND) : below + _THRESHOLDS_AROUND]
+    reached = [point for point in around if point.runs]
+    return around[: len(reached) + 1]  # and the first that no run reaches
 
 
 def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
