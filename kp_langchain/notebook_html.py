@@ -1,4 +1,4 @@
-"""Pieces of HTML for notebooks: escaped text, tables, bars. They have no script and load nothing."""
+"""Pieces of HTML for notebooks: escaped text, tables, bars. None has a script or loads anything."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from kp_langchain.cli.output import visible
 from kp_langchain.printable import one_line, printable, short_id
 from kp_langchain.review.calls import calls_of
+from kp_langchain.review.claims import claims_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,7 @@ _VALUE_CHARS = 200
 _ARGUMENTS_SHOWN = 3
 _OUTPUT_CHARS = 1000
 _LEAST_CALL_WIDTH = 24
+_CLAIMS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,9 @@ def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
             f"its task has {others} more run{'' if others == 1 else 's'}: {next_run.successes} "
             f"succeeded, {next_run.failures} failed, {next_run.waiting} without a verdict"
         )
+    claims = claims_of(next_run.trace).text(_CLAIMS_SHOWN)
     rows = [
+        ("claims", claims or "nothing that stands in an output"),
         (
             "so far",
             f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "
