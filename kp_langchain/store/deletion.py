@@ -67,7 +67,7 @@ def plan(database: Database, run_filter: Filter, *, keep: int = 0) -> Deletion:
     """
     if keep < 0:
         raise ConfigError(f"keep={keep} must not be negative")
-    if not keep and not any(True for _ in run_filter.conditions()):
+    if not keep and not run_filter.has_conditions:
         raise ConfigError(
             "a deletion needs ids or conditions; to delete every run: until=datetime.now(UTC)"
         )

@@ -33,6 +33,7 @@ _HIDDEN_COLUMNS = {
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
 _summary_columns = [run_summaries.c[name] for name in ("tools", "redactions", "dropped")]
 _runs_with_summaries = run_summaries.join(runs, _c.trace_id == run_summaries.c.trace_id)
+_newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE_SIZE = 20
 # More would delay the run that is written in the same transaction.
@@ -72,9 +73,11 @@ def select_runs(
     newest_first: bool,
 ) -> list[dict[str, Any]]:
     """Return the columns that `StoredRun` is made of, of the matching runs in their order."""
-    select = _select_stored_runs().where(*run_filter.conditions())
-    select = select.order_by(*order(sort, newest_first=newest_first))
-    rows = connection.execute(select.limit(limit).offset(offset))
+    # In two steps, so that only the rows of the page are read whole, and not all that match.
+    page = run_filter.apply(sa.select(_s.trace_id), sort, newest_first=newest_first)
+    page = page.limit(limit).offset(offset)
+    select = _select_stored_runs().where(_s.trace_id.in_(page))
+    rows = connection.execute(select.order_by(*order(sort, newest_first=newest_first)))
     return [dict(row) for row in rows.mappings()]
 
 
@@ -93,7 +96,7 @@ def recent_values(
     select = (
         sa.select(_c.gated_value, _c.passed, _c.pass_rate)
         .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
-        .order_by(_c.created_at.desc(), _c.trace_id.desc())
+        .order_by(*_newest_first)
         .limit(limit)
     )
     if since is not None:
@@ -198,7 +201,7 @@ def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, A
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    select = _select_stored_runs().order_by(*order()).limit(_MATCHES_SHOWN)
+    select = _select_stored_runs().order_by(*_newest_first).limit(_MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
@@ -237,8 +240,7 @@ def page_of_bodies(
             sa.literal(after[0], _s.created_at.type), sa.literal(after[1], _s.trace_id.type)
         )
         select = select.where(key < last if newest_first else key > last)
-    select = select.where(*run_filter.conditions())
-    select = select.order_by(*order(newest_first=newest_first)).limit(_PAGE_SIZE)
+    select = run_filter.apply(select, newest_first=newest_first).limit(_PAGE_SIZE)
     return [(row[0], row[1], row[2]) for row in connection.execute(select)]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text
 from kp_langchain.store.run_filters import Sort
 from kp_langchain.store.summaries import SEARCHED_CHARS, folded
-from kp_langchain.store.tables import run_summaries, run_tags, runs
+from kp_langchain.store.tables import run_summaries, run_tags, runs, verdicts
 
 _PAGE_SIZE = 5000
 _r, _s, _t = runs.c, run_summaries.c, run_tags.c
@@ -23,6 +24,13 @@ _SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
     "score": [_s.score],
     "novelty": [_s.novelty],
 }
+# As text: most runs share the values of most columns, so each is parsed once.
+_JSON_COLUMNS = [column.name for column in _s if isinstance(column.type, sa.JSON)]
+_summary_columns = [
+    sa.cast(column, sa.Text()).label(column.name) if column.name in _JSON_COLUMNS else column
+    for column in _s
+    if column.name not in ("novelty", "search_text")
+]
 _KEY_COLUMNS = {
     "session": _r.session, "thread": _r.thread, "user": _r.user_hash, "name": _r.run_name,
 }  # fmt: skip
@@ -49,6 +57,11 @@ class Filter:
     near_duplicates: bool | None = None
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def has_conditions(self) -> bool:
+        """Whether it leaves out any run."""
+        return any(True for _ in self.conditions())
+
     def matches_unscored(
         self, domain: str, began_at: datetime, keys: Mapping[str, str | Sequence[str] | None]
     ) -> bool:
@@ -60,7 +73,7 @@ class Filter:
             keys: Its keys, as `RunKeys.to_dict` returns them.
         """
         known = replace(self, domain=None, since=None, until=None, keys={})
-        if any(True for _ in known.conditions()):
+        if known.has_conditions:
             return False
         if self.domain not in (None, domain):
             return False
@@ -71,6 +84,16 @@ class Filter:
         values = {key: keys.get(key) for key in ("session", "thread", "user", "name")}
         texts = {key: [value] for key, value in values.items()} | {"tag": keys.get("tags") or ()}
         return all(set(texts[key]) & set(forms) for key, forms in self.keys.items())
+
+    def apply(
+        self, select: sa.Select[Any], sort: Sort = "time", *, newest_first: bool = True
+    ) -> sa.Select[Any]:
+        """Return `select`, which reads `run_summaries`, with these conditions, and in order."""
+        # Perhaps few runs match. SQLite would go through all of them in the order of an index,
+        # which takes four times as long as through the table.
+        is_rare = bool(self.search or self.rule or self.tool)
+        columns = order(sort, newest_first=newest_first, by_index=not is_rare)
+        return select.where(*self.conditions()).order_by(*columns)
 
     def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
         """Yield the conditions on `run_summaries`."""
@@ -114,9 +137,19 @@ def _with_key(key: str, forms: list[str]) -> sa.Select[tuple[str]]:
     return sa.select(_r.trace_id).where(_KEY_COLUMNS[key].in_(forms))
 
 
-def order(sort: Sort = "time", *, newest_first: bool = True) -> list[sa.ColumnElement[Any]]:
-    """Return what to order by: a figure, then the time at which runs began, then their ids."""
+def order(
+    sort: Sort = "time", *, newest_first: bool = True, by_index: bool = True
+) -> list[sa.ColumnElement[Any]]:
+    """Return what to order by: a figure, then the time at which runs began, then their ids.
+
+    Args:
+        sort: The figure; `time` for none.
+        newest_first: If False, the order is reversed.
+        by_index: Whether the database may read the rows in the order of an index.
+    """
     columns: list[sa.ColumnElement[Any]] = [*_SORT_COLUMNS[sort], _s.created_at, _s.trace_id]
+    if not by_index:  # no index has an expression
+        columns = [sa.func.coalesce(column, column) for column in columns]
     return [column.desc() for column in columns] if newest_first else columns
 
 
@@ -126,19 +159,44 @@ def count(connection: sa.Connection, run_filter: Filter) -> int:
     return connection.scalar(select.where(*run_filter.conditions())) or 0
 
 
-def select_summaries(
+def page_of_summaries(
     connection: sa.Connection, run_filter: Filter, *, after: str
 ) -> list[dict[str, Any]]:
-    """Return the next summaries in the order of their ids.
+    """Return the next summaries in the order of their ids, each with its `label`.
 
     Args:
         connection: A connection to read with.
         run_filter: Only those of matching runs.
         after: The last id before this page; empty for the first page.
     """
-    select = sa.select(run_summaries).where(_s.trace_id > after, *run_filter.conditions())
-    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE))
-    return [dict(row) for row in rows.mappings()]
+    select = sa.select(*_summary_columns).where(_s.trace_id > after, *run_filter.conditions())
+    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE)).mappings().all()
+    labels = _labels(connection, after, rows[-1]["trace_id"]) if rows else {}
+    return [
+        {**row, **{name: _parsed(row[name]) for name in _JSON_COLUMNS}}
+        | {"label": labels.get(row["trace_id"])}
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str | None) -> Any:
+    """Return the value of a JSON column; an empty one for what another program changed."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _labels(connection: sa.Connection, after: str, last: str) -> dict[str, bool]:
+    """Return the newest verdict that states success, by trace, of the traces in a range of ids."""
+    select = (
+        sa.select(verdicts.c.trace_id, verdicts.c.success)
+        .where(verdicts.c.trace_id > after, verdicts.c.trace_id <= last)
+        .where(verdicts.c.success.is_not(None))
+        .order_by(verdicts.c.trace_id, verdicts.c.at, verdicts.c.number)
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
