@@ -26,8 +26,22 @@ def say(text: str, *, file: TextIO | None = None) -> None:
 
 def say_json(value: object) -> None:
     """Print a value as one line of JSON."""
-    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-    print(printable_json(json.dumps(value, ensure_ascii=not is_unicode)))  # noqa: T201
+    print(json_line(value, is_unicode=takes_unicode(sys.stdout)))  # noqa: T201
+
+
+def json_line(value: object, *, is_unicode: bool) -> str:
+    """Return a value as one line of JSON, safe for a terminal.
+
+    Args:
+        value: The value.
+        is_unicode: Whether characters beyond ASCII may stay as they are.
+    """
+    return printable_json(json.dumps(value, ensure_ascii=not is_unicode))
+
+
+def takes_unicode(stream: TextIO | None) -> bool:
+    """Return whether a stream can write every character."""
+    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def json_fields(record: Any, *, without: str = "") -> dict[str, Any]:

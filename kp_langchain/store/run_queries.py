@@ -220,20 +220,23 @@ def page_of_bodies(
     *,
     after: tuple[datetime, str] | None,
     newest_first: bool,
+    with_expiring: bool,
 ) -> list[tuple[datetime, str, dict[str, Any]]]:
-    """Return the next bodies that are kept for good, each with `created_at` and `trace_id`.
+    """Return the next bodies, each with `created_at` and `trace_id`.
 
     Args:
         connection: A connection to read with.
         run_filter: Only bodies of matching runs.
         after: `created_at` and `trace_id` of the last body before this page; None for the first.
         newest_first: Whether the runs that began last come first.
+        with_expiring: Whether bodies that expire count, and not just those kept for good.
     """
+    is_kept_for_good = sa.and_(_c.body.is_not(None), _c.body_expires_at.is_(None))
     key = sa.tuple_(_s.created_at, _s.trace_id)
     select = (
         sa.select(_s.created_at, _s.trace_id, _c.body)
         .select_from(_runs_with_summaries)
-        .where(_c.body.is_not(None), _c.body_expires_at.is_(None))
+        .where(is_kept() if with_expiring else is_kept_for_good)
     )
     if after is not None:
         last = sa.tuple_(

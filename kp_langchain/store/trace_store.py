@@ -373,17 +373,21 @@ class TraceStore:
             )
 
     def traces(
-        self, *, newest_first: bool = True, **filters: Unpack[RunFilters]
+        self,
+        *,
+        newest_first: bool = True,
+        with_expiring: bool = False,
+        **filters: Unpack[RunFilters],
     ) -> Iterator[ReasoningTrace]:
         """Yield the traces that are kept for good, read a page at a time.
-
-        Traces that are kept only for some days, to await a verdict, are left out.
 
         No transaction stays open between two traces, so a slow reader blocks no writer; a run that
         is added meanwhile appears if its place in the order is still to come.
 
         Args:
             newest_first: Whether the runs that began last come first.
+            with_expiring: Whether to yield also traces that are kept only for some days, to await a
+                verdict.
             filters: As `RunFilters` explains them.
 
         Raises:
@@ -394,7 +398,11 @@ class TraceStore:
         while True:
             with self._database.reading() as connection:
                 page = sql.run_queries.page_of_bodies(
-                    connection, run_filter, after=after, newest_first=newest_first
+                    connection,
+                    run_filter,
+                    after=after,
+                    newest_first=newest_first,
+                    with_expiring=with_expiring,
                 )
             if not page:
                 return

@@ -25,6 +25,11 @@ COMMANDS = [
     ["label", "--next", "--database", "runs.db"],
     ["label", "--next", "--json", "--database", "runs.db"],
     ["outbox", "--database", "runs.db"],
+    ["delete", "{id}", "--dry-run", "--database", "runs.db"],
+    ["delete", "{id}", "--yes", "--database", "runs.db"],
+    ["prune", "--database", "runs.db"],
+    ["export", "--database", "runs.db"],
+    ["export", "--format", "few-shot", "--database", "runs.db"],
     ["calibrate", "--database", "runs.db"],
     ["calibrate", "show", "--database", "runs.db"],
     ["trust"],
@@ -76,17 +81,19 @@ def test_errors_that_nobody_reads_make_no_further_ones(run_id: str, words: list[
     assert (command.returncode, stdout) == (141, b"")
 
 
-def test_a_reader_of_the_first_line_gets_it(run_id: str) -> None:
+@pytest.mark.parametrize("words", [["review", "--json", "--limit", "100"], ["export", "--all"]])
+def test_a_reader_of_the_first_line_gets_it(run_id: str, words: list[str]) -> None:
     with TraceStore("runs.db") as store:  # more than a pipe holds
         watching = handler(store=store)
         for _ in range(60):
             searching().invoke(ASK, {"callbacks": [watching]})
         assert watching.flush()
-    words = ["review", "--json", "--limit", "100", "--database", "runs.db"]
-    command = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = start(
+        [*words, "--database", "runs.db"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert command.stdout is not None
     assert command.stderr is not None
-    assert command.stdout.readline().startswith(b'{"trace_id"')
+    assert command.stdout.readline().startswith(b"{")
     command.stdout.close()
     assert command.stderr.read() == b""
     assert command.wait(600) == 141
@@ -94,7 +101,9 @@ def test_a_reader_of_the_first_line_gets_it(run_id: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [["schema"], ["review", "--database", "runs.db"]])
+@pytest.mark.parametrize(
+    "words", [["schema"], ["review", "--database", "runs.db"], ["export", "--database", "runs.db"]]
+)
 def test_a_full_disk_is_one_message_and_status_1(run_id: str, words: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         command = start(words, stdout=full, stderr=subprocess.PIPE)

@@ -1,0 +1,169 @@
+"""The command `export`: writes traces as JSONL, or as examples for a prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kp_langchain.cli.few_shot import examples
+from kp_langchain.cli.output import json_line, say, takes_unicode
+from kp_langchain.cli.run_filter_options import (
+    Decision,
+    Domain,
+    MinScore,
+    NearDuplicates,
+    RecoveredErrors,
+    Rule,
+    Search,
+    Session,
+    Since,
+    Tag,
+    Tool,
+    Until,
+    run_filters,
+)
+from kp_langchain.cli.store_option import Database, open_store
+from kp_langchain.cli.text_output import STDOUT, text_output
+from kp_langchain.cli.where_option import Where
+from kp_langchain.errors import KPError
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import ReasoningTrace
+
+_FEW_SHOT_CHARS = 20_000
+
+Format = Annotated[
+    Literal["traces", "few-shot"],
+    typer.Option("--format", help="JSON, one trace a line; or text with examples for a prompt."),
+]
+Output = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; - for stdout.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Export at most this many.")]
+MaxChars = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help=f"With few-shot: at most this many characters; {_FEW_SHOT_CHARS} if not set."
+    ),
+]
+Every = Annotated[
+    bool,
+    typer.Option("--all", help="Also runs that did not pass or failed, and traces that expire."),
+]
+WithIdentifiers = Annotated[
+    bool,
+    typer.Option(
+        "--with-identifiers", help="Also traces of privacy level private, which name persons."
+    ),
+]
+
+
+def export(
+    export_format: Format = "traces",
+    domain: Domain = None,
+    decision: Decision = None,
+    min_score: MinScore = None,
+    since: Since = None,
+    until: Until = None,
+    search: Search = None,
+    rule: Rule = None,
+    tool: Tool = None,
+    recovered_errors: RecoveredErrors = False,
+    near_duplicates: NearDuplicates = False,
+    session: Session = None,
+    tag: Tag = None,
+    where: Where = None,
+    every: Every = False,
+    with_identifiers: WithIdentifiers = False,
+    limit: Limit = None,
+    max_chars: MaxChars = None,
+    output: Output = STDOUT,
+    database: Database = None,
+) -> None:
+    """Write traces that were kept, the newest first.
+
+    Without --all, these are runs that passed; as examples for a prompt, those that succeeded. The
+    store has only redacted text, so nothing else is written. Traces of the privacy level private
+    keep identifiers such as addresses, and are left out without --with-identifiers. Examples are
+    shortened; what tools returned in them is text of others.
+
+    A file of --output is replaced in one step, and only you may read it.
+    """
+    if max_chars is not None and export_format != "few-shot":
+        raise typer.BadParameter("--max-chars belongs to --format few-shot")
+    filters = run_filters(
+        domain=domain,
+        decision=decision if decision or every else "kept",
+        min_score=min_score,
+        since=since,
+        until=until,
+        search=search,
+        rule=rule,
+        tool=tool,
+        recovered_errors=recovered_errors,
+        near_duplicates=near_duplicates,
+        session=session,
+        tag=tag,
+        where=where,
+    )
+    with open_store(database) as store, text_output(output) as write:
+        choice = _Choice(
+            with_identifiers=with_identifiers,
+            only_successes=export_format == "few-shot" and not every,
+        )
+        traces = islice(choice.of(store.traces(with_expiring=every, **filters)), limit)
+        written = 0
+        if export_format == "few-shot":
+            lines: Iterable[str] = examples(traces, max_chars or _FEW_SHOT_CHARS)
+        else:
+            is_unicode = output != STDOUT or takes_unicode(sys.stdout)
+            wire_forms = (trace.model_dump(mode="json") for trace in traces)
+            lines = (json_line(wire, is_unicode=is_unicode) for wire in wire_forms)
+        for line in lines:
+            write(f"{line}\n")
+            written += 1
+        if choice.taken and not written:
+            raise KPError(
+                f"no example fits into {max_chars or _FEW_SHOT_CHARS} characters; raise --max-chars"
+            )
+    say(_summary(written, choice, output), file=sys.stderr)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Choice:
+    """Which traces to export.
+
+    Attributes:
+        with_identifiers: Whether those of the privacy level `private` count.
+        only_successes: Whether failures do not.
+        taken: How many were chosen so far.
+        left_out: How many were left out because of their privacy level.
+    """
+
+    with_identifiers: bool
+    only_successes: bool
+    taken: int = 0
+    left_out: int = 0
+
+    def of(self, traces: Iterable[ReasoningTrace]) -> Iterator[ReasoningTrace]:
+        for trace in traces:
+            if self.only_successes and not trace.metadata.success:
+                continue
+            if trace.metadata.privacy_level == "private" and not self.with_identifiers:
+                self.left_out += 1
+                continue
+            self.taken += 1
+            yield trace
+
+
+def _summary(written: int, choice: _Choice, output: str) -> str:
+    noun = "trace" if written == 1 else "traces"
+    line = f"Exported {written} {noun}{'' if output == STDOUT else f' to {output}'}."
+    if choice.left_out:
+        line += f" Left out {choice.left_out} that keep identifiers (--with-identifiers)."
+    return line
