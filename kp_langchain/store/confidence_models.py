@@ -214,7 +214,8 @@ def _labelled_run(row: dict[str, Any]) -> LabelledRun:
     except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
             f"the figures of run {row['trace_id']} cannot be read, so they were changed outside "
-            "kp-langchain; restore the store from a backup, or delete that run"
+            "kp-langchain; restore the store from a backup, or delete that run: "
+            f"kp-langchain delete {row['trace_id']}"
         ) from error
     return LabelledRun(
         task=task_key(row["task"], row["objective"]),

@@ -93,7 +93,7 @@ def plan_by_ids(database: Database, ids: Sequence[str]) -> Deletion:
     waiting: dict[str, _Waiting] = {}
     with database.reading() as connection:
         for id_ in ids:
-            rows = sql.run_queries.find(connection, id_)
+            rows = sql.run_queries.find_names(connection, id_)
             if len({row["run_id"] for row in rows}) > 1:
                 raise ambiguous_id(id_, rows)
             domains |= {row["trace_id"]: row["domain"] for row in rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -53,12 +52,6 @@ def matching(connection: sa.Connection, run_filter: Filter, *, skip: int) -> dic
     return {row[0]: row[1] for row in rows}
 
 
-def domains_of(connection: sa.Connection, trace_ids: Sequence[str]) -> Counter[str]:
-    """Return the numbers of runs by domain."""
-    select = sa.select(_s.domain, sa.func.count()).where(_s.trace_id.in_(trace_ids))
-    return Counter({row[0]: row[1] for row in connection.execute(select.group_by(_s.domain))})
-
-
 def unscored_bodies(connection: sa.Connection) -> Iterator[tuple[str, str]]:
     """Yield the trace ids of unscored runs, each with its body as text, which may be damaged."""
     return _keys_and_bodies(connection, unscored.c.trace_id, unscored.c.body)
@@ -92,9 +85,11 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
         now: The present time, in UTC.
     """
     # In the order in which others lock: domains, runs, what belongs to them.
-    lock_domains(connection, domains_of(connection, trace_ids))
-    rows = sa.select(runs.c.trace_id).where(runs.c.trace_id.in_(trace_ids))
-    connection.execute(rows.order_by(runs.c.trace_id).with_for_update())
+    are_runs = runs.c.trace_id.in_(trace_ids)
+    domains = connection.scalars(sa.select(runs.c.domain).where(are_runs).distinct())
+    lock_domains(connection, domains.all())
+    rows = sa.select(runs.c.trace_id).where(are_runs).order_by(runs.c.trace_id)
+    connection.execute(rows.with_for_update())
     for table in _TABLES:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
     outbox_queries.forget(connection, trace_ids, now)

@@ -201,7 +201,18 @@ def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, A
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    select = _select_stored_runs().order_by(*_newest_first).limit(_MATCHES_SHOWN)
+    return _find(connection, id_prefix, _select_stored_runs())
+
+
+def find_names(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
+    """Return ids, domain and beginning of the runs that `find` returns, damaged ones included."""
+    return _find(connection, id_prefix, sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at))
+
+
+def _find(
+    connection: sa.Connection, id_prefix: str, select: sa.Select[Any]
+) -> list[dict[str, Any]]:
+    select = select.order_by(*_newest_first).limit(_MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2

@@ -33,7 +33,8 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
     except ValidationError as error:
         raise StoreError(
             f"the body of {trace_id} cannot be read back ({error.error_count()} faults); "
-            "it was changed outside kp-langchain: restore it from a backup, or delete the run"
+            "it was changed outside kp-langchain: restore it from a backup, or delete the run: "
+            f"kp-langchain delete {trace_id}"
         ) from error
 
 

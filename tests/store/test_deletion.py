@@ -156,6 +156,18 @@ class TestTables:
             store.delete(ids[0], "aaaaaaaa")
         assert store.count() == 2
 
+    @pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # a server refuses such a value
+    def test_a_damaged_run_can_be_deleted(self, store: TraceStore) -> None:
+        one = complete()
+        store.add(one)
+        with store.database.writing() as connection:
+            columns = ("breakdown", "body", "tags", "features")
+            damaged = {column: sa.literal_column("'not JSON'") for column in columns}
+            connection.execute(sa.update(metadata.tables["runs"]).values(damaged))
+            connection.execute(sa.delete(metadata.tables["run_summaries"]))
+        assert len(store.delete(one.trace.id)) == 1
+        assert not any(rows(store).values())
+
     @pytest.mark.parametrize(
         "filters",
         [{}, {"domain": None}, {"search": "  "}, {"recovered_errors": False}],
