@@ -3,7 +3,10 @@
 from kp_langchain.gate import Rescored
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.contribution import Contribution, Standing
+from kp_langchain.store.database import Compaction
+from kp_langchain.store.deletion import Deletion
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.pruning import Pruning
 from kp_langchain.store.run_filters import RunFilters
 from kp_langchain.store.run_summary import RunSummary
 from kp_langchain.store.shared_stores import default_store
@@ -15,10 +18,13 @@ from kp_langchain.verdict import Verdict
 Models = ConfidenceModels  # its earlier name
 
 __all__ = [
+    "Compaction",
     "ConfidenceModels",
     "Contribution",
+    "Deletion",
     "InstalledModel",
     "Outbox",
+    "Pruning",
     "Rescored",
     "RunFilters",
     "RunSummary",

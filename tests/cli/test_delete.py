@@ -127,6 +127,7 @@ class TestDelete:
         ("words", "message"),
         [
             (["--older-than", "soon"], "--older-than soon: not an age; write 90m, 12h, 7d or 2w"),
+            (["--older-than", "3m"], "--older-than 3m: write hours, days or weeks: 12h"),
             (["--older-than", "999999w"], "before the first day of the calendar"),
             (["--where", "sesion=s-1"], "did you mean session?"),
             (["--domain", "finance"], "nothing was deleted, because there is no terminal"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import textwrap
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -500,6 +501,48 @@ def test_others_write_while_thousands_are_deleted(
         store.carry_out(plan)
         assert counts == [*range(58, -1, -2)]
         assert store.count() == store.count(domain="code") == 30
+
+
+def test_many_threads_add_judge_replace_and_delete_the_same_runs(url: str) -> None:
+    """None waits for another for ever, and no table has more than the others in the end."""
+    errors: list[BaseException] = []
+
+    def play(seed: int) -> None:
+        drawn = random.Random(seed)
+        try:
+            with TraceStore(url) as store:
+                for _ in range(25):
+                    number, other = drawn.sample(range(8), 2)
+                    one = complete(number, trace_id=f"kp:trace:no. {number}")
+                    match drawn.randrange(4):
+                        case 0:
+                            replaces = (f"kp:trace:no. {other}",)
+                            store.add(replace(one, replaces=replaces), registry=REGISTRY)
+                        case 1:
+                            store.delete(domain="finance", session=f"s-{number}")
+                        case 2:
+                            remember(store, one.trace.id)
+                            store.delete(tag="beta")
+                        case _:
+                            with suppress(UnknownRunError):
+                                success = drawn.random() < 0.5
+                                store.report_outcome(one.trace.id, success=success)
+        except BaseException as error:
+            errors.append(error)
+
+    with TraceStore(url) as store:
+        store.add(complete())
+        threads = [threading.Thread(target=play, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
+        assert errors == []
+        found = rows(store)
+        found.pop("remembered")  # what was remembered of a run that was gone by then
+        contributions = found.pop("outbox")
+        assert {name for name, ids in found.items() if not ids <= found["runs"]} == set()
+        assert contributions <= found["runs"]
 
 
 def test_what_is_deleted_can_be_added_again(store: TraceStore) -> None:

@@ -16,6 +16,7 @@ from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.time_text import parse_age
 from kp_langchain.cli.where_option import Where, parse_keys
 from kp_langchain.errors import KPError
+from kp_langchain.printable import printable
 
 if TYPE_CHECKING:
     from kp_langchain.store.deletion import Deletion
@@ -26,7 +27,7 @@ _INCOMPLETE = 1
 def delete(
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Trace ids, run ids, or the beginning of either."),
+        typer.Argument(metavar="ID", help="Trace ids, run ids, or the beginning of either."),
     ] = None,
     domain: Domain = None,
     older_than: Annotated[
@@ -78,11 +79,15 @@ def delete(
 
 
 def _time_before(older_than: str) -> datetime:
+    if older_than.strip().lower().endswith("m"):  # minutes elsewhere, and months to many
+        raise KPError(
+            f"--older-than {printable(older_than)}: write hours, days or weeks: 12h, 90d, 2w"
+        )
     try:
         return datetime.now(UTC) - parse_age(older_than, "--older-than")
     except OverflowError:
         raise KPError(
-            f"--older-than {older_than}: that is before the first day of the calendar"
+            f"--older-than {printable(older_than)}: that is before the first day of the calendar"
         ) from None
 
 

@@ -58,7 +58,8 @@ Every = Annotated[
 WithIdentifiers = Annotated[
     bool,
     typer.Option(
-        "--with-identifiers", help="Also traces of privacy level private, which name persons."
+        "--with-identifiers",
+        help="Also traces of the privacy level private, which keep identifiers.",
     ),
 ]
 
