@@ -331,7 +331,7 @@ class TraceStore:
             return sql.summary_queries.count(connection, run_filter)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
-        """Yield the figures of runs, for counting over many; in no particular order.
+        """Yield the figures of runs, for counting over many; the oldest first.
 
         They are read a page at a time, and no transaction stays open between two of them.
 
@@ -339,14 +339,16 @@ class TraceStore:
             filters: As `RunFilters` explains them.
         """
         run_filter = _filter(filters)
-        after = ""
+        with self._database.reading() as connection:
+            labels = sql.summary_queries.labels(connection)
+        after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
                 page = sql.summary_queries.page_of_summaries(connection, run_filter, after=after)
             if not page:
                 return
-            after = page[-1]["trace_id"]
-            yield from (RunSummary(**row) for row in page)
+            after = page[-1]["created_at"], page[-1]["trace_id"]
+            yield from (RunSummary(**row, label=labels.get(row["trace_id"])) for row in page)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
