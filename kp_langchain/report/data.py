@@ -1,0 +1,145 @@
+"""Reads the runs of a store for the page. What is damaged is left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.errors import StoreError
+from kp_langchain.report.run_records import Body, body_of, record_of
+
+if TYPE_CHECKING:
+    from kp_langchain.store import StoredRun, TraceStore
+    from kp_langchain.verdict import Verdict
+
+_PAGE = 200
+_DAMAGE = (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError)
+
+
+@dataclass
+class ReportData:
+    """The runs of a page.
+
+    Attributes:
+        store: The name of the store, without its folder.
+        runs: The records of the runs, the newest first; see `record_of`.
+        bodies: The trace of each of them; None where the store does not have it.
+        total: How many runs the store has in the domain that was asked for, or in all.
+        damaged_runs: How many runs are left out because their row cannot be read.
+        damaged_traces: How many runs are without steps because their trace cannot be read.
+    """
+
+    store: str
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    bodies: list[Body | None] = field(default_factory=list)
+    total: int = 0
+    damaged_runs: int = 0
+    damaged_traces: int = 0
+
+
+def collect(
+    store: TraceStore,
+    *,
+    domain: str | None = None,
+    since: datetime | None = None,
+    limit: int,
+    has_registry: bool,
+) -> ReportData:
+    """Return the newest runs of a store as the page has them.
+
+    Args:
+        store: The store.
+        domain: Only runs of this domain; None for all.
+        since: Only runs that began at this time or later; None for all.
+        limit: At most so many.
+        has_registry: Whether what passes is contributed to a registry.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    data = ReportData(store.location.rpartition("/")[2], total=store.count(domain=domain))
+    known: set[str] = set()
+    for page in _pages(store, domain, limit, data):
+        runs = [run for run in page if run.trace_id not in known]  # one moved while this reads
+        known.update(run.trace_id for run in runs)
+        current = [run for run in runs if since is None or run.created_at >= since]
+        _add(store, current, data, has_registry=has_registry)
+        if len(current) < len(runs):  # the newest come first
+            break
+    return data
+
+
+def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict[str, Any] | None:
+    """Return the record of one run as it is now; None if it is gone.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run = store.get(trace_id)
+    if run is None:
+        return None
+    data = ReportData("")
+    _add(store, [run], data, has_registry=has_registry)
+    return data.runs[0] if data.runs else None
+
+
+def _pages(
+    store: TraceStore, domain: str | None, limit: int, data: ReportData
+) -> Iterator[list[StoredRun]]:
+    """Yield the runs, the newest first; count those whose row cannot be read."""
+    for offset in range(0, limit, _PAGE):
+        size = min(_PAGE, limit - offset)
+        try:
+            page = store.runs(domain=domain, limit=size, offset=offset)
+            rows = len(page)
+        except (StoreError, *_DAMAGE):
+            rows = min(size, store.count(domain=domain) - offset)  # raises if it is the store
+            page = list(_readable(store, domain, range(offset, offset + rows)))
+            data.damaged_runs += rows - len(page)
+        yield page
+        if rows < size:
+            return
+
+
+def _readable(store: TraceStore, domain: str | None, offsets: range) -> Iterator[StoredRun]:
+    for offset in offsets:
+        try:
+            yield from store.runs(domain=domain, limit=1, offset=offset)
+        except (StoreError, *_DAMAGE):
+            continue
+
+
+def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_registry: bool) -> None:
+    """Add the records and traces of a page of runs."""
+    trace_ids = [run.trace_id for run in runs]
+    verdicts = _verdicts(store, trace_ids)
+    texts = store.body_texts([run.trace_id for run in runs if run.kept])
+    for run in runs:
+        text = texts.get(run.trace_id)
+        body = None
+        if text is not None:
+            try:
+                body = body_of(text)
+            except _DAMAGE:
+                data.damaged_traces += 1
+        try:
+            record = record_of(run, verdicts.get(run.trace_id, []), body, has_registry=has_registry)
+        except _DAMAGE:
+            data.damaged_runs += 1
+            continue
+        data.runs.append(record)
+        data.bodies.append(body)
+
+
+def _verdicts(store: TraceStore, trace_ids: list[str]) -> dict[str, list[Verdict]]:
+    try:
+        return store.verdicts_by_trace(trace_ids)
+    except _DAMAGE:  # a verdict was changed outside this package: lose those on its run alone
+        by_trace: dict[str, list[Verdict]] = {}
+        for trace_id in trace_ids:
+            with suppress(*_DAMAGE):
+                by_trace |= store.verdicts_by_trace([trace_id])
+        return by_trace
