@@ -14,7 +14,6 @@ from rich.text import Text
 
 from kp_langchain.cli.output import visible
 from kp_langchain.gate.decision import decision_word
-from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.dimensions import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def runs_table(
             cells.append(_time(run.created_at, now, width))
         cells.append(Text(visible(run.domain)))
         if width >= _WIDTH_FOR_DIMENSIONS:
-            values = ScoreBreakdown.from_dict(run.breakdown).dimensions
+            values = run.breakdown.dimensions
             cells += (f"{values[key].value:.2f}" for *_, key in _DIMENSIONS)
         gated = "bold " + style
         cells.append(Text(f"{run.score:.3f}", style=gated if run.gate == "score" else ""))

@@ -52,6 +52,8 @@ class ScoredTrace:
         replaces: Ids of the kept traces whose place it takes, because it repeats them and is surer.
             They are no longer contributed.
         entry: Text and vector of the trace, as others are compared with it; None if not known.
+        dropped: How many `steps` and `texts` of the run the recorder had no room for; empty if
+            none.
     """
 
     trace: ReasoningTrace
@@ -76,6 +78,7 @@ class ScoredTrace:
     similarity_to_twin: float | None = None
     replaces: tuple[str, ...] = ()
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def worth(self) -> float | None:

@@ -6,7 +6,8 @@ store scores it, so a draft contains everything that scoring needs, redacted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
@@ -38,6 +39,7 @@ class Draft:
         withheld: Why it must never be contributed; None if it may be.
         registry: URL of the registry to contribute to, if any.
         keys: The keys by which it is found.
+        dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
     """
 
     trace: ReasoningTrace
@@ -53,6 +55,7 @@ class Draft:
     withheld: str | None = None
     registry: str | None = None
     keys: RunKeys | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-like values."""
@@ -63,6 +66,7 @@ class Draft:
             "policy": self.policy.model_dump(exclude_none=True),
             "reported": self.reported and self.reported.to_list(),
             "keys": self.keys and self.keys.to_dict(),
+            "dropped": dict(self.dropped),
         }
 
     @classmethod

@@ -99,10 +99,8 @@ class Drafter:
             return None
 
     def _count_dropped(self, record: RunRecord) -> None:
-        dropped = {"dropped_steps": record.timeline.dropped, "dropped_texts": record.dropped_texts}
-        for name, count in dropped.items():
-            if count:
-                self.functions.counters.add(name, count)
+        for name, count in _dropped(record).items():
+            self.functions.counters.add(f"dropped_{name}", count)
 
     def store_paused(self, record: RunRecord) -> None:
         """Redact a paused run's first half and queue it for the store.
@@ -208,6 +206,7 @@ class Drafter:
             withheld="redaction failed" if redaction.has_failed or earlier.withheld else None,
             registry=self.registry,
             keys=self._keys(record, redaction),
+            dropped=_dropped(record),
         )
         return draft, self._judge_of(record, domain, step_list, answer, success=success)
 
@@ -283,6 +282,12 @@ class Drafter:
             redaction.fail(describe_error(error))
             note = redaction.text(note, level)
         return replace(verdict, note=note)
+
+
+def _dropped(record: RunRecord) -> dict[str, int]:
+    """Return how many steps and texts of a run there was no room for; without those that are 0."""
+    counts = {"steps": record.timeline.dropped, "texts": record.dropped_texts}
+    return {name: count for name, count in counts.items() if count}
 
 
 @default_on_error(None)

@@ -164,6 +164,7 @@ class Pipeline:
             verdict=self._decisive(verdicts, draft),
             withheld=draft.withheld,
             keys=draft.keys,
+            dropped=draft.dropped,
             registry=draft.registry,
             gate=gate_check.gate,
             pass_rate=gate_check.pass_rate,

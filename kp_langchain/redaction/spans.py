@@ -22,7 +22,8 @@ class Span(NamedTuple):
     kind: str
 
 
-PLACEHOLDER = re.compile(r"\[REDACTED:[a-z0-9_]{1,40}(?:#[a-z0-9]{1,16}){0,2}\]")
+PLACEHOLDER = re.compile(r"\[REDACTED:([a-z0-9_]{1,40})(?:#[a-z0-9]{1,16}){0,2}\]")
+"""What replaces sensitive text; the group is its kind."""
 
 # An escape directly before a word, which is not part of it, read backwards: an escape sequence
 # written out (\n, \x1b), a percent-encoded character, the end of an ANSI colour code.

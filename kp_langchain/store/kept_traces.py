@@ -171,6 +171,9 @@ def replace_kept(
             changes |= {"body": None, "body_expires_at": None}
             sql.entry_queries.remove(connection, [trace_id])
         sql.run_queries.update(connection, trace_id, changes)
+        sql.summary_queries.update(
+            connection, trace_id, {"decision": changes["decision"], "is_near_duplicate": True}
+        )
         sql.outbox_queries.ask_withdrawal(connection, trace_id, datetime.now(UTC))
 
 

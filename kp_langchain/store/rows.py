@@ -148,7 +148,7 @@ def row_of(scored: ScoredTrace) -> dict[str, Any]:
     figures are stored.
     """
     # Only a trace that was built without validation has no steps; it is not a knowledge unit.
-    body = _body(scored.trace) if scored.keep_body and scored.trace.steps else None
+    body = body_of(scored.trace) if scored.keep_body and scored.trace.steps else None
     columns = {name: _column(value) for name, value in _plain_columns(scored).items()}
     tags = scored.keys.tags if scored.keys else ()
     return columns | {
@@ -223,7 +223,8 @@ def _column(value: Any) -> Any:
     return value
 
 
-def _body(trace: ReasoningTrace) -> JsonText | None:
+def body_of(trace: ReasoningTrace) -> JsonText | None:
+    """Return a trace as a body is stored; None, with a warning, if it is too large."""
     try:
         data = trace.model_dump(warnings=False)
     except (ValueError, TypeError, RecursionError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from zlib import crc32
@@ -15,13 +14,15 @@ from kp_langchain.gate.recent_values import JudgedRun
 from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
-from kp_langchain.store.tables import run_entries, run_tags, runs
+from kp_langchain.store.run_filters import Sort
+from kp_langchain.store.summary_queries import Filter, order
+from kp_langchain.store.tables import run_entries, run_summaries, run_tags, runs
 
 _MATCHES_SHOWN = 10
 _POSTGRES_LOCKS = 0x6B706B70  # any number, the same in every version of this package
 _LAST_CHARACTER = "\U0010ffff"
 _FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000  # which no text in a database contains
-_c, _t = runs.c, run_tags.c
+_c, _s, _t = runs.c, run_summaries.c, run_tags.c
 _INSERT_TAGS = sa.insert(run_tags)
 _DELETE_TAGS = sa.delete(run_tags).where(_t.trace_id == sa.bindparam("tags_of"))
 # The columns that only verdicts, calibration and the gate need are not in `StoredRun`.
@@ -30,51 +31,13 @@ _HIDDEN_COLUMNS = {
     "gated_value", "passed", "pass_rate", "kept_change",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
+_summary_columns = [run_summaries.c[name] for name in ("tools", "redactions", "dropped")]
+_runs_with_summaries = run_summaries.join(runs, _c.trace_id == run_summaries.c.trace_id)
+_newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 # A page is read whole, so that no transaction stays open between two traces.
 _PAGE_SIZE = 20
 # More would delay the run that is written in the same transaction.
 _MOST_EXPIRED_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Conditions on runs; one that is None matches every run.
-
-    Attributes:
-        domain: The exact name of the domain.
-        decision: `contributed` or `below_threshold`.
-        min_score: The lowest score, 0 to 1.
-        keys: For each run key (`session`, `thread`, `user`, `tag`, `name`), the forms that match;
-            see `run_keys.forms_of`.
-    """
-
-    domain: str | None = None
-    decision: str | None = None
-    min_score: float | None = None
-    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def apply(self, select: sa.Select[Any]) -> sa.Select[Any]:
-        """Return `select` with these conditions added."""
-        if self.domain is not None:
-            select = select.where(_c.domain == clean_name(self.domain))
-        if self.decision is not None:
-            select = select.where(_c.decision == clean_text(self.decision))
-        if self.min_score is not None:
-            select = select.where(_c.score >= self.min_score)
-        for key, forms in self.keys.items():
-            select = select.where(_has_key(key, [clean_name(form) for form in forms]))
-        return select
-
-
-_KEY_COLUMNS = {
-    "session": _c.session, "thread": _c.thread, "user": _c.user_hash, "name": _c.run_name,
-}  # fmt: skip
-
-
-def _has_key(key: str, forms: list[str]) -> sa.ColumnElement[bool]:
-    if key == "tag":
-        return _c.trace_id.in_(sa.select(_t.trace_id).where(_t.tag.in_(forms)))
-    return _KEY_COLUMNS[key].in_(forms)
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -104,13 +67,17 @@ def select_runs(
     connection: sa.Connection,
     run_filter: Filter,
     *,
+    sort: Sort,
     limit: int | None,
     offset: int,
     newest_first: bool,
 ) -> list[dict[str, Any]]:
-    """Return the fields of `StoredRun` of the matching runs, in the order of their beginning."""
-    select = run_filter.apply(_select_stored_runs()).order_by(*_order(newest_first))
-    rows = connection.execute(select.limit(limit).offset(offset))
+    """Return the columns that `StoredRun` is made of, of the matching runs in their order."""
+    # In two steps, so that only the rows of the page are read whole, and not all that match.
+    page = run_filter.apply(sa.select(_s.trace_id), sort, newest_first=newest_first)
+    page = page.limit(limit).offset(offset)
+    select = _select_stored_runs().where(_s.trace_id.in_(page))
+    rows = connection.execute(select.order_by(*order(sort, newest_first=newest_first)))
     return [dict(row) for row in rows.mappings()]
 
 
@@ -129,7 +96,7 @@ def recent_values(
     select = (
         sa.select(_c.gated_value, _c.passed, _c.pass_rate)
         .where(_c.domain == clean_name(domain), _c.gate == gate, _c.gated_value.is_not(None))
-        .order_by(*_order(newest_first=True))
+        .order_by(*_newest_first)
         .limit(limit)
     )
     if since is not None:
@@ -138,15 +105,11 @@ def recent_values(
     return [JudgedRun(row[0], bool(row[1]), row[2]) for row in reversed(rows)]
 
 
-def count(connection: sa.Connection, run_filter: Filter) -> int:
-    """Return the number of matching runs."""
-    return connection.scalar(run_filter.apply(sa.select(sa.func.count()).select_from(runs))) or 0
-
-
 def _select_stored_runs() -> sa.Select[Any]:
     is_kept_now = is_kept()
     kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
-    return sa.select(*_stored_run_columns, is_kept_now.label("kept"), kept_until)
+    columns = (*_stored_run_columns, *_summary_columns, is_kept_now.label("kept"), kept_until)
+    return sa.select(*columns).select_from(_runs_with_summaries)
 
 
 def is_kept() -> sa.ColumnElement[bool]:
@@ -246,7 +209,7 @@ def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, A
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return up to ten runs whose trace id or run id is, or else begins with, `id_prefix`."""
-    select = _select_stored_runs().order_by(*_order(newest_first=True)).limit(_MATCHES_SHOWN)
+    select = _select_stored_runs().order_by(*_newest_first).limit(_MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2
@@ -274,22 +237,19 @@ def page_of_bodies(
         after: `created_at` and `trace_id` of the last body before this page; None for the first.
         newest_first: Whether the runs that began last come first.
     """
-    key = sa.tuple_(_c.created_at, _c.trace_id)
-    select = sa.select(_c.created_at, _c.trace_id, _c.body).where(
-        _c.body.is_not(None), _c.body_expires_at.is_(None)
+    key = sa.tuple_(_s.created_at, _s.trace_id)
+    select = (
+        sa.select(_s.created_at, _s.trace_id, _c.body)
+        .select_from(_runs_with_summaries)
+        .where(_c.body.is_not(None), _c.body_expires_at.is_(None))
     )
     if after is not None:
         last = sa.tuple_(
-            sa.literal(after[0], _c.created_at.type), sa.literal(after[1], _c.trace_id.type)
+            sa.literal(after[0], _s.created_at.type), sa.literal(after[1], _s.trace_id.type)
         )
         select = select.where(key < last if newest_first else key > last)
-    select = run_filter.apply(select).order_by(*_order(newest_first)).limit(_PAGE_SIZE)
+    select = run_filter.apply(select, newest_first=newest_first).limit(_PAGE_SIZE)
     return [(row[0], row[1], row[2]) for row in connection.execute(select)]
-
-
-def _order(newest_first: bool) -> list[sa.ColumnElement[Any]]:
-    columns: list[sa.ColumnElement[Any]] = [_c.created_at, _c.trace_id]
-    return [column.desc() for column in columns] if newest_first else columns
 
 
 def possible_ids(id_prefix: str) -> list[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "remembered_queries",
     "run_queries",
     "sole_sender",
+    "summary_queries",
     "unscored_queries",
     "verdict_queries",
 ]
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         remembered_queries,
         run_queries,
         sole_sender,
+        summary_queries,
         unscored_queries,
         verdict_queries,
     )

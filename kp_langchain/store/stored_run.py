@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from kp_langchain.errors import StoreError
 from kp_langchain.gate.decision import gated_value
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.breakdown import ScoreBreakdown
 
 ReadBody = Callable[[str], dict[str, Any] | None]
 """Returns the body of a trace id from the store; None if it is not kept."""
@@ -36,13 +37,14 @@ def trace_of(body: dict[str, Any], trace_id: str) -> ReasoningTrace:
         ) from error
 
 
-class _BodyReader:
+class _Unread:
     # Not declared in the dataclass, because `asdict` and `==` would include a field.
+    _breakdown_json: Any
     _read_body: ReadBody
 
 
 @dataclass(frozen=True)
-class StoredRun(_BodyReader):
+class StoredRun(_Unread):
     """One scored run as the store has it.
 
     Attributes:
@@ -65,7 +67,6 @@ class StoredRun(_BodyReader):
         profile: The name of the weight profile.
         visibility: `private`, `org` or `network`.
         privacy_level: `aggregated`, `federated` or `private`.
-        breakdown: The parts of the score, as `ScoreBreakdown.to_dict` returns them.
         kept: Whether the store has the trace itself.
         kept_until: When the trace itself expires, in UTC; None if it never does or is not kept.
         withheld: Why the trace must never be contributed; None if it may be.
@@ -79,6 +80,10 @@ class StoredRun(_BodyReader):
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
         replaced_by: Id of the kept trace that took its place.
+        tools: Names of the tools that it used, in the order of their first use; at most 100.
+        redactions: How often each kind of sensitive text was replaced in its trace, by kind.
+        dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
+            This and the two before are None for runs of a version that did not count them.
     """
 
     trace_id: str
@@ -98,7 +103,6 @@ class StoredRun(_BodyReader):
     profile: str
     visibility: str
     privacy_level: str
-    breakdown: dict[str, Any]
     kept: bool
     kept_until: datetime | None
     withheld: str | None
@@ -112,10 +116,31 @@ class StoredRun(_BodyReader):
     twin_of: str | None
     similarity_to_twin: float | None
     replaced_by: str | None
+    tools: list[str] | None
+    redactions: dict[str, int] | None
+    dropped: dict[str, int] | None
+    breakdown_json: InitVar[Any]
     read_body: InitVar[ReadBody]
 
-    def __post_init__(self, read_body: ReadBody) -> None:
-        object.__setattr__(self, "_read_body", read_body)  # because the dataclass is frozen
+    def __post_init__(self, breakdown_json: Any, read_body: ReadBody) -> None:
+        object.__setattr__(self, "_breakdown_json", breakdown_json)  # the dataclass is frozen
+        object.__setattr__(self, "_read_body", read_body)
+
+    @property
+    def breakdown(self) -> ScoreBreakdown:
+        """How its score came about.
+
+        Raises:
+            StoreError: What the store has is no breakdown.
+        """
+        try:
+            return ScoreBreakdown.from_dict(self._breakdown_json)
+        except (ValidationError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the breakdown of {self.trace_id} cannot be read back; it was changed outside "
+                "kp-langchain: restore it from a backup, or delete the run: "
+                f"kp-langchain delete {self.trace_id}"
+            ) from error
 
     @property
     def gated_value(self) -> float:
@@ -131,3 +156,15 @@ class StoredRun(_BodyReader):
         """
         body = self._read_body(self.trace_id) if self.kept else None
         return None if body is None else trace_of(body, self.trace_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the trace as plain values, ready for JSON; times as ISO 8601.
+
+        Raises:
+            StoreError: The breakdown cannot be read back.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        texts = {
+            name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
+        }
+        return values | texts | {"breakdown": self.breakdown.to_dict()}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0006"
+SCHEMA_VERSION = "0007"
 """Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -115,6 +115,49 @@ run_tags = sa.Table(
     sa.Column("tag", key_text(), primary_key=True),
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Index("ix_run_tags_trace_id", "trace_id"),
+)
+
+# What runs are listed, searched and counted by. It repeats columns of `runs`, because that table
+# has the bodies: reading a column of each of its rows means reading most of the file.
+run_summaries = sa.Table(
+    "run_summaries",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("created_at", UtcTime(), nullable=False),
+    sa.Column("domain", sa.String(), nullable=False),
+    sa.Column("decision", sa.String(), nullable=False),
+    sa.Column("gate", sa.String(), nullable=False),
+    sa.Column("score", sa.Double(), nullable=False),
+    sa.Column("worth", sa.Double()),
+    sa.Column("threshold", sa.Double(), nullable=False),
+    sa.Column("success", sa.Boolean(), nullable=False),
+    sa.Column("novelty", sa.Double(), nullable=False),
+    sa.Column("recovered_errors", sa.Integer(), nullable=False),
+    # Whether it repeats a kept run, or a run that repeats it took its place.
+    sa.Column("is_near_duplicate", sa.Boolean(), nullable=False),
+    sa.Column("is_withheld", sa.Boolean(), nullable=False),
+    # By the name of each dimension, its value and weight; by that of each rule, what it added.
+    sa.Column("dimensions", sa.JSON(), nullable=False),
+    sa.Column("rules", sa.JSON(), nullable=False),
+    # By name or kind, as counts; null for runs of versions that did not count them.
+    sa.Column("tools", sa.JSON(none_as_null=True)),
+    sa.Column("redactions", sa.JSON(none_as_null=True)),
+    sa.Column("dropped", sa.JSON(none_as_null=True)),
+    # The beginning of the objective, case folded.
+    sa.Column("search_text", sa.String(), nullable=False),
+    sa.Index("ix_run_summaries_created_at", "created_at", "trace_id"),
+    sa.Index("ix_run_summaries_domain", "domain", "created_at", "trace_id"),
+    sa.Index("ix_run_summaries_score", "score", "created_at", "trace_id"),
+    sa.Index("ix_run_summaries_novelty", "novelty", "created_at", "trace_id"),
+)
+
+# Counts that all processes on the store share. `deletions` says that runs were deleted, so that
+# what a process remembers of them is read anew.
+counts = sa.Table(
+    "counts",
+    metadata,
+    sa.Column("name", key_text(), primary_key=True),
+    sa.Column("number", sa.BigInteger(), nullable=False),
 )
 
 # What the gate compares of each run whose body is kept, to keep no repeat of a kept one.

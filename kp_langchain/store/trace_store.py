@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError
@@ -15,7 +15,7 @@ from kp_langchain.gate import Rescored
 from kp_langchain.gate.recent_values import WINDOW, JudgedRun
 from kp_langchain.gate.scored_trace import may_contribute
 from kp_langchain.gate.twins import KeptTrace
-from kp_langchain.run_keys import forms_of
+from kp_langchain.run_keys import KINDS, forms_of
 from kp_langchain.score_log import log_rescored
 from kp_langchain.scoring.repeats import DEFAULT_MAX_ELEMENTS
 from kp_langchain.scoring.scorer_options import check_bounds
@@ -31,6 +31,7 @@ from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
+from kp_langchain.store.summaries import summary_of
 from kp_langchain.store.unscored import Unscored
 from kp_langchain.store.verdicts import ambiguous_id, judge_stored
 from kp_langchain.verdict import Verdict
@@ -38,9 +39,9 @@ from kp_langchain.verdict import Verdict
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.run_keys import Kind
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store.run_queries import Filter
+    from kp_langchain.store.run_filters import RunFilters, Sort
+    from kp_langchain.store.summary_queries import Filter
 
 
 class TraceStore:
@@ -123,6 +124,7 @@ class TraceStore:
             for one, row in zip(runs, rows, strict=True)
             if one.verdict is not None
         ]
+        summaries = [summary_of(one, row) for one, row in zip(runs, rows, strict=True)]
         entries = [
             entry_row(KeptTrace.of(one, one.entry))
             for one, row in zip(runs, rows, strict=True)
@@ -137,6 +139,7 @@ class TraceStore:
             replaced = {trace_id for one in runs for trace_id in one.replaces}
             sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
             sql.run_queries.write(connection, rows)
+            sql.summary_queries.write(connection, summaries)
             sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.entry_queries.write(connection, entries)
             for domain, trace_ids in kept.items():
@@ -304,67 +307,48 @@ class TraceStore:
     def runs(
         self,
         *,
-        domain: str | None = None,
-        decision: str | None = None,
-        min_score: float | None = None,
-        session: str | None = None,
-        thread: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        name: str | None = None,
+        sort: Sort = "time",
         limit: int | None = 50,
         offset: int = 0,
         newest_first: bool = True,
+        **filters: Unpack[RunFilters],
     ) -> list[StoredRun]:
-        """Return runs in the order in which they began.
+        """Return runs in their order.
 
         Args:
-            domain: Only this domain (exact name).
-            decision: Only `contributed` or only `below_threshold`.
-            min_score: Only runs with at least this score, 0 to 1.
-            session: Only runs of this session, in plain text or as the store has it.
-            thread: Only runs in this LangGraph thread, in either form.
-            user: Only runs for this user, in either form.
-            tag: Only runs with this tag, in either form.
-            name: Only runs of this name, in either form.
+            sort: By what they are ordered: the newest, the highest score, or the highest novelty
+                comes first.
             limit: At most so many; None for all.
             offset: Skip so many at the beginning.
-            newest_first: Whether the runs that began last come first.
+            newest_first: If False, the order is reversed.
+            filters: As `RunFilters` explains them.
 
         Raises:
             ConfigError: `limit` or `offset` is negative.
         """
         if offset < 0 or (limit is not None and limit < 0):
             raise ConfigError(f"limit={limit} and offset={offset} must not be negative")
-        run_filter = _filter(
-            domain, decision, min_score,
-            session=session, thread=thread, user=user, tag=tag, name=name,
-        )  # fmt: skip
+        run_filter = _filter(filters)
         with self._database.reading() as connection:
             rows = sql.run_queries.select_runs(
-                connection, run_filter, limit=limit, offset=offset, newest_first=newest_first
+                connection,
+                run_filter,
+                sort=sort,
+                limit=limit,
+                offset=offset,
+                newest_first=newest_first,
             )
         return [self._stored_run(row) for row in rows]
 
-    def count(
-        self,
-        *,
-        domain: str | None = None,
-        decision: str | None = None,
-        min_score: float | None = None,
-        session: str | None = None,
-        thread: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        name: str | None = None,
-    ) -> int:
-        """Return the number of runs; the filters are those of `runs`."""
-        run_filter = _filter(
-            domain, decision, min_score,
-            session=session, thread=thread, user=user, tag=tag, name=name,
-        )  # fmt: skip
+    def count(self, **filters: Unpack[RunFilters]) -> int:
+        """Return the number of runs.
+
+        Args:
+            filters: As `RunFilters` explains them.
+        """
+        run_filter = _filter(filters)
         with self._database.reading() as connection:
-            return sql.run_queries.count(connection, run_filter)
+            return sql.summary_queries.count(connection, run_filter)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None
@@ -389,32 +373,23 @@ class TraceStore:
             )
 
     def traces(
-        self,
-        *,
-        domain: str | None = None,
-        decision: str | None = None,
-        min_score: float | None = None,
-        session: str | None = None,
-        thread: str | None = None,
-        user: str | None = None,
-        tag: str | None = None,
-        name: str | None = None,
-        newest_first: bool = True,
+        self, *, newest_first: bool = True, **filters: Unpack[RunFilters]
     ) -> Iterator[ReasoningTrace]:
-        """Yield the traces that are kept for good, read a page at a time; filters as for `runs`.
+        """Yield the traces that are kept for good, read a page at a time.
 
         Traces that are kept only for some days, to await a verdict, are left out.
 
         No transaction stays open between two traces, so a slow reader blocks no writer; a run that
         is added meanwhile appears if its place in the order is still to come.
 
+        Args:
+            newest_first: Whether the runs that began last come first.
+            filters: As `RunFilters` explains them.
+
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
-        run_filter = _filter(
-            domain, decision, min_score,
-            session=session, thread=thread, user=user, tag=tag, name=name,
-        )  # fmt: skip
+        run_filter = _filter(filters)
         after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
@@ -439,20 +414,20 @@ class TraceStore:
 
     def _stored_run(self, row: dict[str, Any]) -> StoredRun:
         plain = {"tags": row["tags"] or [], "gate": row["gate"] or "score"}
-        return StoredRun(**row | plain, read_body=self._read_body)
+        breakdown = row.pop("breakdown")
+        return StoredRun(**row | plain, breakdown_json=breakdown, read_body=self._read_body)
 
     def _read_body(self, trace_id: str) -> dict[str, Any] | None:
         with self._database.reading() as connection:
             return sql.run_queries.body(connection, trace_id)
 
 
-def _filter(
-    domain: str | None, decision: str | None, min_score: float | None, **keys: str | None
-) -> Filter:
-    """Return the filter that `runs` documents."""
-    texts = {kind: text for kind, text in keys.items() if text is not None}
-    if not texts:
-        return sql.run_queries.Filter(domain, decision, min_score)
-    rules = Settings.current().redaction  # its `pseudonym_key` may be the key of the hashes
-    forms = {kind: forms_of(cast("Kind", kind), text, rules) for kind, text in texts.items()}
-    return sql.run_queries.Filter(domain, decision, min_score, forms)
+def _filter(filters: RunFilters) -> Filter:
+    """Return the filter for the arguments that a method was called with."""
+    conditions: dict[str, Any] = dict(filters)
+    texts = {kind: text for kind in KINDS if (text := conditions.pop(kind, None)) is not None}
+    forms: dict[str, list[str]] = {}
+    if texts:
+        rules = Settings.current().redaction  # its `pseudonym_key` may be the key of the hashes
+        forms = {kind: forms_of(kind, text, rules) for kind, text in texts.items()}
+    return sql.summary_queries.Filter(**conditions, keys=forms)

@@ -26,6 +26,7 @@ from kp_langchain.store.kept_traces import (
 )
 from kp_langchain.store.rows import clean_text, contribution_of, expiry_after, json_text
 from kp_langchain.store.stored_run import trace_of
+from kp_langchain.store.summaries import changed_by_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +93,8 @@ def write_verdict(
     run = _decide(connection, row, rejudge(run, verdict))
     changes = _changes(row, run)
     sql.run_queries.update(connection, row["trace_id"], changes)
+    summary = changed_by_verdict(row | changes, run.breakdown)
+    sql.summary_queries.update(connection, row["trace_id"], summary)
     if "contributed" in (run.decision, row["decision"]):
         sql.entry_queries.note_change(connection, row["domain"], [row["trace_id"]])
     if run.decision != row["decision"] or run.keep_body:

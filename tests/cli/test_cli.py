@@ -359,7 +359,7 @@ def test_demo_runs_scores_gates_and_shows(onnx_folder: Path) -> None:
         kept = store.count(decision="contributed")
     assert f"Kept: {kept} of {len(TASKS)}" in done.stdout
     assert by_title["a plain prompt"].score == pytest.approx(0.1)
-    assert by_title["fix a bug, after three mistakes"].breakdown["rules"]
+    assert by_title["fix a bug, after three mistakes"].breakdown.rules
     failed = by_title["settle a trade, bank unreachable"]
     assert failed.success is False
     assert failed.decision == "below_threshold"

@@ -189,7 +189,7 @@ def test_a_run_that_is_scored_again_is_no_precedent_for_itself():
         watching = KPCallbackHandler(store=store)
         assert watching.flush(300)
         (run,) = store.runs()
-        assert run.breakdown["novelty"]["value"] == 0.5
+        assert run.breakdown.novelty.value == 0.5
         assert novelty("abba", watching) == 0
 
 

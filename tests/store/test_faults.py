@@ -109,7 +109,7 @@ class TestSqlite:
         with TraceStore(filled) as store:
             store.count()
             with closing(sqlite3.connect(filled)) as connection, connection:
-                connection.execute("DROP TABLE runs")
+                connection.execute("DROP TABLE run_summaries")
             with pytest.raises(StoreError, match=r"cannot read the trace store.*no such table"):
                 store.count()
             with pytest.raises(StoreError, match="cannot write the trace store"):
@@ -131,7 +131,6 @@ class TestSqlite:
             import dataclasses, resource
             from kp_langchain.errors import StoreError
             from kp_langchain.gate import ScoredTrace
-            from kp_langchain.scoring.breakdown import ScoreBreakdown
             from kp_langchain.store import TraceStore
 
             store = TraceStore(sys.argv[1])
@@ -140,7 +139,7 @@ class TestSqlite:
             batch = [
                 ScoredTrace(
                     run.trace.model_copy(update={"id": run.trace_id[:-2] + "zz"}),
-                    ScoreBreakdown.from_dict(run.breakdown), run.decision, run.threshold, "again",
+                    run.breakdown, run.decision, run.threshold, "again",
                 )
                 for run in runs
             ]

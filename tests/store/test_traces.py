@@ -52,7 +52,6 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "profile": "finance",
         "visibility": "private",
         "privacy_level": "aggregated",
-        "breakdown": json.loads(json.dumps(one.breakdown.to_dict())),
         "kept": True,
         "kept_until": None,
         "withheld": None,
@@ -66,7 +65,11 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "twin_of": None,
         "similarity_to_twin": None,
         "replaced_by": None,
+        "tools": ["ledger"],
+        "redactions": {},
+        "dropped": {},
     }
+    assert run.breakdown == one.breakdown
     assert run.trace == one.trace
     assert run.created_at.utcoffset() == timedelta(0)
     assert type(run.success) is bool
@@ -88,7 +91,7 @@ def test_an_unkept_body_leaves_its_figures(store, scored):
     run = store.get(one.trace.id)
     assert run.kept is False
     assert run.trace is None
-    assert run.breakdown["total"] == 0.7
+    assert run.breakdown.total == 0.7
     assert list(store.traces()) == []
 
 

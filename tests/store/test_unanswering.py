@@ -141,7 +141,7 @@ class TestLocked:
             store.count()
             with psycopg.connect(url) as other:
                 other.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
-                for operation in (store.count, lambda: store.add(scored())):
+                for operation in (store.runs, lambda: store.add(scored())):
                     assert "another process has held a lock on it" in ends(operation)
             store.add(scored())
             assert store.count() == 1

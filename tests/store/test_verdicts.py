@@ -113,7 +113,7 @@ def test_a_run_that_passes_now_is_contributed_now(store):
     )
     assert (stored.confidence, stored.confidence_source) == (1.0, "reported")
     trace = stored.trace
-    assert trace.metadata.quality_score == stored.score == stored.breakdown["total"]
+    assert trace.metadata.quality_score == stored.score == stored.breakdown.total
     assert (trace.outcome.confidence, trace.metadata.validated_by) == (1.0, ["reported"])
     assert states(store) == {"pending": 1}
     sent = json.loads(store.outbox.get(one.trace.id).body)
@@ -155,9 +155,7 @@ def test_the_score_is_what_it_would_have_been(store, first, confidence, recoveri
     expected = Scorer(embedder=None).score(as_said)
     stored = store.get(one.trace.id)
     assert stored.score == pytest.approx(expected.total, abs=1e-12)
-    assert [rule["name"] for rule in stored.breakdown["rules"]] == [
-        rule.name for rule in expected.rules
-    ]
+    assert [rule.name for rule in stored.breakdown.rules] == [rule.name for rule in expected.rules]
     assert stored.decision == decide(expected.total, one.threshold)
 
 
@@ -168,8 +166,8 @@ def test_novelty_stays_what_it_was(store):
     store.report_outcome(one.trace.id, success=False)
     after = store.get(one.trace.id).breakdown
     for name in ("complexity", "novelty", "tool_diversity", "profile", "novelty_source", "nearest"):
-        assert after[name] == before[name]
-    assert after["outcome_confidence"] != before["outcome_confidence"]
+        assert getattr(after, name) == getattr(before, name)
+    assert after.outcome_confidence != before.outcome_confidence
 
 
 def test_changing_ones_mind_sends_once(store):

@@ -53,7 +53,7 @@ def list_runs(
         total = store.count(**filters)
         if as_json:
             for run in runs:
-                say_json(json_fields(run))
+                say_json(run.to_dict())
         elif runs:
             _print_runs(store, runs, total)
         else:
@@ -107,7 +107,7 @@ def show(
         verdicts = store.verdicts(run.trace_id)
         if as_json:
             say_json(
-                json_fields(run)
+                run.to_dict()
                 | {
                     "verdicts": [json_fields(verdict) for verdict in verdicts],
                     "trace": trace.model_dump(mode="json") if trace else None,
@@ -130,7 +130,6 @@ def show(
 
 def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], decision: str) -> None:
     from kp_langchain.cli.run_tables import keys_line, twin_line, verdict_line
-    from kp_langchain.scoring.breakdown import ScoreBreakdown
 
     console.print(Text(printable(run.objective), style="bold"))
     console.print(
@@ -144,7 +143,7 @@ def _print_score(console: Console, run: StoredRun, verdicts: list[Verdict], deci
         console.print(Text(printable(twin)), soft_wrap=True)
     if keys := keys_line(run):
         console.print(Text(printable(keys)), soft_wrap=True)
-    console.print(Text("\n" + ScoreBreakdown.from_dict(run.breakdown).text() + "\n"))
+    console.print(Text("\n" + run.breakdown.text() + "\n"))
     for verdict in verdicts:
         console.print(Text(printable(verdict_line(verdict))), soft_wrap=True)
 

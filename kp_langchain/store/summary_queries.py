@@ -1,0 +1,150 @@
+"""Queries on the table `run_summaries`, and the conditions that select runs. Loads SQLAlchemy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kp_langchain.store.inserts import insert_or_replace
+from kp_langchain.store.rows import clean_name, clean_text
+from kp_langchain.store.run_filters import Sort
+from kp_langchain.store.summaries import SEARCHED_CHARS, folded
+from kp_langchain.store.tables import run_summaries, run_tags, runs
+
+_PAGE_SIZE = 5000
+_r, _s, _t = runs.c, run_summaries.c, run_tags.c
+_SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
+    "time": [],
+    "score": [_s.score],
+    "novelty": [_s.novelty],
+}
+_KEY_COLUMNS = {
+    "session": _r.session, "thread": _r.thread, "user": _r.user_hash, "name": _r.run_name,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Conditions on runs, as `RunFilters` explains them.
+
+    Attributes:
+        keys: For each run key (`session`, `thread`, `user`, `tag`, `name`), the forms that match;
+            see `run_keys.forms_of`.
+    """
+
+    domain: str | None = None
+    decision: str | None = None
+    min_score: float | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str | None = None
+    rule: str | None = None
+    tool: str | None = None
+    recovered_errors: bool | None = None
+    near_duplicates: bool | None = None
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def apply(
+        self, select: sa.Select[Any], sort: Sort = "time", *, newest_first: bool = True
+    ) -> sa.Select[Any]:
+        """Return `select`, which reads `run_summaries`, with these conditions, and in order."""
+        # Perhaps few runs match. SQLite would go through all of them in the order of an index,
+        # which takes four times as long as through the table.
+        is_rare = bool(self.search or self.rule or self.tool)
+        columns = order(sort, newest_first=newest_first, by_index=not is_rare)
+        return select.where(*self.conditions()).order_by(*columns)
+
+    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield the conditions on `run_summaries`."""
+        if self.domain is not None:
+            yield _s.domain == clean_name(self.domain)
+        if self.decision is not None:
+            yield _s.decision == clean_text(self.decision)
+        if self.min_score is not None:
+            yield _s.score >= self.min_score
+        if self.since is not None:
+            yield _s.created_at >= self.since
+        if self.until is not None:
+            yield _s.created_at < self.until
+        if self.recovered_errors:
+            yield _s.recovered_errors > 0
+        if self.near_duplicates:
+            yield _s.is_near_duplicate
+        if self.rule is not None:
+            yield _contains(_s.rules, f"{_json_text(self.rule)}:")
+        if self.tool is not None:
+            yield _contains(_s.tools, _json_text(clean_name(self.tool)))
+        for word in folded(self.search or "")[:SEARCHED_CHARS].split():
+            yield _s.search_text.contains(word, autoescape=True)
+        for key, forms in self.keys.items():
+            yield _s.trace_id.in_(_with_key(key, [clean_name(form) for form in forms]))
+
+
+def _contains(column: sa.Column[Any], part: str) -> sa.ColumnElement[bool]:
+    # LIKE ignores the case of letters on SQLite, and only there.
+    text = sa.cast(column, sa.Text())
+    return sa.func.replace(text, part, "") != text
+
+
+def _json_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _with_key(key: str, forms: list[str]) -> sa.Select[tuple[str]]:
+    if key == "tag":
+        return sa.select(_t.trace_id).where(_t.tag.in_(forms))
+    return sa.select(_r.trace_id).where(_KEY_COLUMNS[key].in_(forms))
+
+
+def order(
+    sort: Sort = "time", *, newest_first: bool = True, by_index: bool = True
+) -> list[sa.ColumnElement[Any]]:
+    """Return what to order by: a figure, then the time at which runs began, then their ids.
+
+    Args:
+        sort: The figure; `time` for none.
+        newest_first: If False, the order is reversed.
+        by_index: Whether the database may read the rows in the order of an index.
+    """
+    columns: list[sa.ColumnElement[Any]] = [*_SORT_COLUMNS[sort], _s.created_at, _s.trace_id]
+    if not by_index:  # no index has an expression
+        columns = [sa.func.coalesce(column, column) for column in columns]
+    return [column.desc() for column in columns] if newest_first else columns
+
+
+def count(connection: sa.Connection, run_filter: Filter) -> int:
+    """Return the number of matching runs."""
+    select = sa.select(sa.func.count()).select_from(run_summaries)
+    return connection.scalar(select.where(*run_filter.conditions())) or 0
+
+
+def select_summaries(
+    connection: sa.Connection, run_filter: Filter, *, after: str
+) -> list[dict[str, Any]]:
+    """Return the next summaries in the order of their ids.
+
+    Args:
+        connection: A connection to read with.
+        run_filter: Only those of matching runs.
+        after: The last id before this page; empty for the first page.
+    """
+    select = sa.select(run_summaries).where(_s.trace_id > after, *run_filter.conditions())
+    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE))
+    return [dict(row) for row in rows.mappings()]
+
+
+def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert summaries; each replaces an earlier one of its trace."""
+    by_id = {row["trace_id"]: row for row in rows}
+    in_order = [by_id[trace_id] for trace_id in sorted(by_id)]
+    connection.execute(insert_or_replace(run_summaries, connection.dialect.name), in_order)
+
+
+def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
+    """Write new values into some columns of one summary."""
+    connection.execute(sa.update(run_summaries).where(_s.trace_id == trace_id).values(**changes))
