@@ -44,6 +44,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"registry"},
     {"recording"},
     {"integrations"},
+    {"report"},
     {"demo"},
     {"cli", "__main__"},
 ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
@@ -13,6 +12,7 @@ from kp_langchain.report.run_records import Body, body_of, record_of
 
 if TYPE_CHECKING:
     from kp_langchain.store import StoredRun, TraceStore
+    from kp_langchain.store.run_filters import RunFilters
     from kp_langchain.verdict import Verdict
 
 _PAGE = 200
@@ -27,7 +27,7 @@ class ReportData:
         store: The name of the store, without its folder.
         runs: The records of the runs, the newest first; see `record_of`.
         bodies: The trace of each of them; None where the store does not have it.
-        total: How many runs the store has in the domain that was asked for, or in all.
+        total: How many runs of the store match the filters.
         damaged_runs: How many runs are left out because their row cannot be read.
         damaged_traces: How many runs are without steps because their trace cannot be read.
     """
@@ -42,9 +42,8 @@ class ReportData:
 
 def collect(
     store: TraceStore,
+    filters: RunFilters,
     *,
-    domain: str | None = None,
-    since: datetime | None = None,
     limit: int,
     has_registry: bool,
 ) -> ReportData:
@@ -52,23 +51,20 @@ def collect(
 
     Args:
         store: The store.
-        domain: Only runs of this domain; None for all.
-        since: Only runs that began at this time or later; None for all.
+        filters: Which runs, as for `TraceStore.runs`.
         limit: At most so many.
         has_registry: Whether what passes is contributed to a registry.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    data = ReportData(store.location.rpartition("/")[2], total=store.count(domain=domain))
+    data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
     known: set[str] = set()
-    for page in _pages(store, domain, limit, data):
-        runs = [run for run in page if run.trace_id not in known]  # one moved while this reads
+    for page in _pages(store, filters, limit, data):
+        # A run that is added meanwhile moves the others, so that one comes twice.
+        runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
-        current = [run for run in runs if since is None or run.created_at >= since]
-        _add(store, current, data, has_registry=has_registry)
-        if len(current) < len(runs):  # the newest come first
-            break
+        _add(store, runs, data, has_registry=has_registry)
     return data
 
 
@@ -87,27 +83,27 @@ def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict
 
 
 def _pages(
-    store: TraceStore, domain: str | None, limit: int, data: ReportData
+    store: TraceStore, filters: RunFilters, limit: int, data: ReportData
 ) -> Iterator[list[StoredRun]]:
     """Yield the runs, the newest first; count those whose row cannot be read."""
     for offset in range(0, limit, _PAGE):
         size = min(_PAGE, limit - offset)
         try:
-            page = store.runs(domain=domain, limit=size, offset=offset)
+            page = store.runs(limit=size, offset=offset, **filters)
             rows = len(page)
         except (StoreError, *_DAMAGE):
-            rows = min(size, store.count(domain=domain) - offset)  # raises if it is the store
-            page = list(_readable(store, domain, range(offset, offset + rows)))
+            rows = min(size, store.count(**filters) - offset)  # raises if it is the store
+            page = list(_readable(store, filters, range(offset, offset + rows)))
             data.damaged_runs += rows - len(page)
         yield page
         if rows < size:
             return
 
 
-def _readable(store: TraceStore, domain: str | None, offsets: range) -> Iterator[StoredRun]:
+def _readable(store: TraceStore, filters: RunFilters, offsets: range) -> Iterator[StoredRun]:
     for offset in offsets:
         try:
-            yield from store.runs(domain=domain, limit=1, offset=offset)
+            yield from store.runs(limit=1, offset=offset, **filters)
         except (StoreError, *_DAMAGE):
             continue
 
@@ -127,7 +123,7 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
                 data.damaged_traces += 1
         try:
             record = record_of(run, verdicts.get(run.trace_id, []), body, has_registry=has_registry)
-        except _DAMAGE:
+        except (StoreError, *_DAMAGE):
             data.damaged_runs += 1
             continue
         data.runs.append(record)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kp_langchain.gate.decision import decision_word
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
-from kp_langchain.scoring.breakdown import ScoreBreakdown
 from kp_langchain.scoring.rules import REASONS
 
 if TYPE_CHECKING:
@@ -140,9 +139,9 @@ def record_of(
         has_registry: Whether what passes is contributed to a registry.
 
     Raises:
-        ValueError, TypeError, AttributeError: The row is damaged.
+        StoreError, ValueError, TypeError, AttributeError: The row is damaged.
     """
-    breakdown = ScoreBreakdown.from_dict(run.breakdown)
+    breakdown = run.breakdown
     nearest = breakdown.nearest
     return {
         "id": run.trace_id,
@@ -185,7 +184,8 @@ def record_of(
         "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
         "twin": None if run.twin_of is None else [run.twin_of, figure(run.similarity_to_twin)],
         "replaced_by": run.replaced_by,
-        "redactions": _redactions(run),
+        "redactions": _counts(run.redactions),
+        "dropped": _counts(run.dropped),
         "tools": _tools(run, body),
         "recoveries": _recoveries(body),
         "n_steps": run.n_steps,
@@ -215,18 +215,16 @@ def _verdict(verdict: Verdict) -> list[Any]:
     return [at, verdict.success, figure(verdict.confidence), note, source]
 
 
-def _redactions(run: StoredRun) -> dict[str, int] | None:
-    counts = getattr(run, "redactions", None)
+def _counts(counts: Mapping[str, int] | None) -> dict[str, int] | None:
     if counts is None:
         return None
     return {line_of(kind, _NAME_CHARS): int(number) for kind, number in counts.items()}
 
 
 def _tools(run: StoredRun, body: Body | None) -> list[str]:
-    names = getattr(run, "tools", None)
-    if names is None:
+    if run.tools is None:
         return [] if body is None else body.tools()[:_TOOLS_SHOWN]
-    return [line_of(name, _NAME_CHARS) for name in names[:_TOOLS_SHOWN]]
+    return [line_of(name, _NAME_CHARS) for name in run.tools[:_TOOLS_SHOWN]]
 
 
 def _recoveries(body: Body | None) -> int:

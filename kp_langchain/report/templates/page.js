@@ -124,7 +124,7 @@ function changed() {
   saveAnswers();
   showAnswers();
   showRows();
-  for (const card of byElementId("domains").querySelectorAll(".domain")) card.update();
+  for (const card of document.querySelectorAll(".domain")) card.update();
 }
 
 function showAnswers() {
@@ -187,7 +187,7 @@ function startDomain(card, domain) {
 const FILTERS = {
   search: run => (run.haystack ??= [run.id, whole(run.objective), run.domain, ...run.tools, ...Object.values(run.keys)].join("\n").toLowerCase()),
   domain: run => run.domain, decision: run => run.decision, rule: run => run.rules.map(rule => rule[0]), tool: run => run.tools,
-  recovered: run => run.recoveries > 0, duplicate: run => run.twin !== null || run.replaced_by !== null || novelty(run) <= 0.1,
+  recovered: run => run.recoveries > 0, duplicate: run => run.twin !== null || run.replaced_by !== null,
   withheld: run => run.withheld !== null,
 };
 
@@ -231,7 +231,7 @@ function sortHead(name, down, up, attributes = {}) {
 
 function showRows() {
   const rows = shown.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS);
-  byElementId("count").textContent = shown.length === runs.length ? count(runs.length, "run") : `${count(shown.length, "run")} of ${runs.length.toLocaleString("en")} match`;
+  byElementId("count").textContent = shown.length === runs.length ? count(runs.length, "run") : `${shown.length.toLocaleString("en")} of ${count(runs.length, "run")}`;
   const head = name => el("th", { scope: "col", role: "columnheader" }, name);
   byElementId("table").replaceChildren(rows.length ? el("table", { class: "runs", role: "table" }, el("caption", { class: "hidden" }, "Runs"),
     el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, sortHead("Time", "newest", "oldest"), sortHead("Score", "best", "worst"),
@@ -315,12 +315,12 @@ function showRun(run) {
   showBar(run);
   const result = el("div", { class: "text result", tabindex: 0, role: "group", "aria-label": "Result" }, "…"), steps = el("div");
   show(false,
-    el("h2", { id: "drawer-title", class: "text", tabindex: -1 }, textNodes(run.objective)),
+    el("h2", { id: "drawer-title", class: "text", tabindex: 0 }, textNodes(run.objective)),
     el("p", { class: "muted" }, `${time(run.at)} · ${run.domain} · ${run.decision} · `, el("code", {}, run.id)),
     run.withheld ? el("p", { class: "notice" }, `Withheld: ${run.withheld}.`) : null,
     el("h3", {}, "Result"), result, el("h3", {}, "Score"), waterfall(run), facts(run), compareRow(run), steps, el("h3", {}, "Verdicts in the store"), verdictList(run));
   traceOf(run).then(trace => {
-    result.replaceChildren(...textNodes(trace ? trace.result : missing(run)));
+    result.replaceChildren(...textNodes(trace ? trace.result || "The run gave no result." : missing(run)));
     if (trace) steps.replaceChildren(...stepsOf(trace));
   });
 }
@@ -359,6 +359,7 @@ function facts(run) {
     ["Replaced by", run.replaced_by ? runLink(run.replaced_by) : null],
     ["Outcome", `${run.success ? "success" : "failure"}, confidence ${fixed(run.confidence, 2)}, from ${run.confidence_source || "an unknown source"}`],
     ["Redacted", redacted],
+    ["Dropped while recording", Object.entries(run.dropped ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ")],
     ["Weights", `profile ${run.profile}`],
     ...Object.entries(run.keys).map(([name, text]) => [name[0].toUpperCase() + name.slice(1), text]),
     ["Steps kept until", run.kept_until === null ? null : time(run.kept_until)],
