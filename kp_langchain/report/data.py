@@ -133,9 +133,9 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
 def _verdicts(store: TraceStore, trace_ids: list[str]) -> dict[str, list[Verdict]]:
     try:
         return store.verdicts_by_trace(trace_ids)
-    except _DAMAGE:  # a verdict was changed outside this package: lose those on its run alone
+    except (StoreError, *_DAMAGE):  # one was changed outside this package: find out on which run
         by_trace: dict[str, list[Verdict]] = {}
         for trace_id in trace_ids:
-            with suppress(*_DAMAGE):
+            with suppress(StoreError, *_DAMAGE):
                 by_trace |= store.verdicts_by_trace([trace_id])
         return by_trace

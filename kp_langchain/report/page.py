@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -82,16 +82,23 @@ def _hash_source(text: str) -> str:
 
 def _blocks(bodies: Sequence[Body | None], room_bytes: int) -> list[str]:
     """Return the traces as packed blocks, their texts cut so far that they fit the room."""
-    blocks: list[str] = []
-    for limit_chars in _STEP_CHARS:
-        values = [None if body is None else body.to_json(limit_chars) for body in bodies]
-        blocks = [
-            _pack(values[start : start + _RUNS_PER_BLOCK])
-            for start in range(0, len(values), _RUNS_PER_BLOCK)
-        ]
-        if sum(map(len, blocks)) <= room_bytes:
-            break
-    return blocks
+    for limit_chars in _STEP_CHARS[:-1]:
+        blocks = []
+        for block in _pack_blocks(bodies, limit_chars):
+            blocks.append(block)
+            room_bytes -= len(block)
+            if room_bytes < 0:
+                break
+        else:
+            return blocks
+        room_bytes += sum(map(len, blocks))
+    return list(_pack_blocks(bodies, _STEP_CHARS[-1]))
+
+
+def _pack_blocks(bodies: Sequence[Body | None], limit_chars: int) -> Iterator[str]:
+    for start in range(0, len(bodies), _RUNS_PER_BLOCK):
+        some = bodies[start : start + _RUNS_PER_BLOCK]
+        yield _pack([None if body is None else body.to_json(limit_chars) for body in some])
 
 
 def _pack(value: Any) -> str:

@@ -424,7 +424,7 @@ async function compare(left, right) {
   const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, whole(run.objective).slice(0, 300)),
     el("p", { class: "muted" }, `${time(run.at)} · ${run.decision} · ${run.gate} ${fixed(run[run.gate])}`));
   const table = (...rows) => el("table", { class: "sides" }, el("tbody", {}, rows));
-  drawer.run = right;
+  Object.assign(drawer, { run: right, marked: null });
   byElementId("verdicts").hidden = true;
   say("");
   show(true, el("h2", { id: "drawer-title", tabindex: -1 }, "Two runs side by side"),
