@@ -194,7 +194,7 @@ def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     assert page.text_content("#said") == "This is the first run of the list."
     page.keyboard.press("Escape")
     assert not drawer.is_visible()
-    assert page.evaluate("document.activeElement.textContent") == "say hello"
+    page.wait_for_function("document.activeElement.textContent === 'say hello'")
 
 
 def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser: Open) -> None:
