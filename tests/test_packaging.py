@@ -30,6 +30,7 @@ ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
         "_version", "near_names", "printable", "private_files", "folders", "verdict", "weights",
+        "notebook_html",
     },
     {"redaction", "agent_id", "run_keys", "secret_key"},
     {
@@ -43,6 +44,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"store"},
     {"registry"},
     {"recording"},
+    {"review"},
     {"integrations"},
     {"report"},
     {"demo"},

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from kp_langchain.calibration.features import reads_like_failure
 from kp_langchain.cli.output import visible
 from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.review.calls import calls_of
+from kp_langchain.review.claims import claims_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,7 @@ _VALUE_CHARS = 200
 _ARGUMENTS_SHOWN = 3
 _OUTPUT_CHARS = 1000
 _LEAST_CALL_WIDTH = 24
+_CLAIMS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,42 +119,19 @@ def call_lines(trace: ReasoningTrace, width: int) -> list[Text]:
         width: Cells to fill at most.
     """
     lines = []
-    for call, output in _calls(trace.steps):
-        has_failed = output is not None and (
-            output.type == "error_recovery" or reads_like_failure(output.content)
-        )
-        text = f"{'!' if has_failed else ' '} {'' if call is None else _call(call)}"
-        if output is not None:
-            content = " ".join((output.content or "(empty)")[:_OUTPUT_CHARS].split())
+    for one in calls_of(trace.steps):
+        text = f"{'!' if one.has_failed else ' '} {'' if one.call is None else call_text(one.call)}"
+        if one.output is not None:
+            content = " ".join((one.output.content or "(empty)")[:_OUTPUT_CHARS].split())
             output_text = f" -> {visible(content)}"
             text_width = max(width * 9 // 20, width - cell_len(output_text), _LEAST_CALL_WIDTH)
             text = _cut(text, text_width) + output_text
-        lines.append(Text(_cut(text, width), style="yellow" if has_failed else ""))
+        lines.append(Text(_cut(text, width), style="yellow" if one.has_failed else ""))
     return lines or [Text("none", style="dim")]
 
 
-def _calls(steps: Iterable[TraceStep]) -> Iterator[tuple[TraceStep | None, TraceStep | None]]:
-    """Yield each tool call with its output; None for what a trace lacks."""
-    pairs: list[tuple[TraceStep | None, TraceStep | None]] = []
-    waiting: dict[int, str] = {}  # the names of the tools of calls without output, by position
-    for step in steps:
-        name = step.tool.name if step.tool else ""
-        if step.type == "tool_call":
-            waiting[len(pairs)] = name
-            pairs.append((step, None))
-        elif step.type != "thought":
-            # Calls that ran side by side end in any order. An observation may not name its tool.
-            is_nameless = not name and step.type == "observation"
-            position = next((at for at in waiting if is_nameless or waiting[at] == name), None)
-            if position is None:
-                pairs.append((None, step))
-            else:
-                del waiting[position]
-                pairs[position] = (pairs[position][0], step)
-    yield from pairs
-
-
-def _call(step: TraceStep) -> str:
+def call_text(step: TraceStep) -> str:
+    """Return a tool call in one line: the tool's name and the beginning of its input."""
     name = one_line(step.tool.name if step.tool else "", _NAME_CHARS) or "(no name)"
     values = list((step.input or {}).items())
     arguments = [
@@ -181,7 +160,9 @@ def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
             f"its task has {others} more run{'' if others == 1 else 's'}: {next_run.successes} "
             f"succeeded, {next_run.failures} failed, {next_run.waiting} without a verdict"
         )
+    claims = claims_of(next_run.trace).text(_CLAIMS_SHOWN)
     rows = [
+        ("claims", claims or "nothing that stands in an output"),
         (
             "so far",
             f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "

@@ -11,12 +11,17 @@ INDENT = "  "
 """What a report's parts are indented by."""
 
 
-def plain_table(*headings: str) -> Table:
-    """Return a table that folds only its last column if there is no room."""
+def plain_table(*headings: str, right: bool = False) -> Table:
+    """Return a table that folds only its last column if there is no room.
+
+    Args:
+        headings: The headings of its columns.
+        right: Whether all columns but the first hold figures, which are aligned on the right.
+    """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings[:-1]:
-        table.add_column(heading, no_wrap=True)
-    table.add_column(headings[-1], overflow="fold")
+    for number, heading in enumerate(headings[:-1]):
+        table.add_column(heading, no_wrap=True, justify="right" if right and number else "left")
+    table.add_column(headings[-1], overflow="fold", justify="right" if right else "left")
     return table
 
 

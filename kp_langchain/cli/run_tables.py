@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from kp_langchain.cli.output import visible
 from kp_langchain.gate.decision import decision_word
+from kp_langchain.printable import short_id
 from kp_langchain.scoring.dimensions import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -21,64 +24,127 @@ if TYPE_CHECKING:
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
 
-_DIMENSIONS = tuple((*dimension.headings, dimension.name) for dimension in DIMENSIONS)
-_BAR_CELLS = 12
-_WIDTH_FOR_DIMENSIONS = 56 + 5 * len(_DIMENSIONS)
-_WIDTH_OF_WORTH = 7
-_WIDTH_FOR_WHOLE_NAMES = 64 + 8 * len(_DIMENSIONS)
-_WIDTH_FOR_BAR = _WIDTH_FOR_WHOLE_NAMES + 16
-_WIDTH_FOR_YEAR = _WIDTH_FOR_BAR + 16
+_WIDE, _WIDTH_FOR_DIMENSIONS, _WIDTH_FOR_YEAR = 100, 130, 160
 _WIDTH_BESIDE_TOOL = 44  # number, step, some of the text, and milliseconds
 _TOOL_WIDTH_MIN = 8
+_NARROW_BAR_CELLS, _BAR_CELLS = 8, 12
 _ASCII = {"█": "#", "·": ".", "┃": "|"}
 
 
-def runs_table(
-    rows: Iterable[tuple[str, StoredRun]],
-    console: Console,
-    *,
-    first_column: str,
-    passed_word: str = "contributed",
-    with_time: bool = True,
-) -> Table:
-    """Return scored runs as a table, one a row, with the worth if any of them has one.
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a table of runs: its heading, what a run has in it, and how rich lays it out."""
 
-    If the console is too narrow, parts are left out in this order: the year; the bar; the date of
-    today's runs and the time of older ones; the dimensions.
+    heading: str
+    cell: Callable[[StoredRun], RenderableType]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+
+def review_table(runs: Sequence[StoredRun], console: Console, *, passed_word: str) -> Table:
+    """Return scored runs as a table, one a row; the objective has what room is left.
+
+    A wide console has room for the date, the threshold as a number, and the dimensions. There is a
+    worth if any of the runs has one.
 
     Args:
-        rows: Pairs of the name in the first column and the run.
+        runs: The runs.
         console: Where the table will be printed.
-        first_column: Heading of the first column.
         passed_word: The word for the decision on a run that passed.
-        with_time: Whether to show the local time at which each run began.
     """
-    rows = list(rows)
-    with_worth = any(run.worth is not None for _, run in rows)
-    width = console.width - _WIDTH_OF_WORTH * with_worth
-    table = _empty_table(width, first_column, with_time=with_time, with_worth=with_worth)
+    width = console.width
     now = datetime.now().astimezone()
-    for name, run in rows:
-        passed = run.decision == "contributed"
-        style = "green" if passed else "bright_black"
-        cells: list[RenderableType] = [Text(visible(_short(name)))]
-        if with_time:
-            cells.append(_time(run.created_at, now, width))
-        cells.append(Text(visible(run.domain)))
-        if width >= _WIDTH_FOR_DIMENSIONS:
-            values = run.breakdown.dimensions
-            cells += (f"{values[key].value:.2f}" for *_, key in _DIMENSIONS)
-        gated = "bold " + style
-        cells.append(Text(f"{run.score:.3f}", style=gated if run.gate == "score" else ""))
-        if with_worth:
-            worth = "" if run.worth is None else f"{run.worth:.3f}"
-            cells.append(Text(worth, style=gated if run.gate == "worth" else ""))
-        cells.append(f"{run.threshold:.2f}")
-        if width >= _WIDTH_FOR_BAR:
-            ascii_only = console.options.ascii_only
-            cells.append(_bar(run.gated_value, run.threshold, style, ascii_only=ascii_only))
-        table.add_row(*cells, Text(passed_word if passed else _not_passed(run), style=style))
+    columns = [
+        _Column("run", lambda run: Text(short_id(run.trace_id)), {"max_width": 20}),
+        _Column("time", lambda run: _time(run.created_at, now, width)),
+        _domain_column(width),
+        *_value_columns(runs, console, passed_word),
+        _Column(
+            "objective",
+            lambda run: Text(visible(_short(run.objective))),
+            {"ratio": 1, "overflow": "ellipsis", "min_width": 8},
+        ),
+    ]
+    return _table(columns, runs, width)
+
+
+def titled_table(
+    titles: Sequence[str], runs: Sequence[StoredRun], console: Console, *, passed_word: str
+) -> Table:
+    """Return scored runs as a table, each with a title in place of time and objective.
+
+    Args:
+        titles: The title of each run.
+        runs: The runs.
+        console: Where the table will be printed.
+        passed_word: The word for the decision on a run that passed.
+    """
+    by_id = {run.trace_id: title for title, run in zip(titles, runs, strict=True)}
+    columns = [
+        _Column(
+            "run",
+            lambda run: Text(visible(_short(by_id[run.trace_id]))),
+            {"ratio": 1, "overflow": "ellipsis", "min_width": 8},
+        ),
+        _domain_column(console.width),
+        *_value_columns(runs, console, passed_word),
+    ]
+    return _table(columns, runs, console.width)
+
+
+def _table(columns: Sequence[_Column], runs: Sequence[StoredRun], width: int) -> Table:
+    gap = 1 if width >= _WIDE else 0  # in addition to the box's own blank between columns
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, gap, 0, 0))
+    for column in columns:
+        table.add_column(column.heading, **{"no_wrap": True, **column.layout})
+    for run in runs:
+        table.add_row(*(column.cell(run) for column in columns))
     return table
+
+
+def _domain_column(width: int) -> _Column:
+    layout = {"overflow": "ellipsis", "max_width": 16 if width >= _WIDE else 9}
+    return _Column("domain", lambda run: Text(visible(run.domain)), layout)
+
+
+def _value_columns(
+    runs: Sequence[StoredRun], console: Console, passed_word: str
+) -> Iterator[_Column]:
+    """Yield the columns of dimensions, score, worth, threshold, bar and decision."""
+    width, right = console.width, {"justify": "right"}
+    if width >= _WIDTH_FOR_DIMENSIONS:
+        for one in DIMENSIONS:
+            yield _Column(one.headings[0], partial(_dimension, one.name), right)
+    yield _Column("score", lambda run: Text(f"{run.score:.3f}", _style(run, "score")), right)
+    if any(run.worth is not None for run in runs):
+        yield _Column("worth", _worth, right)
+    if width >= _WIDE:
+        yield _Column("of", lambda run: f"{run.threshold:.2f}", right)
+    cells = _BAR_CELLS if width >= _WIDE else _NARROW_BAR_CELLS
+    yield _Column("0 to 1", lambda run: _bar(run, cells, console), {"min_width": cells})
+    yield _Column(
+        "decision",
+        lambda run: Text(passed_word if _passed(run) else _not_passed(run), _style(run)),
+    )
+
+
+def _dimension(name: str, run: StoredRun) -> str:
+    return f"{run.breakdown.dimensions[name].value:.2f}"
+
+
+def _worth(run: StoredRun) -> Text:
+    return Text("" if run.worth is None else f"{run.worth:.3f}", _style(run, "worth"))
+
+
+def _passed(run: StoredRun) -> bool:
+    return run.decision == "contributed"
+
+
+def _style(run: StoredRun, of: str = "") -> str:
+    """Return the style of a run's decision, bold for what was gated; none for the other figure."""
+    if of not in ("", run.gate):
+        return ""
+    color = "green" if _passed(run) else "bright_black"
+    return f"bold {color}" if of else color
 
 
 def _not_passed(run: StoredRun) -> str:
@@ -88,50 +154,15 @@ def _not_passed(run: StoredRun) -> str:
     return "below" if word == "below_threshold" else word
 
 
-def twin_line(run: StoredRun) -> str:
-    """Return in one line which kept run this one repeats, or was replaced by; "" for neither."""
-    if run.twin_of is not None:
-        similarity = (
-            "" if run.similarity_to_twin is None else f", similarity {run.similarity_to_twin:.2f}"
-        )
-        return f"twin of {run.twin_of}{similarity}; it is not surer than that one, which was kept"
-    if run.replaced_by is not None:
-        return f"replaced by {run.replaced_by}, which repeats it and was surer"
-    return ""
-
-
-def _empty_table(width: int, first_column: str, *, with_time: bool, with_worth: bool) -> Table:
-    """Return the table with the columns that a width, without that of the worth, has room for."""
-    has_whole_names = width >= _WIDTH_FOR_WHOLE_NAMES
-    gap = 1 if has_whole_names else 0  # in addition to the box's own blank between columns
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, gap, 0, 0))
-    table.add_column(first_column, ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
-    if with_time:
-        table.add_column("time", no_wrap=True)
-    domain_width = 16 if has_whole_names else 9
-    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=domain_width)
-    for long, short, _ in _DIMENSIONS if width >= _WIDTH_FOR_DIMENSIONS else ():
-        heading = long if has_whole_names else short
-        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    table.add_column("score", justify="right", no_wrap=True, min_width=5)
-    if with_worth:
-        table.add_column("worth", justify="right", no_wrap=True, min_width=5)
-    table.add_column("of", justify="right", no_wrap=True, min_width=4)
-    if width >= _WIDTH_FOR_BAR:
-        table.add_column("0 to 1", no_wrap=True, min_width=_BAR_CELLS)
-    table.add_column("decision", no_wrap=True)
-    return table
-
-
-def _bar(score: float, threshold: float, style: str, *, ascii_only: bool) -> Text:
-    """Return a score or worth as a bar, with a mark at the threshold."""
-    length = round(score * _BAR_CELLS)
-    cells = ["█" if index < length else "·" for index in range(_BAR_CELLS)]
-    mark = min(_BAR_CELLS - 1, int(threshold * _BAR_CELLS))
+def _bar(run: StoredRun, width: int, console: Console) -> Text:
+    """Return what was gated of a run as a bar, with a mark at the threshold."""
+    length = round(run.gated_value * width)
+    cells = ["█" if index < length else "·" for index in range(width)]
+    mark = min(width - 1, int(run.threshold * width))
     cells[mark] = "┃"
-    if ascii_only:
+    if console.options.ascii_only:
         cells = [_ASCII[cell] for cell in cells]
-    text = Text("".join(cells), style=style)
+    text = Text("".join(cells), style=_style(run))
     text.stylize("yellow", mark, mark + 1)
     return text
 
@@ -141,7 +172,7 @@ def _time(at: datetime, now: datetime, width: int) -> str:
     local = at.astimezone(now.tzinfo)
     if width >= _WIDTH_FOR_YEAR:
         return f"{local:%Y-%m-%d %H:%M}"
-    if width >= _WIDTH_FOR_WHOLE_NAMES:
+    if width >= _WIDE:
         return f"{local:%m-%d %H:%M}"
     return f"{local:%H:%M}" if local.date() == now.date() else f"{local:%m-%d}"
 
@@ -151,7 +182,7 @@ def steps_table(trace: ReasoningTrace, console: Console) -> RenderableType:
     names = [visible(_short(step.tool.name)) if step.tool else "" for step in trace.steps]
     widest = max(_TOOL_WIDTH_MIN, min(console.width // 2, console.width - _WIDTH_BESIDE_TOOL))
     tool_width = min(max(map(cell_len, names), default=0), widest)
-    gap = 1 if console.width >= _WIDTH_FOR_WHOLE_NAMES else 0
+    gap = 1 if console.width >= _WIDE else 0
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     table.add_column("#", justify="right")
     table.add_column("step", no_wrap=True)

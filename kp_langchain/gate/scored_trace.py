@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kp_langchain.gate.decision import Decision, gated_value, may_leave
 
@@ -99,6 +99,36 @@ class ScoredTrace:
     def is_one_more_kept(self) -> bool:
         """Whether one more run is kept because of it; not so if it takes the place of another."""
         return self.decision == "contributed" and not self.replaces
+
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame.
+
+        The columns are those of `ReasoningTrace.to_row` and `ScoreBreakdown.to_row`, and
+        `decision`, `threshold`, `gate`, `run_id`, `twin_of` and `withheld`.
+        """
+        return (
+            self.trace.to_row()
+            | self.breakdown.to_row()
+            | {
+                "decision": self.decision,
+                "threshold": self.threshold,
+                "gate": self.gate,
+                "run_id": str(self.run_id),
+                "twin_of": self.twin_of,
+                "withheld": self.withheld,
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: the decision, the breakdown, the trace folded."""
+        from kp_langchain import notebook_html as html
+
+        value = f"{self.gate} {self.gated_value:.3f}, threshold {self.threshold:.3f}"
+        return html.joined(
+            html.heading(self.decision, value),
+            html.Html(self.breakdown._repr_html_()),
+            html.folded("trace", html.Html(self.trace._repr_html_())),
+        )
 
 
 def may_contribute(scored: ScoredTrace) -> bool:

@@ -182,6 +182,56 @@ class ScoreBreakdown:
             return f", {self.unreadable_share:.0%} of the tokens say nothing to the model"
         return ""
 
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame.
+
+        The columns are `score`; for each dimension its value, and with `_weight` and
+        `_contribution` appended those; `weighted_sum`, `profile`, `rules` (names, joined by
+        commas), `novelty_source`, `nearest_id`, `nearest_similarity`, `confidence_source`,
+        `elapsed_ms`, `worth` and `worth_confidence`.
+        """
+        parts: dict[str, Any] = {}
+        for name, one in self.dimensions.items():
+            parts |= {
+                name: one.value,
+                f"{name}_weight": one.weight,
+                f"{name}_contribution": one.contribution,
+            }
+        nearest, worth = self.nearest, self.worth
+        return {
+            "score": self.total,
+            **parts,
+            "weighted_sum": self.weighted_sum,
+            "profile": self.profile,
+            "rules": ",".join(rule.name for rule in self.rules),
+            "novelty_source": self.novelty_source,
+            "nearest_id": None if nearest is None else nearest.trace_id,
+            "nearest_similarity": None if nearest is None else nearest.similarity,
+            "confidence_source": self.confidence_source,
+            "elapsed_ms": self.elapsed_ms,
+            "worth": None if worth is None else worth.value,
+            "worth_confidence": None if worth is None else worth.confidence,
+        }
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a waterfall from zero to the score."""
+        from kp_langchain import notebook_html as html
+        from kp_langchain.scoring.waterfall import waterfall_rows
+
+        rows = [
+            (row.label, row.figures, row.amount, html.bar(row.start, row.end), row.why)
+            for row in waterfall_rows(self)
+        ]
+        sources = [
+            ("novelty from", f"{self.novelty_source}{self._novelty_detail()}"),
+            ("confidence from", self.confidence_source),
+        ]
+        return html.joined(
+            html.heading(f"score {self.total:.3f}", f"with the weights of profile {self.profile}"),
+            html.table((), rows),
+            html.table((), sources),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists, strings and finite numbers, ready for JSON."""
         data: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")

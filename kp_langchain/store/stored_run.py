@@ -168,3 +168,21 @@ class StoredRun(_Unread):
             name: value.isoformat() for name, value in values.items() if isinstance(value, datetime)
         }
         return values | texts | {"breakdown": self.breakdown.to_dict()}
+
+    def to_row(self) -> dict[str, Any]:
+        """Return it as one flat row, such as of a DataFrame; without its trace.
+
+        The columns are its fields, those of `ScoreBreakdown.to_row`, and for each kind of sensitive
+        text `redacted_<kind>`. `tags` and `tools` are joined by commas.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        redactions = values.pop("redactions") or {}
+        dropped = values.pop("dropped") or {}
+        lists = {name: ",".join(values[name] or ()) for name in ("tags", "tools")}
+        return (
+            values
+            | self.breakdown.to_row()
+            | lists
+            | {f"redacted_{kind}": count for kind, count in redactions.items()}
+            | {f"dropped_{kind}": count for kind, count in dropped.items()}
+        )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, clean_text
 from kp_langchain.store.run_filters import Sort
 from kp_langchain.store.summaries import SEARCHED_CHARS, folded
-from kp_langchain.store.tables import run_summaries, run_tags, runs
+from kp_langchain.store.tables import run_summaries, run_tags, runs, verdicts
 
 _PAGE_SIZE = 5000
 _r, _s, _t = runs.c, run_summaries.c, run_tags.c
@@ -23,6 +24,13 @@ _SORT_COLUMNS: dict[Sort, list[sa.Column[Any]]] = {
     "score": [_s.score],
     "novelty": [_s.novelty],
 }
+# As text: most runs share the values of most columns, so each is parsed once.
+_JSON_COLUMNS = [column.name for column in _s if isinstance(column.type, sa.JSON)]
+_summary_columns = [
+    sa.cast(column, sa.Text()).label(column.name) if column.name in _JSON_COLUMNS else column
+    for column in _s
+    if column.name not in ("novelty", "search_text")
+]
 _KEY_COLUMNS = {
     "session": _r.session, "thread": _r.thread, "user": _r.user_hash, "name": _r.run_name,
 }  # fmt: skip
@@ -123,19 +131,44 @@ def count(connection: sa.Connection, run_filter: Filter) -> int:
     return connection.scalar(select.where(*run_filter.conditions())) or 0
 
 
-def select_summaries(
+def page_of_summaries(
     connection: sa.Connection, run_filter: Filter, *, after: str
 ) -> list[dict[str, Any]]:
-    """Return the next summaries in the order of their ids.
+    """Return the next summaries in the order of their ids, each with its `label`.
 
     Args:
         connection: A connection to read with.
         run_filter: Only those of matching runs.
         after: The last id before this page; empty for the first page.
     """
-    select = sa.select(run_summaries).where(_s.trace_id > after, *run_filter.conditions())
-    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE))
-    return [dict(row) for row in rows.mappings()]
+    select = sa.select(*_summary_columns).where(_s.trace_id > after, *run_filter.conditions())
+    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE)).mappings().all()
+    labels = _labels(connection, after, rows[-1]["trace_id"]) if rows else {}
+    return [
+        {**row, **{name: _parsed(row[name]) for name in _JSON_COLUMNS}}
+        | {"label": labels.get(row["trace_id"])}
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str | None) -> Any:
+    """Return the value of a JSON column; an empty one for what another program changed."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _labels(connection: sa.Connection, after: str, last: str) -> dict[str, bool]:
+    """Return the newest verdict that states success, by trace, of the traces in a range of ids."""
+    select = (
+        sa.select(verdicts.c.trace_id, verdicts.c.success)
+        .where(verdicts.c.trace_id > after, verdicts.c.trace_id <= last)
+        .where(verdicts.c.success.is_not(None))
+        .order_by(verdicts.c.trace_id, verdicts.c.at, verdicts.c.number)
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:

@@ -29,6 +29,7 @@ from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
+from kp_langchain.store.run_summary import RunSummary
 from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.summaries import summary_of
@@ -349,6 +350,24 @@ class TraceStore:
         run_filter = _filter(filters)
         with self._database.reading() as connection:
             return sql.summary_queries.count(connection, run_filter)
+
+    def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
+        """Yield the figures of runs, for counting over many; in no particular order.
+
+        They are read a page at a time, and no transaction stays open between two of them.
+
+        Args:
+            filters: As `RunFilters` explains them.
+        """
+        run_filter = _filter(filters)
+        after = ""
+        while True:
+            with self._database.reading() as connection:
+                page = sql.summary_queries.page_of_summaries(connection, run_filter, after=after)
+            if not page:
+                return
+            after = page[-1]["trace_id"]
+            yield from (RunSummary(**row) for row in page)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

@@ -78,16 +78,15 @@ def _run_agents(store: TraceStore, settings: Settings, model: str | None) -> lis
 
 
 def _print_runs(console: Console, store: TraceStore, location: str, runs: list[_DemoRun]) -> None:
-    from kp_langchain.cli.run_tables import runs_table
+    from kp_langchain.cli.run_tables import titled_table
 
     passed_word = decision_word("contributed", has_registry=has_registry(store))
     console.print(
-        runs_table(
-            [(run.title, run.stored) for run in runs],
+        titled_table(
+            [run.title for run in runs],
+            [run.stored for run in runs],
             console,
-            first_column="run",
             passed_word=passed_word,
-            with_time=False,  # all of them ran just now
         )
     )
     passed = sum(run.scored.decision == "contributed" for run in runs)

@@ -1,0 +1,1 @@
+"""What shows people why runs were kept: statistics of domains, and two runs side by side."""

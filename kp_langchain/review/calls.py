@@ -1,0 +1,66 @@
+"""`Call`: a tool call of a trace with its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.calibration.features import reads_like_failure
+
+if TYPE_CHECKING:
+    from kp_langchain.schema import TraceStep
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call of a trace with its output. At least one of the two is there.
+
+    Attributes:
+        call: The step that calls the tool; None if the trace lacks it.
+        output: The step with the tool's output or error; None if the trace lacks it.
+    """
+
+    call: TraceStep | None
+    output: TraceStep | None
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool; may be empty."""
+        step = self.call or self.output
+        return step.tool.name if step is not None and step.tool is not None else ""
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input of the call."""
+        return {} if self.call is None else self.call.input or {}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, or its output reads like a failure."""
+        return self.output is not None and (
+            self.output.type == "error_recovery" or reads_like_failure(self.output.content)
+        )
+
+
+def calls_of(steps: Iterable[TraceStep]) -> list[Call]:
+    """Return the tool calls among steps, in their order, each with its output.
+
+    Calls that ran side by side end in any order. An observation may not name its tool.
+    """
+    calls: list[Call] = []
+    waiting: dict[int, str] = {}  # the names of the tools of calls without output, by position
+    for step in steps:
+        name = step.tool.name if step.tool else ""
+        if step.type == "tool_call":
+            waiting[len(calls)] = name
+            calls.append(Call(step, None))
+        elif step.type != "thought":
+            is_nameless = not name and step.type == "observation"
+            position = next((at for at in waiting if is_nameless or waiting[at] == name), None)
+            if position is None:
+                calls.append(Call(None, step))
+            else:
+                del waiting[position]
+                calls[position] = Call(calls[position].call, step)
+    return calls

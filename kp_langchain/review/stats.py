@@ -1,0 +1,302 @@
+"""`DomainStats`: how many runs a domain keeps, and what costs it the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from kp_langchain.scoring.dimensions import DIMENSIONS
+from kp_langchain.scoring.worth import novelty_factor
+
+if TYPE_CHECKING:
+    from kp_langchain.store.run_summary import RunSummary
+
+HISTOGRAM_BINS = 20
+_STEPS_OF_CURVE = 20
+CONFIDENCE = "confidence"
+"""The part of a worth that is not novelty, among the parts of a domain gated by worth."""
+
+_LABELS = {one.name: one.label for one in DIMENSIONS} | {CONFIDENCE: "confidence of the model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStats:
+    """One dimension of the score, or one factor of the worth, over the runs of a domain.
+
+    Attributes:
+        name: The dimension; or `confidence` and `novelty`, the factors of a worth.
+        label: Its name in words.
+        median: Its median, 0 to 1.
+        weight: Its mean weight in the score, 0 to 1; 1 for the factors of a worth.
+        lost: By how much the score or worth is below what it would be if this part were 1, on the
+            average, 0 to 1.
+    """
+
+    name: str
+    label: str
+    median: float
+    weight: float
+    lost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleStats:
+    """One rule over the runs of a domain.
+
+    Attributes:
+        name: The rule.
+        runs: To how many runs it applied.
+        change: What it added to their scores on the average; negative if it lowered them.
+        passes_lost: How many of these runs would have reached their threshold without it.
+    """
+
+    name: str
+    runs: int
+    change: float
+    passes_lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtThreshold:
+    """What would pass at one threshold, near-duplicates and withheld runs not counted.
+
+    Attributes:
+        threshold: The threshold, 0 to 1.
+        runs: How many runs reach it.
+        labelled: How many of these have a verdict that states their success.
+        successes: How many of those succeeded.
+    """
+
+    threshold: float
+    runs: int
+    labelled: int
+    successes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainStats:
+    """How many runs a domain keeps, and what costs it the others.
+
+    The parts, the rules, the histogram and the curve are about the runs that the domain's present
+    gate judged: by score, or by worth.
+
+    Attributes:
+        domain: The domain.
+        runs: How many runs it has.
+        kept: How many of them passed and were kept.
+        gate: What its newest run was gated by, `score` or `worth`.
+        judged: How many runs were gated by that.
+        median: The median of their scores or worths, 0 to 1.
+        threshold: The threshold of its newest run, 0 to 1.
+        parts: The dimensions of the score or the factors of the worth; what loses most first.
+        rules: The rules that applied to scores, what lowered most scores first.
+        histogram: How many scores or worths lie in each of 20 equal bins from 0 to 1.
+        curve: What would pass at thresholds 0, 0.05, ... 1.
+        labelled: How many runs have a verdict that states their success.
+        successes: How many of those succeeded.
+        kept_labelled: How many kept runs have such a verdict.
+        kept_successes: How many of those succeeded.
+        near_duplicates: How many runs repeat a kept one, or were replaced by one.
+        recovered: How many runs recovered from an error.
+        withheld: How many runs must never be contributed.
+        redactions: How often each kind of sensitive text was replaced, the most frequent first.
+        redacted_runs: In how many runs something was replaced.
+        dropped: How many `steps` and `texts` the recorder had no room for.
+        uncounted: How many runs are of a version that did not count replacements.
+    """
+
+    domain: str
+    runs: int
+    kept: int
+    gate: str
+    judged: int
+    median: float
+    threshold: float
+    parts: tuple[PartStats, ...]
+    rules: tuple[RuleStats, ...]
+    histogram: tuple[int, ...]
+    curve: tuple[AtThreshold, ...]
+    labelled: int
+    successes: int
+    kept_labelled: int
+    kept_successes: int
+    near_duplicates: int
+    recovered: int
+    withheld: int
+    redactions: Mapping[str, int]
+    redacted_runs: int
+    dropped: Mapping[str, int]
+    uncounted: int
+
+    @property
+    def kept_share(self) -> float:
+        """The share of its runs that it keeps, 0 to 1."""
+        return self.kept / self.runs
+
+    def explanation(self) -> str:
+        """Return in one sentence what it keeps, and what costs most of the others."""
+        start = f"{self.domain} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
+        causes = []
+        if self.parts and self.parts[0].lost > 0:
+            part = self.parts[0]
+            causes.append(
+                f"{part.label} is {part.median:.2f} in the median and costs {part.lost:.2f}"
+            )
+        rule = next((one for one in self.rules if one.change < 0), None)
+        if rule is not None:
+            lost = f", {rule.passes_lost:,} of them their pass" if rule.passes_lost else ""
+            causes.append(
+                f"`{rule.name}` cost {_counted(rule.runs, 'run')} {-rule.change:.1f}{lost}"
+            )
+        if self.near_duplicates:
+            causes.append(f"{_counted(self.near_duplicates, 'run')} repeat kept ones")
+        return f"{start}: {'; '.join(causes)}." if causes else f"{start}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
+        return asdict(self) | {"explanation": self.explanation()}
+
+
+def domain_stats(summaries: Iterable[RunSummary]) -> list[DomainStats]:
+    """Return the statistics of each domain, that with the most runs first.
+
+    Args:
+        summaries: The figures of the runs, as `TraceStore.summaries` yields them.
+    """
+    by_domain: dict[str, list[RunSummary]] = defaultdict(list)
+    for summary in summaries:
+        by_domain[summary.domain].append(summary)
+    in_order = sorted(by_domain.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [_stats_of(domain, runs) for domain, runs in in_order]
+
+
+def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
+    newest = max(runs, key=lambda run: run.created_at)
+    judged = [run for run in runs if run.gate == newest.gate]
+    kept = [run for run in runs if run.is_kept]
+    redactions: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    for run in runs:
+        redactions.update(run.redactions or {})
+        dropped.update(run.dropped or {})
+    parts = _factors(judged) if newest.gate == "worth" else _dimensions(judged)
+    return DomainStats(
+        domain=domain,
+        runs=len(runs),
+        kept=len(kept),
+        gate=newest.gate,
+        judged=len(judged),
+        median=median(run.gated_value for run in judged),
+        threshold=newest.threshold,
+        parts=tuple(sorted(parts, key=lambda part: -part.lost)),
+        rules=_rules(judged),
+        histogram=_histogram(judged),
+        curve=_curve(judged),
+        labelled=sum(run.label is not None for run in runs),
+        successes=sum(run.label is True for run in runs),
+        kept_labelled=sum(run.label is not None for run in kept),
+        kept_successes=sum(run.label is True for run in kept),
+        near_duplicates=sum(run.is_near_duplicate for run in runs),
+        recovered=sum(run.recovered_errors > 0 for run in runs),
+        withheld=sum(run.is_withheld for run in runs),
+        redactions=dict(redactions.most_common()),
+        redacted_runs=sum(bool(run.redactions) for run in runs),
+        dropped=dict(dropped.most_common()),
+        uncounted=sum(run.redactions is None for run in runs),
+    )
+
+
+def _dimensions(runs: Sequence[RunSummary]) -> list[PartStats]:
+    by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
+    for run in runs:
+        for name, value_and_weight in run.dimensions.items():
+            by_name[name].append(value_and_weight)
+    return [
+        PartStats(
+            name=name,
+            label=_LABELS.get(name, name),
+            median=median(value for value, _ in pairs),
+            weight=fmean(weight for _, weight in pairs),
+            lost=fmean(weight * (1 - value) for value, weight in pairs),
+        )
+        for name, pairs in by_name.items()
+    ]
+
+
+def _factors(runs: Sequence[RunSummary]) -> list[PartStats]:
+    """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
+    pairs = []
+    for run in runs:
+        novelty, _ = run.dimensions.get("novelty", (0.0, 0.0))
+        pairs.append((run.gated_value / novelty_factor(novelty), novelty))
+    values = {
+        CONFIDENCE: [(sure, novelty_factor(new) * (1 - sure)) for sure, new in pairs],
+        "novelty": [(new, sure * (1 - novelty_factor(new))) for sure, new in pairs],
+    }
+    return [
+        PartStats(
+            name=name,
+            label=_LABELS[name],
+            median=median(value for value, _ in both),
+            weight=1.0,
+            lost=fmean(lost for _, lost in both),
+        )
+        for name, both in values.items()
+    ]
+
+
+def _rules(runs: Sequence[RunSummary]) -> tuple[RuleStats, ...]:
+    by_name: dict[str, list[RunSummary]] = defaultdict(list)
+    for run in runs:
+        for name in run.rules:
+            by_name[name].append(run)
+    rules = [
+        RuleStats(
+            name=name,
+            runs=len(changed),
+            change=fmean(run.rules[name] for run in changed),
+            passes_lost=sum(_passes_without(run, name) for run in changed),
+        )
+        for name, changed in by_name.items()
+    ]
+    return tuple(sorted(rules, key=lambda rule: rule.runs * rule.change))
+
+
+def _passes_without(run: RunSummary, rule: str) -> bool:
+    may_pass = run.gate == "score" and not run.is_withheld and not run.is_near_duplicate
+    return may_pass and run.score < run.threshold <= run.score - run.rules[rule]
+
+
+def _histogram(runs: Sequence[RunSummary]) -> tuple[int, ...]:
+    bins = Counter(min(HISTOGRAM_BINS - 1, int(run.gated_value * HISTOGRAM_BINS)) for run in runs)
+    return tuple(bins[number] for number in range(HISTOGRAM_BINS))
+
+
+def _curve(runs: Sequence[RunSummary]) -> tuple[AtThreshold, ...]:
+    may_pass = [run for run in runs if not run.is_near_duplicate and not run.is_withheld]
+    curve = []
+    for step in range(_STEPS_OF_CURVE + 1):
+        threshold = step / _STEPS_OF_CURVE
+        labels = [run.label for run in may_pass if run.gated_value >= threshold]
+        curve.append(
+            AtThreshold(
+                threshold=threshold,
+                runs=len(labels),
+                labelled=sum(label is not None for label in labels),
+                successes=sum(label is True for label in labels),
+            )
+        )
+    return tuple(curve)
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.01:
+        return "less than 1 %"
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

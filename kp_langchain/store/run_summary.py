@@ -1,0 +1,65 @@
+"""`RunSummary`: the figures of one run, for counting over many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from kp_langchain.gate.decision import gated_value
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The figures of one run.
+
+    Attributes:
+        trace_id: The trace's id, as `StoredRun` has it.
+        created_at: When the run began, in UTC.
+        domain: The run's domain.
+        decision: `contributed` or `below_threshold`.
+        gate: Whether its score or its worth was held against the threshold.
+        score: The score, 0 to 1.
+        worth: How much it is worth keeping, 0 to 1; None where its domain had no model.
+        threshold: What its score or worth was held against, 0 to 1.
+        success: Whether it counts as a success.
+        label: Whether it succeeded by the newest verdict that states it; None without one.
+        recovered_errors: How many errors it recovered from.
+        is_near_duplicate: Whether it repeats a kept run, or such a run took its place.
+        is_withheld: Whether it must never be contributed.
+        dimensions: The value and the weight of each dimension (0 to 1), by its name.
+        rules: What each rule that applied added to the score, by its name.
+        tools: Names of the tools that it used.
+        redactions: How often each kind of sensitive text was replaced, by kind.
+        dropped: How many `steps` and `texts` of it the recorder had no room for. This and the two
+            before are None for runs of a version that did not count them.
+    """
+
+    trace_id: str
+    created_at: datetime
+    domain: str
+    decision: str
+    gate: str
+    score: float
+    worth: float | None
+    threshold: float
+    success: bool
+    label: bool | None
+    recovered_errors: int
+    is_near_duplicate: bool
+    is_withheld: bool
+    dimensions: Mapping[str, Sequence[float]]
+    rules: Mapping[str, float]
+    tools: Sequence[str] | None
+    redactions: Mapping[str, int] | None
+    dropped: Mapping[str, int] | None
+
+    @property
+    def gated_value(self) -> float:
+        """What was held against the threshold: its score or its worth, 0 to 1."""
+        return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it passed and was kept."""
+        return self.decision == "contributed"
