@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
+from kp_langchain.report.overview import DomainView, overview
 from kp_langchain.report.run_records import Body, body_of, record_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class ReportData:
         runs: The records of the runs, the newest first; see `record_of`.
         bodies: The trace of each of them; None where the store does not have it.
         total: How many runs of the store match the filters.
+        domains: The domains of these runs; None if their figures cannot be read.
         damaged_runs: How many runs are left out because their row cannot be read.
         damaged_traces: How many runs are without steps because their trace cannot be read.
     """
@@ -36,6 +38,7 @@ class ReportData:
     runs: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[Body | None] = field(default_factory=list)
     total: int = 0
+    domains: list[DomainView] | None = field(default_factory=list)
     damaged_runs: int = 0
     damaged_traces: int = 0
 
@@ -65,6 +68,7 @@ def collect(
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
         _add(store, runs, data, has_registry=has_registry)
+    _add_figures(store, filters, data)
     return data
 
 
@@ -106,6 +110,19 @@ def _readable(store: TraceStore, filters: RunFilters, offsets: range) -> Iterato
             yield from store.runs(limit=1, offset=offset, **filters)
         except (StoreError, *_DAMAGE):
             continue
+
+
+def _add_figures(store: TraceStore, filters: RunFilters, data: ReportData) -> None:
+    """Add what the summaries of the runs tell: their recovered errors, and their domains."""
+    records = {record["id"]: record for record in data.runs}
+    try:
+        summaries = [one for one in store.summaries(**filters) if one.trace_id in records]
+        for one in summaries:
+            records[one.trace_id]["recoveries"] = one.recovered_errors
+        data.domains = overview(summaries)
+    except (StoreError, *_DAMAGE):
+        store.count(**filters)  # raises if it is the store
+        data.domains = None
 
 
 def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_registry: bool) -> None:

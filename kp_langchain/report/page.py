@@ -13,8 +13,7 @@ from typing import Any
 
 from kp_langchain.errors import MissingExtraError
 from kp_langchain.report.data import ReportData
-from kp_langchain.report.overview import overview
-from kp_langchain.report.run_records import STEP_CHARS, Body, milliseconds
+from kp_langchain.report.run_records import STEP_CHARS, Body, figure, milliseconds
 
 MARK = "<!doctype html>\n<!-- kp-langchain report -->\n"
 """How every page begins, so that a file can be recognised as one."""
@@ -38,7 +37,7 @@ def render(data: ReportData, *, stores_verdicts: bool = False) -> str:
         MissingExtraError: Jinja2 is not installed.
     """
     css, script = _template("page.css"), _template("page.js")
-    template, domains, now = _page_template(), overview(data.runs), datetime.now(UTC)
+    template, now = _page_template(), datetime.now(UTC)
     packed = _pack(
         {
             "store": data.store,
@@ -46,8 +45,12 @@ def render(data: ReportData, *, stores_verdicts: bool = False) -> str:
             "stores_verdicts": stores_verdicts,
             "runs_per_block": _RUNS_PER_BLOCK,
             "domains": [
-                {name: domain[name] for name in ("domain", "gate", "threshold")}
-                for domain in domains
+                {
+                    "domain": domain.name,
+                    "gate": domain.stats.gate,
+                    "threshold": figure(domain.stats.threshold),
+                }
+                for domain in data.domains or ()
             ],
             "runs": data.runs,
         }
@@ -57,7 +60,6 @@ def render(data: ReportData, *, stores_verdicts: bool = False) -> str:
         script=script,
         policy=content_policy(css, script, stores_verdicts=stores_verdicts),
         data=data,
-        domains=domains,
         made_at=now,
         stores_verdicts=stores_verdicts,
         runs=packed,

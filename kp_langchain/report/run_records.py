@@ -158,8 +158,7 @@ def record_of(
         else figure(breakdown.worth.confidence),
         "threshold": figure(run.threshold),
         "success": bool(run.success),
-        "confidence": figure(run.confidence),
-        "confidence_source": line_of(run.confidence_source, _NAME_CHARS),
+        "outcome": _outcome(run),
         "sum": figure(breakdown.weighted_sum),
         "dimensions": [
             [
@@ -187,7 +186,7 @@ def record_of(
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": _tools(run, body),
-        "recoveries": _recoveries(body),
+        "recoveries": 0,
         "n_steps": run.n_steps,
         "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
@@ -200,7 +199,15 @@ def _decision(run: StoredRun, *, has_registry: bool) -> str:
     word = decision_word(
         run.decision, has_registry=has_registry, twin_of=run.twin_of, replaced_by=run.replaced_by
     )
-    return {"below_threshold": "below threshold", "twin": "near-duplicate"}.get(word, word)
+    return word.replace("_", " ")
+
+
+def _outcome(run: StoredRun) -> str:
+    word = "success" if run.success else "failure"
+    confidence = f"confidence {run.confidence:.2f}"
+    if run.confidence_source in (None, "default", "trace"):
+        return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
+    return f"{word}; {confidence}, from {line_of(run.confidence_source, _NAME_CHARS)}"
 
 
 def milliseconds(moment: datetime) -> int:
@@ -225,10 +232,6 @@ def _tools(run: StoredRun, body: Body | None) -> list[str]:
     if run.tools is None:
         return [] if body is None else body.tools()[:_TOOLS_SHOWN]
     return [line_of(name, _NAME_CHARS) for name in run.tools[:_TOOLS_SHOWN]]
-
-
-def _recoveries(body: Body | None) -> int:
-    return 0 if body is None else sum(step.type == "error_recovery" for step in body.steps)
 
 
 def _keys(run: StoredRun) -> dict[str, str]:

@@ -144,16 +144,16 @@ function download() {
 function startDomain(card, domain) {
   const find = selector => card.querySelector(selector);
   const chart = find(".chart"), handle = find(".handle"), proposal = find(".proposal");
-  const own = runs.filter(run => run.domain === domain.domain), inForce = domain.threshold ?? 0.5;
+  const judged = runs.filter(run => run.domain === domain.domain && run.gate === domain.gate), inForce = domain.threshold ?? 0.5;
+  const mayPass = run => run.withheld === null && !FILTERS.duplicate(run);
   let threshold = inForce;
 
   card.update = () => {
-    const valued = own.filter(run => run[domain.gate] !== null), passes = valued.filter(run => run[domain.gate] >= threshold);
-    const labels = passes.map(label).filter(one => one !== null), figure = threshold.toFixed(2);
-    const repeats = passes.filter(run => run.twin !== null || run.replaced_by !== null).length;
-    const text = `${passes.length.toLocaleString("en")} of ${count(valued.length, "run")} ${passes.length === 1 ? "reaches" : "reach"} ${figure} (${percent(passes.length / Math.max(1, valued.length))}). `
-      + (repeats ? `${repeats} of them ${repeats === 1 ? "repeats" : "repeat"} a kept run. ` : "")
-      + (labels.length ? `${labels.filter(Boolean).length} of the ${labels.length} with a verdict succeeded.` : "None of them has a verdict.");
+    const passes = judged.filter(run => mayPass(run) && run[domain.gate] >= threshold);
+    const labels = passes.map(label).filter(one => one !== null), figure = threshold.toFixed(2), aside = judged.length - judged.filter(mayPass).length;
+    const text = `${passes.length.toLocaleString("en")} of ${count(judged.length, "run")} would pass at ${figure} (${percent(passes.length / Math.max(1, judged.length))}). `
+      + (labels.length ? `${labels.filter(Boolean).length} of the ${labels.length} with a verdict succeeded.` : "None of them has a verdict.")
+      + (aside ? ` ${count(aside, "near-duplicate or withheld run", "near-duplicates and withheld runs")} cannot pass.` : "");
     place(handle, { left: across(threshold) });
     handle.dataset.value = figure;
     handle.setAttribute("aria-valuenow", figure);
@@ -313,14 +313,14 @@ function show(isWide, ...content) {
 function showRun(run) {
   drawer.run = run;
   showBar(run);
-  const result = el("div", { class: "text result", tabindex: 0, role: "group", "aria-label": "Result" }, "…"), steps = el("div");
+  const result = el("div", { class: "text result", tabindex: 0, role: "group", "aria-label": "Answer" }, "…"), steps = el("div");
   show(false,
     el("h2", { id: "drawer-title", class: "text", tabindex: 0 }, textNodes(run.objective)),
     el("p", { class: "muted" }, `${time(run.at)} · ${run.domain} · ${run.decision} · `, el("code", {}, run.id)),
     run.withheld ? el("p", { class: "notice" }, `Withheld: ${run.withheld}.`) : null,
-    el("h3", {}, "Result"), result, el("h3", {}, "Score"), waterfall(run), facts(run), compareRow(run), steps, el("h3", {}, "Verdicts in the store"), verdictList(run));
+    el("h3", {}, "Answer"), result, el("h3", {}, "Score"), waterfall(run), facts(run), compareRow(run), steps, el("h3", {}, "Verdicts in the store"), verdictList(run));
   traceOf(run).then(trace => {
-    result.replaceChildren(...textNodes(trace ? trace.result || "The run gave no result." : missing(run)));
+    result.replaceChildren(...textNodes(trace ? trace.result || "The run gave no answer." : missing(run)));
     if (trace) steps.replaceChildren(...stepsOf(trace));
   });
 }
@@ -355,11 +355,11 @@ function facts(run) {
     : Object.entries(run.redactions).map(([kind, number]) => `${kind} ${number}`).join(", ") || "nothing";
   return fields([
     ["Nearest run", run.nearest ? [runLink(run.nearest[0]), `, similarity ${fixed(run.nearest[1], 2)}`] : `none: ${run.novelty_source}`],
-    ["Repeats", run.twin ? [runLink(run.twin[0]), `, similarity ${fixed(run.twin[1], 2)}`] : null],
-    ["Replaced by", run.replaced_by ? runLink(run.replaced_by) : null],
-    ["Outcome", `${run.success ? "success" : "failure"}, confidence ${fixed(run.confidence, 2)}, from ${run.confidence_source || "an unknown source"}`],
+    ["Twin of", run.twin ? [runLink(run.twin[0]), `, similarity ${fixed(run.twin[1], 2)}. That one was kept, and this one is not surer.`] : null],
+    ["Replaced by", run.replaced_by ? [runLink(run.replaced_by), ", which repeats it and was surer"] : null],
+    ["Outcome", run.outcome],
     ["Redacted", redacted],
-    ["Dropped while recording", Object.entries(run.dropped ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ")],
+    ["Left out", Object.entries(run.dropped ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ")],
     ["Weights", `profile ${run.profile}`],
     ...Object.entries(run.keys).map(([name, text]) => [name[0].toUpperCase() + name.slice(1), text]),
     ["Steps kept until", run.kept_until === null ? null : time(run.kept_until)],
