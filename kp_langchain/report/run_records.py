@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 STEP_CHARS = 2000
 """How many characters of each text of a step the page has at most."""
 
+_BLANK_LINES = re.compile(r"\n\s*\n")
 _OBJECTIVE_CHARS = 600
 _NOTE_CHARS = 1000
 _NAME_CHARS = 100
@@ -143,11 +145,14 @@ def record_of(
     """
     breakdown = run.breakdown
     nearest = breakdown.nearest
+    objective = _BLANK_LINES.sub("\n\n", run.objective)
     return {
         "id": run.trace_id,
         "at": milliseconds(run.created_at),
         "domain": line_of(run.domain, _NAME_CHARS),
-        "objective": Excerpt.of(run.objective, _OBJECTIVE_CHARS).to_json(),
+        "objective": Excerpt.of(
+            _BLANK_LINES.sub("\n\n", run.objective), _OBJECTIVE_CHARS
+        ).to_json(),
         "decision": _decision(run, has_registry=has_registry),
         "passed": run.decision == "contributed",
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",

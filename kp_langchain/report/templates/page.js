@@ -43,6 +43,7 @@ const percent = share => `${Math.round(share * 100)} %`;
 const across = number => `${Math.min(1, Math.max(0, number ?? 0)) * 100}%`;
 const count = (number, one, many = one + "s") => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 const whole = text => Array.isArray(text) ? `${text[0]} … ${text[2]}` : text ?? "";
+const short = (run, most) => { const text = whole(run.objective); return text.length > most ? text.slice(0, most) + "…" : text; };
 const shortId = id => id.replace("kp:trace:", "").slice(0, 8);
 
 function time(at) {
@@ -347,16 +348,16 @@ function waterfall(run) {
 
 function runLink(id) {
   const other = byId.get(id);
-  return other ? el("button", { class: "link", onclick: () => openRun(other) }, whole(other.objective).slice(0, 160)) : el("code", {}, `${id ?? "a vector without a key"} (not on this page)`);
+  return other ? el("button", { class: "link", onclick: () => openRun(other) }, short(other, 160)) : el("code", {}, `${id ?? "a vector without a key"} (not on this page)`);
 }
 
 function facts(run) {
   const redacted = run.redactions === null ? "not counted by the version that stored this run"
     : Object.entries(run.redactions).map(([kind, number]) => `${kind} ${number}`).join(", ") || "nothing";
   return fields([
-    ["Nearest run", run.nearest ? [runLink(run.nearest[0]), `, similarity ${fixed(run.nearest[1], 2)}`] : `none: ${run.novelty_source}`],
-    ["Twin of", run.twin ? [runLink(run.twin[0]), `, similarity ${fixed(run.twin[1], 2)}. That one was kept, and this one is not surer.`] : null],
-    ["Replaced by", run.replaced_by ? [runLink(run.replaced_by), ", which repeats it and was surer"] : null],
+    ["Nearest run", run.nearest ? [`similarity ${fixed(run.nearest[1], 2)}: `, runLink(run.nearest[0])] : `none: ${run.novelty_source}`],
+    ["Twin of", run.twin ? [`similarity ${fixed(run.twin[1], 2)}; that one was kept, and this one is not surer: `, runLink(run.twin[0])] : null],
+    ["Replaced by", run.replaced_by ? ["a run that repeats it and was surer: ", runLink(run.replaced_by)] : null],
     ["Outcome", run.outcome],
     ["Redacted", redacted],
     ["Left out", Object.entries(run.dropped ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ")],
@@ -421,7 +422,7 @@ function stepDetails([type, tool, text, input, latency, tries], at) {
 async function compare(left, right) {
   const [one, other] = await Promise.all([traceOf(left), traceOf(right)]);
   const pairs = align(one?.steps ?? [], other?.steps ?? []);
-  const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, whole(run.objective).slice(0, 300)),
+  const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, short(run, 300)),
     el("p", { class: "muted" }, `${time(run.at)} · ${run.decision} · ${run.gate} ${fixed(run[run.gate])}`));
   const table = (...rows) => el("table", { class: "sides" }, el("tbody", {}, rows));
   Object.assign(drawer, { run: right, marked: null });
