@@ -47,6 +47,7 @@ NOT_RUN = {
     "outbox retry": "needs a registry in the settings",
     "withdraw": "asks a registry",
     "label --langsmith": "asks LangSmith",
+    "report --serve": "serves until it is interrupted",
     "score": "loads the embedding model",
     "calibrate": "refuses without 30 verdicts",
     "calibrate remove": "refuses without a model",

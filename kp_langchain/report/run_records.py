@@ -150,9 +150,7 @@ def record_of(
         "id": run.trace_id,
         "at": milliseconds(run.created_at),
         "domain": line_of(run.domain, _NAME_CHARS),
-        "objective": Excerpt.of(
-            _BLANK_LINES.sub("\n\n", run.objective), _OBJECTIVE_CHARS
-        ).to_json(),
+        "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
         "decision": _decision(run, has_registry=has_registry),
         "passed": run.decision == "contributed",
         "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",

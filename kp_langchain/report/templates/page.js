@@ -104,7 +104,7 @@ async function answer(success, advance = true) {
   changed();
   const next = advance && byElementId("advance").checked && drawer.run === run;
   if (!(next && step(1)) && drawer.run === run) showRun(run);
-  say(`${success ? "Success" : "Failure"} ${data.stores_verdicts ? "stored" : "noted"} for run ${shortId(run.id)}${change}. Undo with u.`);
+  say(`${success ? "Success" : "Failure"} ${data.stores_verdicts ? "stored" : "noted"} for run ${shortId(run.id)}${change}. Undo: u.`);
 }
 
 function undo() {
