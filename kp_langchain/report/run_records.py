@@ -9,8 +9,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ValidationError
+
 from kp_langchain.gate.decision import decision_word
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
+from kp_langchain.review.claims import claims_of
+from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 
 if TYPE_CHECKING:
@@ -24,6 +28,8 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _OBJECTIVE_CHARS = 600
 _NOTE_CHARS = 1000
 _NAME_CHARS = 100
+_CLAIMS_SHOWN = 12
+_CLAIMS_CHARS = 600
 _STEPS_SHOWN = 500
 _TOOLS_SHOWN = 50
 _DIGITS = 4
@@ -62,11 +68,13 @@ class Body(NamedTuple):
         steps: Its steps.
         left_out: How many more steps it has.
         result: The result of the run.
+        claims: What that claims, in a few words; empty if it claims nothing.
     """
 
     steps: Sequence[Step]
     left_out: int
     result: Excerpt
+    claims: str = ""
 
     def to_json(self, limit_chars: int = STEP_CHARS) -> dict[str, Any]:
         """Return it as JSON-like values in which no text is longer than `limit_chars`."""
@@ -74,6 +82,7 @@ class Body(NamedTuple):
             "steps": [step.to_json(limit_chars) for step in self.steps],
             "left_out": self.left_out,
             "result": self.result.shortened(limit_chars).to_json(),
+            "claims": self.claims,
         }
 
     def tools(self) -> list[str]:
@@ -96,7 +105,16 @@ def body_of(text: str) -> Body:
     steps = [_step(step) for step in trace["steps"][:_STEPS_SHOWN]]
     outcome = trace.get("outcome")
     result = outcome.get("result_summary") if isinstance(outcome, dict) else None
-    return Body(steps, max(0, len(trace["steps"]) - _STEPS_SHOWN), _excerpt(result))
+    left_out = max(0, len(trace["steps"]) - _STEPS_SHOWN)
+    return Body(steps, left_out, _excerpt(result), _claims(trace))
+
+
+def _claims(trace: dict[str, Any]) -> str:
+    try:
+        claims = claims_of(ReasoningTrace.model_validate(trace))
+    except ValidationError:
+        return ""
+    return line_of(claims.text(_CLAIMS_SHOWN), _CLAIMS_CHARS)
 
 
 def _step(step: object) -> Step:
@@ -194,6 +212,7 @@ def record_of(
         "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
         "keys": _keys(run),
+        "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
         "verdicts": [_verdict(verdict) for verdict in verdicts],
     }
 
@@ -246,7 +265,5 @@ def _keys(run: StoredRun) -> dict[str, str]:
         "user": run.user_hash,
         "name": run.run_name,
         "tags": ", ".join(run.tags),
-        "privacy": run.privacy_level,
-        "visibility": run.visibility,
     }
     return {name: line_of(value, _NAME_CHARS) for name, value in keys.items() if value}

@@ -199,7 +199,7 @@ def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
     assert page.text_content("#said") == "This is the first run of the list."
     page.keyboard.press("Escape")
     assert not drawer.is_visible()
-    page.wait_for_function("document.activeElement.textContent === 'say hello'")
+    page.locator("[data-id]:focus", has_text="say hello").wait_for()
 
 
 def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser: Open) -> None:
@@ -320,3 +320,33 @@ def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
     page.get_by_text("Two runs side by side").wait_for()
     assert findings() == []
     assert page.evaluate("document.querySelector('dialog').scrollWidth") <= width
+
+
+def test_what_the_answer_claims_is_told_beside_it(store: Store, open_in_browser: Open) -> None:
+    steps = [*searches("bread"), step("observation", "It costs 42 dollars.", "search")]
+    store.add("price of bread", steps, result="Done: it costs 42 dollars, not 977.")
+    page = open_in_browser(store.page()).page
+    page.locator("[data-id]").click()
+    page.get_by_text("Claims:").wait_for()
+    assert "in no output: 977" in page.get_by_text("Claims:").text_content()
+
+
+def test_leaving_with_verdicts_that_were_not_downloaded_asks_first(
+    some: Store, open_in_browser: Open
+) -> None:
+    watched = open_in_browser(some.page())
+    page, asked = watched.page, []
+    page.on("dialog", lambda dialog: asked.append(dialog.type))
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == []
+    page.locator("[data-id]").first.click()
+    page.keyboard.press("y")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == ["beforeunload"]
+    with page.expect_download():
+        page.get_by_role("button", name="Download verdicts").click()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == ["beforeunload"]

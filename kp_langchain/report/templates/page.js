@@ -9,7 +9,7 @@ const SORTS = { // by what to sort, ascending
   new: run => -novelty(run), known: run => novelty(run),
 };
 
-let data, runs, byId, page = 0, shown = [];
+let data, runs, byId, page = 0, shown = [], isUnsaved = false, isSending = false;
 const answers = new Map(); // by trace id: {success, note}
 const history = []; // {id, before}: what `undo` takes back, the latest last
 const drawer = { list: [], at: -1, run: null, marked: null, notes: new Map() };
@@ -77,7 +77,8 @@ function saveAnswers() {
 
 function loadAnswers() {
   try {
-    for (const [id, answer] of JSON.parse(sessionStorage.getItem(storageKey()) ?? "[]")) if (byId.has(id)) answers.set(id, answer);
+    for (const [id, given] of JSON.parse(sessionStorage.getItem(storageKey()) ?? "[]")) if (byId.has(id)) answers.set(id, given);
+    isUnsaved = !data.stores_verdicts && answers.size > 0;
   } catch { /* not allowed here */ }
 }
 
@@ -92,11 +93,13 @@ async function send(run, answer) {
 }
 
 async function answer(success, advance = true) {
+  if (isSending) return; // a key pressed again must not answer for the same run twice
   const run = drawer.run, given = { success, note: drawer.notes.get(run.id) ?? "" };
   const before = answers.get(run.id), scored = value(run);
   let change = "";
   if (data.stores_verdicts) {
-    try { await send(run, given); } catch (error) { return say(`Not stored: ${error.message}`); }
+    isSending = true;
+    try { await send(run, given); } catch (error) { return say(`Not stored: ${error.message}`); } finally { isSending = false; }
     change = `: ${run.gate} ${fixed(scored)} to ${fixed(value(run))}, ${run.decision}`;
   }
   answers.set(run.id, given);
@@ -122,6 +125,7 @@ function undo() {
 }
 
 function changed() {
+  isUnsaved = !data.stores_verdicts && answers.size > 0;
   saveAnswers();
   showAnswers();
   showRows();
@@ -137,6 +141,7 @@ function download() {
   const lines = [...answers].map(([id, { success, note }]) => JSON.stringify(note ? { trace_id: id, success, note } : { trace_id: id, success }));
   const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "application/jsonl" }));
   el("a", { href: url, download: "verdicts.jsonl" }).click();
+  isUnsaved = false;
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
@@ -322,8 +327,9 @@ function showRun(run) {
     el("h3", {}, "Answer"), result, el("h3", {}, "Score"), waterfall(run), facts(run), compareRow(run), steps, el("h3", {}, "Verdicts in the store"), verdictList(run));
   traceOf(run).then(trace => {
     result.replaceChildren(...textNodes(trace ? trace.result || "The run gave no answer." : missing(run)));
+    if (trace?.claims) result.after(el("p", { class: "muted" }, `Claims: ${trace.claims}.`));
     if (trace) steps.replaceChildren(...stepsOf(trace));
-  });
+  }, error => result.replaceChildren(`The trace cannot be read: ${error.message}`));
 }
 
 function waterfall(run) {
@@ -363,6 +369,7 @@ function facts(run) {
     ["Left out", Object.entries(run.dropped ?? {}).map(([kind, number]) => `${number} ${kind}`).join(", ")],
     ["Weights", `profile ${run.profile}`],
     ...Object.entries(run.keys).map(([name, text]) => [name[0].toUpperCase() + name.slice(1), text]),
+    ["Privacy", run.privacy],
     ["Steps kept until", run.kept_until === null ? null : time(run.kept_until)],
   ]);
 }
@@ -501,7 +508,7 @@ dialog.addEventListener("close", () => {
 
 dialog.addEventListener("click", event => { if (event.target === dialog && event.offsetX < 0) dialog.close(); });
 
-window.addEventListener("beforeunload", event => { if (answers.size && data && !data.stores_verdicts) event.preventDefault(); });
+window.addEventListener("beforeunload", event => { if (isUnsaved) event.preventDefault(); });
 
 async function unpack(id) {
   const packed = atob(JSON.parse(byElementId(id).textContent));
