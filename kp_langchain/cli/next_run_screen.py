@@ -160,9 +160,9 @@ def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
             f"its task has {others} more run{'' if others == 1 else 's'}: {next_run.successes} "
             f"succeeded, {next_run.failures} failed, {next_run.waiting} without a verdict"
         )
-    claims = claims_of(next_run.trace).text(_CLAIMS_SHOWN)
+    claims = claims_of(next_run.trace).text(_CLAIMS_SHOWN) or "no number or name"
     rows = [
-        ("claims", claims or "nothing that stands in an output"),
+        ("claims", _cut(claims, width - _LABEL_WIDTH)),
         (
             "so far",
             f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "

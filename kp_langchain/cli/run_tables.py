@@ -220,10 +220,7 @@ def verdict_line(verdict: Verdict) -> str:
     success = {True: "success", False: "failure", None: "success not stated"}[verdict.success]
     confidence = "" if verdict.confidence is None else f", confidence {verdict.confidence:.2f}"
     note = f": {_short(verdict.note)}" if verdict.note else ""
-    return (
-        f"verdict of {verdict.at:%Y-%m-%d %H:%M} UTC ({verdict.source}): "
-        f"{success}{confidence}{note}"
-    )
+    return f"{success}{confidence}, {verdict.at:%Y-%m-%d %H:%M} UTC, {verdict.source}{note}"
 
 
 def _short(text: str, limit: int = 300) -> str:

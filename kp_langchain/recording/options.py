@@ -108,6 +108,12 @@ class HandlerOptions:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{name} is {value!r}; give a non-empty text such as 'finance'")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{name} is {value!r}; it has a lone surrogate, which is no text"
+        ) from None
 
 
 def _check_function(name: str, function: object) -> None:

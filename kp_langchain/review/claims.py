@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _ANSWER_CHARS = 10_000
 _SOURCE_CHARS = 1_000_000
+_LIST_NUMBER = re.compile(r"^[ \t]*(?:[A-Z][a-z]+ )?\d{1,3}[.):](?= )", re.MULTILINE)
 _TONES = (
     ("is done", DONE),
     ("was not able", UNABLE),
@@ -50,22 +52,26 @@ class Claims:
 
 def claims_of(trace: ReasoningTrace) -> Claims:
     """Return what the answer of a trace claims."""
-    answer = Text(trace.outcome.result_summary, _ANSWER_CHARS)
+    # The numbers of a list, or of a step such as "Thought 3:", claim nothing.
+    result = _LIST_NUMBER.sub("", trace.outcome.result_summary[:_ANSWER_CHARS])
+    answer = Text(result, _ANSWER_CHARS)
     outputs = "\n".join(step.content or "" for step in trace.steps if step.type == "observation")
-    source = _tokens(Text(outputs, _SOURCE_CHARS))
-    task = _tokens(Text(trace.task.objective, _ANSWER_CHARS))
+    source, task = Text(outputs, _SOURCE_CHARS), Text(trace.task.objective, _ANSWER_CHARS)
     names = (name for name in answer.names() if _is_name(name, answer.raw))
     stated = dict.fromkeys([*answer.numbers(), *names])
-    new = [item for item in stated if item.lower() not in task]  # the task claims nothing
+    new = [item for item in stated if not _has(task, item)]  # the task claims nothing
     return Claims(
         tone=tuple(words for words, signal in _TONES if signal.count(answer)),
-        seen=tuple(item for item in new if item.lower() in source),
-        unseen=tuple(item for item in new if item.lower() not in source),
+        seen=tuple(item for item in new if _has(source, item)),
+        unseen=tuple(item for item in new if not _has(source, item)),
     )
 
 
-def _tokens(text: Text) -> frozenset[str]:
-    return text.vocabulary | frozenset(text.numbers())
+def _has(text: Text, item: str) -> bool:
+    """Return whether a text has a word, or a number that may be part of a longer time or date."""
+    if not item[0].isdigit():
+        return item.lower() in text.vocabulary
+    return re.search(rf"(?<!\d){re.escape(item)}(?!\d)", text.raw) is not None
 
 
 def _is_name(word: str, text: str) -> bool:

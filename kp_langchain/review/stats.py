@@ -152,7 +152,8 @@ class DomainStats:
                 f"`{rule.name}` cost {_counted(rule.runs, 'run')} {-rule.change:.1f}{lost}"
             )
         if self.near_duplicates:
-            causes.append(f"{_counted(self.near_duplicates, 'run')} repeat kept ones")
+            repeats = "repeats a kept one" if self.near_duplicates == 1 else "repeat kept ones"
+            causes.append(f"{_counted(self.near_duplicates, 'run')} {repeats}")
         return f"{start}: {'; '.join(causes)}." if causes else f"{start}."
 
     def to_dict(self) -> dict[str, Any]:

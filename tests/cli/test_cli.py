@@ -301,9 +301,7 @@ def test_show_tells_what_was_said_of_a_run(runs: list[str]) -> None:
     with TraceStore("runs.db") as store:
         store.report_outcome(runs[0], success=False, confidence=0.1, note="wrong\x1b[2J sum")
     done = cli("review", "show", runs[0], "--database", "runs.db")
-    assert re.search(
-        r"verdict of .* \(reported\): failure, confidence 0\.10: wrong.*sum", done.stdout
-    )
+    assert re.search(r"failure, confidence 0\.10, .* UTC, reported: wrong.*sum", done.stdout)
     assert "\x1b" not in done.stdout
     told = json.loads(cli("review", "show", runs[0], "--database", "runs.db", "--json").stdout)
     assert [verdict["success"] for verdict in told["verdicts"]] == [False]

@@ -1,0 +1,166 @@
+"""What the statistics of a domain say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kp_langchain.review.stats import DomainStats, domain_stats
+from kp_langchain.store.run_summary import RunSummary
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def summary(number: int = 0, *, score: float = 0.5, **more: Any) -> RunSummary:
+    values: dict[str, Any] = {
+        "trace_id": f"kp:trace:{number}",
+        "created_at": START + timedelta(minutes=number),
+        "domain": "finance",
+        "decision": "contributed" if score >= 0.6 else "below_threshold",
+        "gate": "score",
+        "score": score,
+        "worth": None,
+        "threshold": 0.6,
+        "success": True,
+        "label": None,
+        "recovered_errors": 0,
+        "is_near_duplicate": False,
+        "is_withheld": False,
+        "dimensions": {"complexity": [0.5, 0.4], "novelty": [0.25, 0.6]},
+        "rules": {},
+        "tools": [],
+        "redactions": {},
+        "dropped": {},
+    }
+    return RunSummary(**values | more)
+
+
+def only(*runs: RunSummary) -> DomainStats:
+    (stats,) = domain_stats(runs)
+    return stats
+
+
+def test_the_part_that_loses_most_comes_first() -> None:
+    stats = only(
+        summary(0), summary(1, dimensions={"complexity": [1.0, 0.4], "novelty": [0.5, 0.6]})
+    )
+    assert [(part.name, part.median, part.weight) for part in stats.parts] == [
+        ("novelty", 0.375, pytest.approx(0.6)),
+        ("complexity", 0.75, pytest.approx(0.4)),
+    ]
+    assert [part.lost for part in stats.parts] == [
+        pytest.approx((0.45 + 0.3) / 2),
+        pytest.approx((0.2 + 0.0) / 2),
+    ]
+
+
+def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
+    stats = only(
+        summary(0, score=0.55, rules={"single_tool": -0.1}),
+        summary(1, score=0.45, rules={"single_tool": -0.1}),
+        summary(2, score=0.55, rules={"single_tool": -0.1}, is_near_duplicate=True),
+        summary(3, score=0.55, rules={"single_tool": -0.1}, is_withheld=True),
+        summary(4, score=0.65, rules={"recovered_errors": 0.1}),
+    )
+    first, second = stats.rules
+    assert (first.name, first.runs, first.passes_lost) == ("single_tool", 4, 1)
+    assert first.change == pytest.approx(-0.1)
+    assert (second.name, second.runs, second.passes_lost) == ("recovered_errors", 1, 0)
+
+
+def test_one_sentence_says_what_costs_most() -> None:
+    runs = [summary(at, score=0.7 if at == 0 else 0.55) for at in range(10)]
+    runs[1] = replace(runs[1], rules={"single_tool": -0.1})
+    runs[2] = replace(runs[2], is_near_duplicate=True)
+    assert only(*runs).explanation() == (
+        "finance keeps 10 % of 10 runs: novelty is 0.25 in the median and costs 0.45; "
+        "`single_tool` cost 1 run 0.1, 1 of them their pass; 1 run repeats a kept one."
+    )
+    assert only(summary(dimensions={})).explanation() == "finance keeps 0 % of 1 run."
+
+
+def test_of_a_worth_its_two_factors_are_told() -> None:
+    half = summary(gate="worth", worth=0.375, threshold=0.4, dimensions={"novelty": [0.5, 0.6]})
+    stats = only(half)
+    assert (stats.gate, stats.median) == ("worth", 0.375)
+    by_name = {part.name: part for part in stats.parts}
+    assert by_name["confidence"].median == pytest.approx(0.5)
+    assert by_name["confidence"].lost == pytest.approx(0.75 * 0.5)
+    assert by_name["novelty"].lost == pytest.approx(0.5 * 0.25)
+
+
+def test_only_runs_of_the_present_gate_are_compared() -> None:
+    stats = only(summary(0, score=0.9), summary(1, gate="worth", worth=0.2, threshold=0.3))
+    assert (stats.runs, stats.kept, stats.judged) == (2, 1, 1)
+    assert (stats.gate, stats.median, stats.threshold) == ("worth", 0.2, 0.3)
+
+
+def test_verdicts_say_how_many_of_those_that_pass_are_right() -> None:
+    stats = only(
+        summary(0, score=0.9, label=True),
+        summary(1, score=0.7, label=False),
+        summary(2, score=0.5, label=True),
+        summary(3, score=0.9),
+        summary(4, score=0.9, label=True, is_near_duplicate=True, decision="below_threshold"),
+    )
+    assert (stats.labelled, stats.successes) == (4, 3)
+    assert (stats.kept_labelled, stats.kept_successes) == (2, 1)
+    by_threshold = {round(point.threshold, 2): point for point in stats.curve}
+    assert (by_threshold[0.8].runs, by_threshold[0.8].labelled, by_threshold[0.8].successes) == (
+        2, 1, 1,
+    )  # fmt: skip
+    assert (by_threshold[0.0].runs, by_threshold[1.0].runs) == (4, 0)
+
+
+def test_what_was_replaced_dropped_and_recovered_is_counted() -> None:
+    stats = only(
+        summary(0, redactions={"email": 2, "card": 1}, recovered_errors=3, dropped={"steps": 4}),
+        summary(1, redactions={"email": 1}, dropped={"steps": 1, "texts": 2}),
+        summary(2, redactions=None, dropped=None, is_withheld=True),
+    )
+    assert stats.redactions == {"email": 3, "card": 1}
+    assert stats.dropped == {"steps": 5, "texts": 2}
+    assert (stats.redacted_runs, stats.uncounted) == (2, 1)
+    assert (stats.recovered, stats.withheld) == (1, 1)
+
+
+def test_the_domain_with_most_runs_comes_first() -> None:
+    runs = [summary(at, domain=domain) for at, domain in enumerate("abbc")]
+    assert [stats.domain for stats in domain_stats(runs)] == ["b", "a", "c"]
+    assert domain_stats([]) == []
+
+
+UNIT = st.floats(0, 1)
+SUMMARIES = st.lists(
+    st.builds(
+        summary,
+        st.integers(0, 1000),
+        score=UNIT,
+        label=st.sampled_from([None, True, False]),
+        threshold=UNIT,
+        is_near_duplicate=st.booleans(),
+        is_withheld=st.booleans(),
+        dimensions=st.dictionaries(st.sampled_from("xyz"), st.tuples(UNIT, UNIT)),
+        rules=st.dictionaries(st.sampled_from("rs"), st.floats(-1, 1)),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(SUMMARIES)
+def test_the_figures_add_up(runs: list[RunSummary]) -> None:
+    stats = only(*runs)
+    assert sum(stats.histogram) == stats.judged == stats.runs == len(runs)
+    passing = [point.runs for point in stats.curve]
+    assert passing == sorted(passing, reverse=True)
+    assert all(point.successes <= point.labelled <= point.runs for point in stats.curve)
+    assert all(0 <= part.lost <= part.weight + 1e-9 for part in stats.parts)
+    assert stats.kept_successes <= min(stats.successes, stats.kept_labelled)
+    assert json.loads(json.dumps(stats.to_dict()))["explanation"] == stats.explanation()
