@@ -429,7 +429,7 @@ function stepDetails([type, tool, text, input, latency, tries], at) {
 async function compare(left, right) {
   const [one, other] = await Promise.all([traceOf(left), traceOf(right)]);
   const pairs = align(one?.steps ?? [], other?.steps ?? []);
-  const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, short(run, 300)),
+  const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, short(run, 140)),
     el("p", { class: "muted" }, `${time(run.at)} · ${run.decision} · ${run.gate} ${fixed(run[run.gate])}`));
   const table = (...rows) => el("table", { class: "sides" }, el("tbody", {}, rows));
   Object.assign(drawer, { run: right, marked: null });
