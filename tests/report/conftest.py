@@ -26,7 +26,9 @@ def store(fresh_settings: None) -> Iterator[Store]:
     made.traces.close()
 
 
-@pytest.fixture(scope="session")
+# Not of the session: while Playwright is there, its event loop counts as running in this thread,
+# so that `asyncio.run` in a test of another file would fail.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Debian's Chromium, which reaches no network."""
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
