@@ -53,7 +53,7 @@ ROOMS = [  # each may import its own row and the rows above
 PUBLIC = [
     "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langsmith",
     "kp_langchain.integrations.openevals", "kp_langchain.redaction", "kp_langchain.registry",
-    "kp_langchain.scoring", "kp_langchain.store",
+    "kp_langchain.review", "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",

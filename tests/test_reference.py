@@ -13,7 +13,7 @@ import kp_langchain
 
 REFERENCE = (Path(__file__).parents[1] / "examples" / "guides" / "reference.md").read_text()
 ROOMS = (
-    "scoring", "store", "gate", "redaction", "registry", "integrations.langsmith",
+    "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langsmith",
     "integrations.openevals",
 )  # fmt: skip
 ENTRIES = re.findall(r"^::: (\S+)$", REFERENCE, flags=re.MULTILINE)

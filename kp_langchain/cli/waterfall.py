@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kp_langchain.cli.output import visible
-from kp_langchain.scoring.waterfall import WaterfallRow, waterfall_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kp_langchain.scoring.breakdown import ScoreBreakdown
+    from kp_langchain.scoring.waterfall import WaterfallRow
 
 _WIDTH_FOR_REASONS = 110
 _BAR_CELLS = 20
@@ -40,7 +40,7 @@ def waterfall(
     table.add_column(no_wrap=True, justify="right")
     table.add_column(no_wrap=True, width=_BAR_CELLS)
     table.add_column(overflow="fold", style="bright_black")
-    for row in waterfall_rows(breakdown):
+    for row in breakdown.waterfall():
         is_gated = row.kind == gate
         style = _style(row, is_gated=is_gated, passed=passed)
         table.add_row(
@@ -55,7 +55,7 @@ def waterfall(
 
 def reasons(breakdown: ScoreBreakdown) -> Iterator[tuple[str, str]]:
     """Yield each part of a score and the reason for it, for consoles too narrow for both."""
-    for row in waterfall_rows(breakdown):
+    for row in breakdown.waterfall():
         if row.why:
             yield row.label, row.why
 

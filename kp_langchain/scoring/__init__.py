@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kp_langchain.scoring.rules import RuleFired
     from kp_langchain.scoring.scorer import Scorer
     from kp_langchain.scoring.trace_text import embedded_text
+    from kp_langchain.scoring.waterfall import WaterfallRow
     from kp_langchain.scoring.worth import Worth
     from kp_langchain.weights import PROFILES, ScoringWeights
 
@@ -37,6 +38,7 @@ _HOMES = {
     "ScoringWeights": "kp_langchain.weights",
     "SentenceTransformerEmbedder": "kp_langchain.embedding.sentence_transformers_model",
     "VectorCache": "kp_langchain.scoring.cache",
+    "WaterfallRow": "kp_langchain.scoring.waterfall",
     "Worth": "kp_langchain.scoring.worth",
     "aevaluate_value": "kp_langchain.scoring.process_scorer",
     "default_scorer": "kp_langchain.scoring.process_scorer",
@@ -60,6 +62,7 @@ __all__ = [
     "ScoringWeights",
     "SentenceTransformerEmbedder",
     "VectorCache",
+    "WaterfallRow",
     "Worth",
     "aevaluate_value",
     "default_scorer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from kp_langchain.embedding.no_embedding_reasons import UNREADABLE
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, why_outcome
 from kp_langchain.scoring.rules import REASONS, RuleFired
 from kp_langchain.scoring.source_names import TRACE_SOURCE
+from kp_langchain.scoring.waterfall import WaterfallRow
 from kp_langchain.scoring.worth import Worth, novelty_factor
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -182,6 +183,23 @@ class ScoreBreakdown:
             return f", {self.unreadable_share:.0%} of the tokens say nothing to the model"
         return ""
 
+    def waterfall(self) -> Iterator[WaterfallRow]:
+        """Yield its steps from zero: the dimensions, the rules, the score, and the worth if any."""
+        level = 0.0
+        for definition in DIMENSIONS:
+            one: Dimension = getattr(self, definition.name)
+            before, level = level, level + one.contribution
+            label = definition.label
+            yield WaterfallRow("dimension", label, _product(one), before, level, one.why)
+        for rule in self.rules:
+            why = REASONS.get(rule.name, "")
+            yield WaterfallRow("rule", rule.name, "", rule.before, rule.after, why)
+        yield WaterfallRow("score", "score", "", 0.0, self.total, "")
+        if self.worth is not None:
+            figures = f"{self.worth.confidence:.3f} x {novelty_factor(self.novelty.value):.2f}"
+            why = "confidence x (0.5 + novelty / 2)"
+            yield WaterfallRow("worth", "worth", figures, 0.0, self.worth.value, why)
+
     def to_row(self) -> dict[str, Any]:
         """Return it as one flat row, such as of a DataFrame.
 
@@ -216,11 +234,10 @@ class ScoreBreakdown:
     def _repr_html_(self) -> str:
         """Return it as a notebook shows it: a waterfall from zero to the score."""
         from kp_langchain import notebook_html as html
-        from kp_langchain.scoring.waterfall import waterfall_rows
 
         rows = [
             (row.label, row.figures, row.amount, html.bar(row.start, row.end), row.why)
-            for row in waterfall_rows(self)
+            for row in self.waterfall()
         ]
         sources = [
             ("novelty from", f"{self.novelty_source}{self._novelty_detail()}"),

@@ -4,6 +4,8 @@ from kp_langchain.gate import Rescored
 from kp_langchain.store.confidence_models import ConfidenceModels, InstalledModel
 from kp_langchain.store.contribution import Contribution, Standing
 from kp_langchain.store.outbox import Outbox
+from kp_langchain.store.run_filters import RunFilters
+from kp_langchain.store.run_summary import RunSummary
 from kp_langchain.store.shared_stores import default_store
 from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun
@@ -18,6 +20,8 @@ __all__ = [
     "InstalledModel",
     "Outbox",
     "Rescored",
+    "RunFilters",
+    "RunSummary",
     "Standing",
     "StoredMemory",
     "StoredRun",
