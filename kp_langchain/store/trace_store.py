@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -283,6 +283,27 @@ class TraceStore:
             )
             rows: list[dict[str, Any]] = next(filter(None, by_id), [])
         return [Verdict(**row) for row in rows]
+
+    def verdicts_by_trace(self, trace_ids: Collection[str]) -> dict[str, list[Verdict]]:
+        """Return the verdicts on several runs by trace id, those on each the oldest first.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
+        """
+        with self._database.reading() as connection:
+            by_trace = sql.verdict_queries.of_traces(connection, trace_ids)
+        return {trace_id: [Verdict(**row) for row in rows] for trace_id, rows in by_trace.items()}
+
+    def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
+        """Return the traces of several runs by trace id, as the text of their JSON.
+
+        The text is as the database has it: reading it as JSON fails if it is damaged.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
+        """
+        with self._database.reading() as connection:
+            return sql.run_queries.body_texts(connection, trace_ids)
 
     def runs(
         self,
