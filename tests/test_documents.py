@@ -6,6 +6,7 @@ prints.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shlex
@@ -47,6 +48,7 @@ NOT_RUN = {
     "outbox retry": "needs a registry in the settings",
     "withdraw": "asks a registry",
     "label --langsmith": "asks LangSmith",
+    "report --serve": "serves until it is interrupted",
     "score": "loads the embedding model",
     "calibrate": "refuses without 30 verdicts",
     "calibrate remove": "refuses without a model",
@@ -305,6 +307,8 @@ def pending_trace_id() -> str:
     with TraceStore() as store:
         store.add(scored, registry="https://registry.example.org")
     Path("verdicts.csv").write_text(f"id,success\n{scored.trace.id},true\n")
+    verdict = json.dumps({"trace_id": scored.trace.id, "success": True})
+    Path("verdicts.jsonl").write_text(f"{verdict}\n")
     Path("kp.toml").write_text("max_steps = 500\n")
     return scored.trace.id
 

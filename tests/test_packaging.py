@@ -46,6 +46,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"recording"},
     {"review"},
     {"integrations"},
+    {"report"},
     {"demo"},
     {"cli", "__main__"},
 ]  # fmt: skip

@@ -127,6 +127,14 @@ def body(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
     return value
 
 
+def body_texts(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+    """Return the bodies of several runs by trace id, as the text of their JSON, damaged or not."""
+    select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
+        _c.trace_id.in_(trace_ids), is_kept()
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}
+
+
 def drop_expired_bodies(connection: sa.Connection) -> int:
     """Delete the expired bodies of up to `MOST_EXPIRED_AT_ONCE` runs; return their number."""
     select = sa.select(_c.trace_id).where(_c.body_expires_at <= datetime.now(UTC))
@@ -242,12 +250,14 @@ def page_of_bodies(
         newest_first: Whether the runs that began last come first.
         with_expiring: Whether bodies that expire count, and not just those kept for good.
     """
-    is_kept_for_good = sa.and_(_c.body.is_not(None), _c.body_expires_at.is_(None))
+    # As a case: with a plain condition, SQLite would read all bodies without an expiry by the index
+    # on it, and sort them, for each page.
+    never_expires = sa.case((_c.body_expires_at.is_(None), 1), else_=0) == 1
     key = sa.tuple_(_s.created_at, _s.trace_id)
     select = (
         sa.select(_s.created_at, _s.trace_id, _c.body)
         .select_from(_runs_with_summaries)
-        .where(is_kept() if with_expiring else is_kept_for_good)
+        .where(_c.body.is_not(None), is_kept() if with_expiring else never_expires)
     )
     if after is not None:
         last = sa.tuple_(

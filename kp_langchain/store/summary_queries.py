@@ -160,23 +160,39 @@ def count(connection: sa.Connection, run_filter: Filter) -> int:
 
 
 def page_of_summaries(
-    connection: sa.Connection, run_filter: Filter, *, after: str
+    connection: sa.Connection, run_filter: Filter, *, after: tuple[datetime, str] | None
 ) -> list[dict[str, Any]]:
-    """Return the next summaries in the order of their ids, each with its `label`.
+    """Return the next summaries, the oldest first, without their labels.
 
     Args:
         connection: A connection to read with.
         run_filter: Only those of matching runs.
-        after: The last id before this page; empty for the first page.
+        after: `created_at` and `trace_id` of the last one before this page; None for the first.
     """
-    select = sa.select(*_summary_columns).where(_s.trace_id > after, *run_filter.conditions())
-    rows = connection.execute(select.order_by(_s.trace_id).limit(_PAGE_SIZE)).mappings().all()
-    labels = _labels(connection, after, rows[-1]["trace_id"]) if rows else {}
-    return [
-        {**row, **{name: _parsed(row[name]) for name in _JSON_COLUMNS}}
-        | {"label": labels.get(row["trace_id"])}
-        for row in rows
-    ]
+    select = sa.select(*_summary_columns).where(*run_filter.conditions())
+    if after is not None:
+        last = sa.literal(after[0], _s.created_at.type), sa.literal(after[1], _s.trace_id.type)
+        select = select.where(sa.tuple_(_s.created_at, _s.trace_id) > sa.tuple_(*last))
+    rows = connection.execute(select.order_by(*order(newest_first=False)).limit(_PAGE_SIZE))
+    names = list(rows.keys())
+    parsed = [(at, name) for at, name in enumerate(names) if name in _JSON_COLUMNS]
+    page = []
+    for row in rows:
+        values = dict(zip(names, row, strict=True))
+        for at, name in parsed:
+            values[name] = _parsed(row[at])
+        page.append(values)
+    return page
+
+
+def labels(connection: sa.Connection) -> dict[str, bool]:
+    """Return what the newest verdict that states success says, by the trace's id."""
+    select = (
+        sa.select(verdicts.c.trace_id, verdicts.c.success)
+        .where(verdicts.c.success.is_not(None))
+        .order_by(verdicts.c.at, verdicts.c.number)
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 
 
 @lru_cache(maxsize=10_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -286,6 +286,27 @@ class TraceStore:
             rows: list[dict[str, Any]] = next(filter(None, by_id), [])
         return [Verdict(**row) for row in rows]
 
+    def verdicts_by_trace(self, trace_ids: Collection[str]) -> dict[str, list[Verdict]]:
+        """Return the verdicts on several runs by trace id, those on each the oldest first.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run without a verdict is left out.
+        """
+        with self._database.reading() as connection:
+            by_trace = sql.verdict_queries.of_traces(connection, trace_ids)
+        return {trace_id: [Verdict(**row) for row in rows] for trace_id, rows in by_trace.items()}
+
+    def body_texts(self, trace_ids: Collection[str]) -> dict[str, str]:
+        """Return the traces of several runs by trace id, as the text of their JSON.
+
+        The text is as the database has it: reading it as JSON fails if it is damaged.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run whose trace is not kept is left out.
+        """
+        with self._database.reading() as connection:
+            return sql.run_queries.body_texts(connection, trace_ids)
+
     def runs(
         self,
         *,
@@ -333,7 +354,7 @@ class TraceStore:
             return sql.summary_queries.count(connection, run_filter)
 
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
-        """Yield the figures of runs, for counting over many; in no particular order.
+        """Yield the figures of runs, for counting over many; the oldest first.
 
         They are read a page at a time, and no transaction stays open between two of them.
 
@@ -341,14 +362,16 @@ class TraceStore:
             filters: As `RunFilters` explains them.
         """
         run_filter = _filter(filters)
-        after = ""
+        with self._database.reading() as connection:
+            labels = sql.summary_queries.labels(connection)
+        after: tuple[datetime, str] | None = None
         while True:
             with self._database.reading() as connection:
                 page = sql.summary_queries.page_of_summaries(connection, run_filter, after=after)
             if not page:
                 return
-            after = page[-1]["trace_id"]
-            yield from (RunSummary(**row) for row in page)
+            after = page[-1]["created_at"], page[-1]["trace_id"]
+            yield from (RunSummary(**row, label=labels.get(row["trace_id"])) for row in page)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

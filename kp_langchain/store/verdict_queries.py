@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,29 @@ def of_trace(connection: sa.Connection, trace_id: str) -> list[dict[str, Any]]:
         select.where(verdicts.c.trace_id == trace_id).order_by(*_oldest_first)
     )
     return [dict(row) for row in rows.mappings()]
+
+
+def of_traces(
+    connection: sa.Connection, trace_ids: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the verdicts on several traces by trace id, those on each the oldest first."""
+    select = (
+        sa.select(
+            verdicts.c.trace_id,
+            verdicts.c.success,
+            verdicts.c.confidence,
+            verdicts.c.note,
+            verdicts.c.source,
+            verdicts.c.at,
+        )
+        .where(verdicts.c.trace_id.in_(trace_ids))
+        .order_by(*_oldest_first)
+    )
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for row in connection.execute(select).mappings():
+        fields = dict(row)
+        by_trace.setdefault(fields.pop("trace_id"), []).append(fields)
+    return by_trace
 
 
 def labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:

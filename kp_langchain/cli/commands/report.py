@@ -1,0 +1,165 @@
+"""The command `report`: a page to review runs in a browser, as a file or served."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kp_langchain.cli.contributions import current_registry
+from kp_langchain.cli.labelling import Labelling
+from kp_langchain.cli.output import say
+from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
+from kp_langchain.cli.store_option import Database, has_registry, open_store
+
+if TYPE_CHECKING:
+    from kp_langchain.report.data import ReportData
+    from kp_langchain.store import TraceStore
+    from kp_langchain.verdict import Verdict
+
+_SEND_TIMEOUT_S = 20.0
+
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the page to this file.")
+]
+Serve = Annotated[
+    bool, typer.Option("--serve", help="Serve the page on this machine; it stores verdicts.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="With --serve: the port; any that is free if not set."),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+Limit = Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")]
+
+
+def report(
+    html: Html = None,
+    serve: Serve = False,
+    port: Port = None,
+    open_page: Open = False,
+    domain: Domain = None,
+    since: Since = None,
+    limit: Limit = 5000,
+    database: Database = None,
+) -> None:
+    """Review runs in a browser: what each domain keeps and why, each run, and your verdicts.
+
+    --html writes one file that loads nothing and needs no server. It holds the redacted texts of
+    the runs, so only you may read it. Verdicts that you give in it are downloaded as a file for
+    `label --from`. An earlier report is replaced, any other file is not.
+
+    --serve stores each verdict at once. Only browsers on this machine reach it, with the address
+    that it prints. Ctrl-C ends it.
+    """
+    if (html is None) is not serve:
+        raise typer.BadParameter("give one of --html FILE and --serve")
+    if port is not None and not serve:
+        raise typer.BadParameter("--port belongs to --serve")
+    with open_store(database) as store:
+        pages = _Pages(store, run_filters(domain=domain, since=since), limit)
+        if html is not None:
+            _write(pages, html, open_page=open_page)
+        else:
+            _serve(pages, port or 0, open_page=open_page)
+
+
+class _Pages:
+    """Makes the page of a store.
+
+    Args:
+        store: The store.
+        filters: Which of its runs.
+        limit: At most so many.
+    """
+
+    def __init__(self, store: TraceStore, filters: Any, limit: int) -> None:
+        self.store, self._filters, self._limit = store, filters, limit
+        self.has_registry = has_registry(store)
+
+    def read(self) -> ReportData:
+        """Return the runs as they are now.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        from kp_langchain.report.data import collect
+
+        return collect(self.store, self._filters, limit=self._limit, has_registry=self.has_registry)
+
+
+def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
+    from kp_langchain.report.page import render
+    from kp_langchain.report.page_file import check_target, write_page
+
+    check_target(path)
+    data = pages.read()
+    page = render(data)
+    write_page(path, page)
+    say(f"Wrote {_number(data)} to {path.absolute()} ({len(page) / 1e6:.1f} MB).")
+    _say_damage(data)
+    say("It holds the redacted texts of these runs. Only you may read it; mind whom you send it.")
+    if data.runs:
+        say("Verdicts given in it: download them there, then kp-langchain label --from FILE")
+    if open_page:
+        _open(path.absolute().as_uri())
+
+
+def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
+    from kp_langchain.report.data import read_record
+    from kp_langchain.report.page import render
+    from kp_langchain.report.server import ReportServer
+
+    labelling = Labelling(pages.store, current_registry(), as_json=False)
+    data = pages.read()
+    first = [render(data, stores_verdicts=True)]
+
+    def make_page() -> str:
+        return first.pop() if first else render(pages.read(), stores_verdicts=True)
+
+    def store_verdict(trace_id: str, verdict: Verdict) -> list[dict[str, Any]]:
+        changes = labelling.give(trace_id, verdict)
+        ids = [id_ for change in changes for id_ in (change.trace_id, *change.replaces)]
+        records = (
+            read_record(pages.store, id_, has_registry=pages.has_registry)
+            for id_ in dict.fromkeys(ids)
+        )
+        return [record for record in records if record is not None]
+
+    with ReportServer(make_page, store_verdict, port=port) as server:
+        say(f"Serving {_number(data)} at {server.address}")
+        _say_damage(data)
+        say("Whoever has this address can read them from this machine. Ctrl-C ends it.")
+        sys.stdout.flush()
+        if open_page:
+            _open(server.address)
+        _run_until_interrupted(server.serve_forever)
+    labelling.conclude(_SEND_TIMEOUT_S)
+
+
+def _run_until_interrupted(run: Callable[[], None]) -> None:
+    try:
+        run()
+    except KeyboardInterrupt:
+        say("")
+
+
+def _number(data: ReportData) -> str:
+    return f"{len(data.runs):,} of {data.total:,} {'run' if data.total == 1 else 'runs'}"
+
+
+def _say_damage(data: ReportData) -> None:
+    if data.damaged_runs:
+        say(f"{data.damaged_runs} rows of the store cannot be read, and are left out.")
+    if data.damaged_traces:
+        say(f"{data.damaged_traces} stored traces cannot be read; their runs have no steps there.")
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(address):
+        say(f"No browser can be opened from here; open it yourself: {address}")

@@ -1,0 +1,269 @@
+"""Turns one stored run, its verdicts and its trace into the values that the page has of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
+
+from kp_langchain.gate.decision import decision_word
+from kp_langchain.report.text import Excerpt, excerpt_of, line_of
+from kp_langchain.review.claims import claims_of
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.rules import REASONS
+
+if TYPE_CHECKING:
+    from kp_langchain.store import StoredRun
+    from kp_langchain.verdict import Verdict
+
+STEP_CHARS = 2000
+"""How many characters of each text of a step the page has at most."""
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_OBJECTIVE_CHARS = 600
+_NOTE_CHARS = 1000
+_NAME_CHARS = 100
+_CLAIMS_SHOWN = 12
+_CLAIMS_CHARS = 600
+_STEPS_SHOWN = 500
+_TOOLS_SHOWN = 50
+_DIGITS = 4
+
+
+class Step(NamedTuple):
+    """A step as the page has it.
+
+    Attributes:
+        type: `thought`, `tool_call`, `observation` or `error_recovery`.
+        tool: The name of its tool; empty if it has none.
+        text: Its content.
+        input: The input of the tool, as JSON; None if there is none.
+        latency_ms: Milliseconds that the call took, if known.
+        tries: How often the call was tried.
+    """
+
+    type: str
+    tool: str
+    text: Excerpt
+    input: Excerpt | None
+    latency_ms: float | None
+    tries: int
+
+    def to_json(self, limit_chars: int) -> list[Any]:
+        """Return it as a list in which no text is longer than `limit_chars`."""
+        given = None if self.input is None else self.input.shortened(limit_chars).to_json()
+        text = self.text.shortened(limit_chars).to_json()
+        return [self.type, self.tool, text, given, self.latency_ms, self.tries]
+
+
+class Body(NamedTuple):
+    """The trace of a run as the page has it.
+
+    Attributes:
+        steps: Its steps.
+        left_out: How many more steps it has.
+        result: The result of the run.
+        claims: What that claims, in a few words; empty if it claims nothing.
+    """
+
+    steps: Sequence[Step]
+    left_out: int
+    result: Excerpt
+    claims: str = ""
+
+    def to_json(self, limit_chars: int = STEP_CHARS) -> dict[str, Any]:
+        """Return it as JSON-like values in which no text is longer than `limit_chars`."""
+        return {
+            "steps": [step.to_json(limit_chars) for step in self.steps],
+            "left_out": self.left_out,
+            "result": self.result.shortened(limit_chars).to_json(),
+            "claims": self.claims,
+        }
+
+    def tools(self) -> list[str]:
+        """Return the names of the tools of its steps, each once, in their order."""
+        return list(dict.fromkeys(step.tool for step in self.steps if step.tool))
+
+
+def body_of(text: str) -> Body:
+    """Return the trace that the text of a stored body holds.
+
+    Raises:
+        ValueError: The text is not JSON, or not that of a trace.
+    """
+    try:
+        trace = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(trace, dict) or not isinstance(trace.get("steps"), list):
+        raise ValueError("not a trace")  # noqa: TRY004 - as for all other damage
+    steps = [_step(step) for step in trace["steps"][:_STEPS_SHOWN]]
+    outcome = trace.get("outcome")
+    result = outcome.get("result_summary") if isinstance(outcome, dict) else None
+    left_out = max(0, len(trace["steps"]) - _STEPS_SHOWN)
+    return Body(steps, left_out, _excerpt(result), _claims(trace))
+
+
+def _claims(trace: dict[str, Any]) -> str:
+    try:
+        claims = claims_of(ReasoningTrace.model_validate(trace))
+    except ValidationError:
+        return ""
+    return line_of(claims.text(_CLAIMS_SHOWN), _CLAIMS_CHARS)
+
+
+def _step(step: object) -> Step:
+    if not isinstance(step, dict):
+        raise ValueError("a step is not an object")  # noqa: TRY004
+    tool, tries = step.get("tool"), step.get("attempts")
+    name = tool.get("name") if isinstance(tool, dict) else None
+    given = step.get("input")
+    return Step(
+        type=line_of(step.get("type"), _NAME_CHARS),
+        tool=line_of(name, _NAME_CHARS),
+        text=_excerpt(step.get("content")),
+        input=None if given is None else excerpt_of(given, STEP_CHARS),
+        latency_ms=figure(step.get("latency_ms")),
+        tries=tries if type(tries) is int and tries > 0 else 1,
+    )
+
+
+def _excerpt(value: object) -> Excerpt:
+    return Excerpt("") if value is None else excerpt_of(value, STEP_CHARS)
+
+
+def figure(value: object) -> float | None:
+    """Return a number rounded for the page; None for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return round(float(value), _DIGITS) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def record_of(
+    run: StoredRun, verdicts: Sequence[Verdict], body: Body | None, *, has_registry: bool
+) -> dict[str, Any]:
+    """Return what the page has of a run, apart from its steps, ready for JSON.
+
+    Args:
+        run: The run.
+        verdicts: The verdicts on it, the oldest first.
+        body: Its trace, if the store has it.
+        has_registry: Whether what passes is contributed to a registry.
+
+    Raises:
+        StoreError, ValueError, TypeError, AttributeError: The row is damaged.
+    """
+    breakdown = run.breakdown
+    nearest = breakdown.nearest
+    objective = _BLANK_LINES.sub("\n\n", run.objective)
+    return {
+        "id": run.trace_id,
+        "at": milliseconds(run.created_at),
+        "domain": line_of(run.domain, _NAME_CHARS),
+        "objective": Excerpt.of(objective, _OBJECTIVE_CHARS).to_json(),
+        "decision": _decision(run, has_registry=has_registry),
+        "passed": run.decision == "contributed",
+        "gate": "worth" if run.gate == "worth" and run.worth is not None else "score",
+        "score": figure(run.score),
+        "worth": figure(run.worth),
+        "confidence_of_worth": None
+        if breakdown.worth is None
+        else figure(breakdown.worth.confidence),
+        "threshold": figure(run.threshold),
+        "success": bool(run.success),
+        "outcome": _outcome(run),
+        "sum": figure(breakdown.weighted_sum),
+        "dimensions": [
+            [
+                figure(dimension.value),
+                figure(dimension.weight),
+                figure(dimension.contribution),
+                line_of(dimension.why, 3 * _NAME_CHARS),
+            ]
+            for dimension in breakdown.dimensions.values()
+        ],
+        "rules": [
+            [
+                line_of(rule.name, _NAME_CHARS),
+                figure(rule.before),
+                figure(rule.after),
+                REASONS.get(rule.name, ""),
+            ]
+            for rule in breakdown.rules
+        ],
+        "profile": line_of(breakdown.profile, _NAME_CHARS),
+        "novelty_source": line_of(breakdown.novelty_source, _NAME_CHARS),
+        "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
+        "twin": None if run.twin_of is None else [run.twin_of, figure(run.similarity_to_twin)],
+        "replaced_by": run.replaced_by,
+        "redactions": _counts(run.redactions),
+        "dropped": _counts(run.dropped),
+        "tools": _tools(run, body),
+        "recoveries": 0,
+        "n_steps": run.n_steps,
+        "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
+        "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
+        "keys": _keys(run),
+        "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
+        "verdicts": [_verdict(verdict) for verdict in verdicts],
+    }
+
+
+def _decision(run: StoredRun, *, has_registry: bool) -> str:
+    word = decision_word(
+        run.decision, has_registry=has_registry, twin_of=run.twin_of, replaced_by=run.replaced_by
+    )
+    return word.replace("_", " ")
+
+
+def _outcome(run: StoredRun) -> str:
+    word = "success" if run.success else "failure"
+    confidence = f"confidence {run.confidence:.2f}"
+    if run.confidence_source in (None, "default", "trace"):
+        return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
+    return f"{word}; {confidence}, from {line_of(run.confidence_source, _NAME_CHARS)}"
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return a time as JavaScript counts it: milliseconds since 1970."""
+    return round(moment.timestamp() * 1000)
+
+
+def _verdict(verdict: Verdict) -> list[Any]:
+    note = None if verdict.note is None else line_of(verdict.note, _NOTE_CHARS)
+    at = None if verdict.at is None else milliseconds(verdict.at)
+    source = line_of(verdict.source, _NAME_CHARS)
+    return [at, verdict.success, figure(verdict.confidence), note, source]
+
+
+def _counts(counts: Mapping[str, int] | None) -> dict[str, int] | None:
+    if counts is None:
+        return None
+    return {line_of(kind, _NAME_CHARS): int(number) for kind, number in counts.items()}
+
+
+def _tools(run: StoredRun, body: Body | None) -> list[str]:
+    if run.tools is None:
+        return [] if body is None else body.tools()[:_TOOLS_SHOWN]
+    return [line_of(name, _NAME_CHARS) for name in run.tools[:_TOOLS_SHOWN]]
+
+
+def _keys(run: StoredRun) -> dict[str, str]:
+    keys = {
+        "framework": run.framework,
+        "agent": run.agent_id,
+        "session": run.session,
+        "thread": run.thread,
+        "user": run.user_hash,
+        "name": run.run_name,
+        "tags": ", ".join(run.tags),
+    }
+    return {name: line_of(value, _NAME_CHARS) for name, value in keys.items() if value}

@@ -1,0 +1,100 @@
+"""`kp-langchain report` as a user types it."""
+
+from __future__ import annotations
+
+import builtins
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import Done, cli
+from tests.report.pages import Store
+
+
+def report(*words: str) -> Done:
+    return cli("report", *words, "--database", "runs.db")
+
+
+def test_the_file_is_private_and_the_command_says_what_it_holds(store: Store) -> None:
+    store.add()
+    store.add(domain="code")
+    done = report("--html", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote 2 of 2 runs to {Path('page.html').absolute()}" in done.stdout
+    assert "redacted texts" in done.stdout
+    assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o600
+    assert "Wrote 1 of 1 run " in report("--html", "page.html", "--domain", "code").stdout
+    assert "Wrote 1 of 2 runs" in report("--html", "page.html", "--limit", "1").stdout
+    assert "Wrote 2 of 2 runs" in report("--html", "page.html", "--since", "1h").stdout
+    assert "Wrote 0 of 0 runs" in report("--html", "page.html", "--since", "2999-01-01").stdout
+    assert [path.name for path in Path().glob("*page*")] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("notes.html", "notes.html exists and is no report"),
+        ("folder", "folder exists and is no report"),
+        ("link", "link exists and is no report"),
+        ("missing/page.html", "there is no folder missing"),
+    ],
+)
+def test_only_an_earlier_report_is_replaced(store: Store, file: str, reason: str) -> None:
+    store.add()
+    Path("notes.html").write_text("<!doctype html>\nmine")
+    Path("folder").mkdir()
+    Path("link").symlink_to("nowhere")
+    done = report("--html", file)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert Path("notes.html").read_text() == "<!doctype html>\nmine"
+    Path("empty.html").touch()
+    assert report("--html", "empty.html").returncode == 0
+    assert report("--html", "empty.html").returncode == 0
+
+
+def test_open_shows_the_file_in_a_browser(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    done = report("--html", "page.html", "--open")
+    assert opened == [Path("page.html").absolute().as_uri()]
+    assert f"open it yourself: {opened[0]}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--html", "x.html", "--serve"], ["--html", "x.html", "--port", "8000"]]
+)
+def test_options_that_do_not_belong_together_are_refused(store: Store, words: list[str]) -> None:
+    assert report(*words).returncode == 2
+
+
+def test_a_store_that_cannot_be_read_is_an_error_as_elsewhere(store: Store) -> None:
+    done = cli("report", "--html", "page.html", "--database", "typo.db")
+    assert done.returncode == 1
+    assert "there is no database at" in done.stderr
+    Path("junk.db").write_text("no database " * 1000)
+    done = cli("report", "--html", "page.html", "--database", "junk.db")
+    assert done.returncode == 1
+    assert "not a SQLite database" in done.stderr
+    assert not Path("page.html").exists()
+
+
+def test_without_jinja_the_command_says_what_to_install(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add()
+    import_it = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "jinja2":
+            raise ImportError(name)
+        return import_it(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    done = report("--html", "page.html")
+    assert done.returncode == 1
+    assert "pip install 'kp-langchain[report]'" in done.stderr
+    assert not Path("page.html").exists()

@@ -1,0 +1,352 @@
+"""The page as a reader uses it, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kp_langchain.store import Verdict
+from tests.commands import cli
+from tests.report.pages import Store, Watched, json_lines, searches, shown, step
+
+Open = Callable[..., Watched]
+RECOVERY = [
+    step("thought", "I try."),
+    step("tool_call", "", "ledger", input={"page": 1}),
+    step("error_recovery", "timeout", "ledger"),
+    step("tool_call", "", "ledger", input={"page": 2}),
+    step("observation", "7 units", "ledger"),
+]
+
+
+@pytest.fixture
+def some(store: Store) -> Store:
+    """Five runs; listed, the last comes first."""
+    store.add("buy bread", searches("bread", "search", "mail"), verdict=Verdict(success=True))
+    store.add("sell apples", searches("apples"), verdict=Verdict(success=False, note="none left"))
+    store.add("count pears", RECOVERY, domain="code", threshold=0.9)
+    store.add("hide plums", searches("plums"), withheld="the redactor failed")
+    store.add("say hello", [step("thought", "Hello.")])
+    return store
+
+
+def texts(page: Any, selector: str) -> list[str]:
+    return [text.strip() for text in page.locator(selector).all_text_contents()]
+
+
+def test_the_newest_run_comes_first_and_sorting_changes_that(
+    some: Store, open_in_browser: Open
+) -> None:
+    page = open_in_browser(some.page()).page
+    names = ["say hello", "hide plums", "count pears", "sell apples", "buy bread"]
+    assert shown(page) == names
+    page.select_option("#sort", "oldest")
+    assert shown(page) == names[::-1]
+    page.get_by_role("button", name="Score").click()
+    assert shown(page)[-1] == "say hello"
+    assert page.locator("th[aria-sort=descending]").text_content() == "Score ↓"
+    page.get_by_role("button", name="Score").press("Enter")
+    assert shown(page)[0] == "say hello"
+
+
+def test_search_and_filters_narrow_the_table(some: Store, open_in_browser: Open) -> None:
+    page = open_in_browser(some.page()).page
+    page.fill("#search", "BREAD mail")
+    assert shown(page) == ["buy bread"]
+    assert page.text_content("#count") == "1 of 5 runs"
+    page.fill("#search", "nothing at all")
+    assert page.get_by_text("No run matches").is_visible()
+    page.fill("#search", "")
+    for choice, value, expected in (
+        ("#domain", "code", ["count pears"]),
+        ("#rule", "single_thought", ["say hello"]),
+        ("#tool", "ledger", ["count pears"]),
+        ("#verdict", "some", ["sell apples", "buy bread"]),
+        ("#verdict", "false", ["sell apples"]),
+        ("#decision", "kept", ["buy bread"]),
+    ):
+        page.select_option(choice, value)
+        assert shown(page) == expected, choice
+        page.select_option(choice, "")
+    for tick, expected in (("#recovered", ["count pears"]), ("#withheld", ["hide plums"])):
+        page.check(tick)
+        assert shown(page) == expected
+        page.uncheck(tick)
+    assert len(shown(page)) == 5
+
+
+def test_near_duplicates_are_found_and_lead_to_the_run_they_repeat(
+    store: Store, open_in_browser: Open
+) -> None:
+    first = store.add("buy bread", threshold=0.1)
+    store.add("buy bread again", threshold=0.1, twin_of=first, similarity_to_twin=0.97)
+    page = open_in_browser(store.page()).page
+    page.check("#duplicate")
+    assert shown(page) == ["buy bread again"]
+    page.locator("[data-id]").click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_role("button", name="buy bread", exact=True).click()
+    assert page.text_content("#drawer-title") == "buy bread"
+    assert page.text_content("#position") == "A run outside the list"
+
+
+def test_a_hundred_runs_are_on_a_page(store: Store, open_in_browser: Open) -> None:
+    for number in range(205):
+        store.add(f"task {number}")
+    page = open_in_browser(store.page()).page
+    assert len(shown(page)) == 100
+    assert page.get_by_role("button", name="Previous page").is_disabled()
+    page.get_by_role("button", name="Next page").click()
+    assert shown(page)[0] == "task 104"
+    page.get_by_role("button", name="Next page").click()
+    assert len(shown(page)) == 5
+    assert page.text_content("#page") == "Page 3 of 3"
+    assert page.get_by_role("button", name="Next page").is_disabled()
+
+
+def readout(page: Any) -> str:
+    return str(page.text_content(".readout"))
+
+
+def test_the_threshold_follows_mouse_finger_and_keys(store: Store, open_in_browser: Open) -> None:
+    store.add("a", searches("a", "search", "mail"), verdict=Verdict(success=True))
+    store.add("b", [step("thought", "Hello.")], verdict=Verdict(success=False))
+    page = open_in_browser(store.page()).page
+    slider = page.get_by_role("slider", name="Threshold of finance")
+    assert (
+        readout(page)
+        == "1 of 2 runs would pass at 0.55 (50 %). 1 of the 1 with a verdict succeeded."
+    )
+    box = page.locator(".chart").bounding_box()
+    at = lambda share: (box["x"] + box["width"] * share, box["y"] + box["height"] / 2)  # noqa: E731
+    page.mouse.move(*at(0.55))
+    page.mouse.down()
+    page.mouse.move(*at(0.3))
+    page.mouse.move(*at(0.05))
+    assert (
+        readout(page)
+        == "2 of 2 runs would pass at 0.05 (100 %). 1 of the 2 with a verdict succeeded."
+    )
+    page.mouse.up()
+    page.mouse.move(*at(0.9))
+    assert slider.get_attribute("aria-valuenow") == "0.05"
+    assert page.text_content(".proposal code") == "threshold = 0.05"
+
+    for key, value in (("ArrowRight", "0.06"), ("ArrowDown", "0.05"), ("PageUp", "0.15"),
+                       ("Home", "0.00"), ("ArrowLeft", "0.00"), ("End", "1.00")):  # fmt: skip
+        slider.press(key)
+        assert slider.get_attribute("aria-valuenow") == value
+    assert slider.get_attribute("aria-valuetext") == readout(page)
+    assert readout(page).startswith("0 of 2 runs would pass at 1.00 (0 %)")
+    page.get_by_role("button", name="Back to the threshold in force").click()
+    assert slider.get_attribute("aria-valuenow") == "0.55"
+    assert not page.is_visible(".proposal")
+
+    narrow = open_in_browser(store.page(), viewport={"width": 360, "height": 740}, has_touch=True)
+    box = narrow.page.locator(".chart").bounding_box()
+    narrow.page.touchscreen.tap(*at(0.02))
+    assert narrow.page.locator(".handle").get_attribute("aria-valuenow") == "0.02"
+
+
+def test_the_drawer_explains_a_run_and_is_used_by_keys_alone(
+    some: Store, open_in_browser: Open
+) -> None:
+    page = open_in_browser(some.page()).page
+    page.locator("[data-id]").nth(2).focus()
+    page.keyboard.press("Enter")
+    drawer = page.get_by_role("dialog")
+    assert drawer.get_attribute("aria-labelledby") == "drawer-title"
+    assert page.text_content("#drawer-title") == "count pears"
+    rows = texts(page, ".waterfall td:first-child")
+    assert rows == [
+        "complexity",
+        "novelty",
+        "tool diversity",
+        "outcome confidence",
+        "rule single_tool",
+        "score",
+    ]
+    figures = [
+        float(text.replace("\N{MINUS SIGN}", "-")) for text in texts(page, ".waterfall .number")
+    ]
+    assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.002)
+    assert "below the threshold of 0.900" in texts(page, ".waterfall .why")[-1]
+    outcome = "success, as the run ended; confidence 0.80, assumed, because no verdict states it"
+    assert outcome in texts(page, "dialog dd")
+    page.locator(".step").first.wait_for()
+    assert page.locator(".step[open]").count() == 0
+    page.locator(".step summary").nth(2).press("Enter")
+    assert page.get_by_text("timeout").last.is_visible()
+    for _ in range(40):  # the focus stays inside, or on the browser itself
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement === document.body"
+            " || document.activeElement.closest('dialog') !== null"
+        )
+    page.locator("#drawer-title").focus()
+    page.keyboard.press("j")
+    assert page.text_content("#drawer-title") == "sell apples"
+    assert texts(page, "dialog li")[0].endswith("reported: failure: none left")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("k")
+    assert page.text_content("#drawer-title") == "hide plums"
+    assert "Withheld: the redactor failed." in texts(page, "dialog .notice")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    assert page.text_content("#said") == "This is the first run of the list."
+    page.keyboard.press("Escape")
+    assert not drawer.is_visible()
+    page.locator("[data-id]:focus", has_text="say hello").wait_for()
+
+
+def test_verdict_keys_make_a_file_that_label_takes(some: Store, open_in_browser: Open) -> None:
+    page = open_in_browser(some.page()).page
+    page.locator("[data-id]").first.click()
+    page.keyboard.press("o")
+    page.keyboard.type('no y nor n here: "quoted" <b>')
+    page.keyboard.press("Enter")
+    page.keyboard.press("n")  # say hello
+    assert page.text_content("#drawer-title") == "hide plums"
+    page.keyboard.press("y")
+    page.keyboard.press("y")  # count pears
+    page.keyboard.press("y")  # sell apples
+    page.keyboard.press("u")
+    assert page.text_content("#drawer-title") == "sell apples"
+    assert page.text_content("#said").endswith("is taken back.")
+    page.keyboard.press("k")
+    page.keyboard.press("n")  # count pears, another answer
+    page.keyboard.press("Escape")
+    assert page.text_content("#answered") == "3 verdicts given on this page"
+    page.select_option("#verdict", "true")
+    assert shown(page) == ["hide plums", "buy bread"]
+
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert page.text_content("#answered") == "3 verdicts given on this page"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download verdicts").click()
+    assert download.value.suggested_filename == "verdicts.jsonl"
+    download.value.save_as("verdicts.jsonl")
+    lines = json_lines(Path("verdicts.jsonl"))
+    assert [line["success"] for line in lines] == [False, True, False]
+    assert lines[0]["note"] == 'no y nor n here: "quoted" <b>'
+    done = cli("label", "--from", "verdicts.jsonl", "--database", "runs.db")
+    assert done.returncode == 0, done.stderr
+    assert "Labelled 3" in done.stdout
+    (verdict,) = some.traces.verdicts(lines[0]["trace_id"])
+    assert (verdict.success, verdict.source) == (False, "label")
+
+
+def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open) -> None:
+    store.add("left", [*searches("bread"), *searches("milk", "mail")])
+    store.add("right", [step("thought", "First."), *searches("milk", "mail", "ledger")])
+    page = open_in_browser(store.page()).page
+    page.locator("[data-id]").last.click()
+    page.keyboard.press("c")
+    assert page.text_content("#said").startswith("Marked.")
+    page.keyboard.press("k")
+    page.keyboard.press("c")
+    page.get_by_text("Two runs side by side").wait_for()
+    same = page.locator(".sides tr.same")
+    assert same.count() == 1
+    left, right = same.locator("summary").all_text_contents()
+    assert left.startswith("6 call mail")
+    assert right.startswith("3 call mail")
+    names = texts(page, ".inside > table:not(.sides) td:first-child")
+    assert names[:4] == ["complexity", "novelty", "tool diversity", "outcome confidence"]
+    assert names[-1] == "score"
+    page.keyboard.press("y")  # no verdict is given here
+    assert not page.is_visible("#answers")
+    page.get_by_role("button", name="Back to the run").press("Enter")
+    assert page.text_content("#drawer-title") == "right"
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+def test_no_run_and_one_run_look_right(store: Store, open_in_browser: Open, runs: int) -> None:
+    if runs:
+        store.add("the only one")
+    page = open_in_browser(store.page()).page
+    assert page.locator(".domain").count() == runs
+    assert shown(page) == ["the only one"] * runs
+    expected = "1 of 1 run in runs.db" if runs else "0 of 0 runs in runs.db"
+    assert expected in page.text_content(".top")
+    if runs:
+        page.locator("[data-id]").click()
+        page.keyboard.press("j")
+        assert page.text_content("#said") == "This is the last run of the list."
+    else:
+        assert page.get_by_text("There are no runs yet.").is_visible()
+
+
+def test_a_browser_without_decompression_is_told_so(store: Store, browser: Any) -> None:
+    store.add()
+    Path("page.html").write_text(store.page())
+    context = browser.new_context()
+    context.add_init_script("delete globalThis.DecompressionStream")
+    page = context.new_page()
+    page.goto(Path("page.html").absolute().as_uri())
+    page.get_by_text("no DecompressionStream").wait_for()
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_nothing_keeps_a_screen_reader_or_a_keyboard_out(
+    some: Store, open_in_browser: Open, scheme: str, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    viewport = {"width": width, "height": 900}
+    page = open_in_browser(some.page(), color_scheme=scheme, viewport=viewport).page
+
+    def findings() -> list[str]:
+        return [
+            f"{one['id']}: {node['html']}"
+            for one in axe.run(page).response["violations"]
+            if one["impact"] in ("serious", "critical")
+            for node in one["nodes"]
+        ]
+
+    assert findings() == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("[data-id]").first.click()
+    page.locator(".step").first.wait_for()
+    assert findings() == []
+    page.keyboard.press("c")
+    page.keyboard.press("j")
+    page.keyboard.press("c")
+    page.get_by_text("Two runs side by side").wait_for()
+    assert findings() == []
+    assert page.evaluate("document.querySelector('dialog').scrollWidth") <= width
+
+
+def test_what_the_answer_claims_is_told_beside_it(store: Store, open_in_browser: Open) -> None:
+    steps = [*searches("bread"), step("observation", "It costs 42 dollars.", "search")]
+    store.add("price of bread", steps, result="Done: it costs 42 dollars, not 977.")
+    page = open_in_browser(store.page()).page
+    page.locator("[data-id]").click()
+    page.get_by_text("Claims:").wait_for()
+    assert "in no output: 977" in page.get_by_text("Claims:").text_content()
+
+
+def test_leaving_with_verdicts_that_were_not_downloaded_asks_first(
+    some: Store, open_in_browser: Open
+) -> None:
+    watched = open_in_browser(some.page())
+    page, asked = watched.page, []
+    page.on("dialog", lambda dialog: asked.append(dialog.type))
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == []
+    page.locator("[data-id]").first.click()
+    page.keyboard.press("y")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == ["beforeunload"]
+    with page.expect_download():
+        page.get_by_role("button", name="Download verdicts").click()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert asked == ["beforeunload"]
