@@ -22,11 +22,14 @@ READING = [
     ["review", "stats", "--domain", "finance", "--json"],
     ["label", "--next"],
     ["outbox"],
+    ["delete", "--domain", "finance", "--dry-run"],
 ]
 OF_ONE_RUN = [
     ["review", "show", "abc"],
     ["review", "compare", "abc", "abd"],
+    ["delete", "abc", "--yes"],
 ]
+REPORTING = [["export"], ["prune"]]  # on stderr, or after a write
 
 
 def run(words: list[str]) -> Done:
@@ -43,7 +46,7 @@ def record() -> str:
     return scored.trace.id
 
 
-@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN], ids=" ".join)
+@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN, *REPORTING], ids=" ".join)
 def test_a_missing_file_is_an_error_and_is_not_created(words: list[str]) -> None:
     done = run(words)
     assert done.returncode == 1
@@ -69,7 +72,7 @@ def test_an_empty_store_has_not_the_run(words: list[str]) -> None:
     assert (done.returncode, "no run 'abc' in" in done.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN], ids=" ".join)
+@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN, *REPORTING], ids=" ".join)
 def test_a_store_of_a_newer_version_is_left_alone(words: list[str]) -> None:
     record()
     with closing(sqlite3.connect("runs.db")) as connection, connection:
@@ -79,7 +82,7 @@ def test_a_store_of_a_newer_version_is_left_alone(words: list[str]) -> None:
     assert "upgrade it: pip install -U kp-langchain" in " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN], ids=" ".join)
+@pytest.mark.parametrize("words", [*READING, *OF_ONE_RUN, *REPORTING], ids=" ".join)
 @pytest.mark.parametrize("content", [b"no database\n" * 100, b""])
 def test_a_file_that_is_no_store_is_not_one_afterwards(words: list[str], content: bytes) -> None:
     Path("runs.db").write_bytes(content)

@@ -7,13 +7,16 @@ import json
 import math
 import pickle
 import random
+import sqlite3
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -513,3 +516,24 @@ def test_one_shared_store_per_database(url, tmp_path):
 
 def test_store_errors_are_kp_errors():
     assert issubclass(StoreError, KPError)
+
+
+@pytest.mark.parametrize("filters", [{}, {"decision": "contributed"}, {"domain": "finance"}])
+@pytest.mark.parametrize("with_expiring", [True, False])
+def test_a_page_of_traces_is_read_in_order_and_not_sorted(tmp_path, scored, filters, with_expiring):
+    """Else each page would read all runs of a large store."""
+    with TraceStore(tmp_path / "traces.db") as store:
+        store.add_many([scored(number) for number in range(30)])
+        statements = []
+
+        def note(connection, cursor, statement, parameters, *_):
+            statements.append((statement, parameters))
+
+        engine = store.database.open().engine
+        sa.event.listen(engine, "before_cursor_execute", note)
+        assert len(list(store.traces(with_expiring=with_expiring, **filters))) == 30
+        sa.event.remove(engine, "before_cursor_execute", note)
+        with closing(sqlite3.connect(tmp_path / "traces.db")) as connection:
+            for statement, parameters in statements:
+                plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                assert "TEMP B-TREE" not in str(plan.fetchall())
