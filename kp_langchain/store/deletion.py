@@ -92,16 +92,19 @@ def plan_by_ids(database: Database, ids: Sequence[str]) -> Deletion:
     domains: dict[str, str] = {}
     waiting: dict[str, _Waiting] = {}
     with database.reading() as connection:
+        all_waiting = list(_waiting(connection))
         for id_ in ids:
             rows = sql.run_queries.find_names(connection, id_)
-            if len({row["run_id"] for row in rows}) > 1:
+            run_ids = {row["run_id"] for row in rows}
+            if len(run_ids) > 1:
                 raise ambiguous_id(id_, rows)
             domains |= {row["trace_id"]: row["domain"] for row in rows}
             if not rows:
-                unscored = {one.key: one for one in _waiting(connection) if one.is_called(id_)}
-                if len({one.run_id for one in unscored.values()}) != 1:
+                run_ids = {one.run_id for one in all_waiting if one.is_called(id_)}
+                if len(run_ids) != 1:
                     raise unknown_run(id_, str(database.location))
-                waiting |= unscored
+            if id_.strip().lower() in run_ids or not rows:
+                waiting |= {one.key: one for one in all_waiting if one.run_id in run_ids}
         return _deletion(connection, domains, waiting.values())
 
 

@@ -38,6 +38,7 @@ _newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 _PAGE_SIZE = 20
 # More would delay the run that is written in the same transaction.
 MOST_EXPIRED_AT_ONCE = 1000
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -112,10 +113,16 @@ def _select_stored_runs() -> sa.Select[Any]:
     return sa.select(*columns).select_from(_runs_with_summaries)
 
 
-def is_kept() -> sa.ColumnElement[bool]:
-    """Return whether a run has a body; an expired one does not count, even if still there."""
+def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:
+    """Return whether a run has a body; an expired one does not count, even if still there.
+
+    Args:
+        at: The time at which it must not have expired; by default now.
+    """
+    # Also for the last moment: with only the first condition, SQLite would read all bodies without
+    # an expiry by the index on it, and sort them.
     is_permanent = _c.body_expires_at.is_(None)
-    is_current = sa.or_(is_permanent, _c.body_expires_at > datetime.now(UTC))
+    is_current = sa.or_(is_permanent, _c.body_expires_at > (at or datetime.now(UTC)))
     return sa.and_(_c.body.is_not(None), is_current)
 
 
@@ -250,14 +257,11 @@ def page_of_bodies(
         newest_first: Whether the runs that began last come first.
         with_expiring: Whether bodies that expire count, and not just those kept for good.
     """
-    # As a case: with a plain condition, SQLite would read all bodies without an expiry by the index
-    # on it, and sort them, for each page.
-    never_expires = sa.case((_c.body_expires_at.is_(None), 1), else_=0) == 1
     key = sa.tuple_(_s.created_at, _s.trace_id)
     select = (
         sa.select(_s.created_at, _s.trace_id, _c.body)
         .select_from(_runs_with_summaries)
-        .where(_c.body.is_not(None), is_kept() if with_expiring else never_expires)
+        .where(is_kept() if with_expiring else is_kept(_LAST_MOMENT))
     )
     if after is not None:
         last = sa.tuple_(

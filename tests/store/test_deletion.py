@@ -219,6 +219,16 @@ class TestTables:
         with pytest.raises(UnknownRunError):
             store.delete("run 5")
 
+    def test_a_run_id_means_what_each_handler_recorded_scored_or_not(
+        self, store: TraceStore
+    ) -> None:
+        one = complete()
+        store.add(one)
+        store.unscored.add([("kp:trace:2", str(one.run_id), draft(str(one.run_id)))])
+        assert len(store.plan_deletion(one.trace.id)) == 1
+        assert len(store.delete(str(one.run_id))) == 2
+        assert not any(rows(store).values())
+
 
 ACTIONS = st.lists(
     st.tuples(
