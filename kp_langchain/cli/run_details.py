@@ -14,6 +14,7 @@ from kp_langchain.cli.output import visible
 from kp_langchain.cli.run_tables import keys_line, steps_table, verdict_line
 from kp_langchain.cli.waterfall import has_room_for_reasons, reasons, waterfall
 from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.review.outcome_text import outcome_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +102,7 @@ def _facts(details: RunDetails) -> Iterator[tuple[str, str]]:
     elif run.replaced_by is not None:
         why = "which repeats it and was surer"
         yield "replaced by", f"{short_id(run.replaced_by)}, {why}{objective}"
-    yield "outcome", _outcome(run)
+    yield "outcome", outcome_text(run)
     yield "redacted", _redacted(run)
     if run.dropped:
         yield "left out", f"{_counts(run.dropped)}, because the run was longer than the bounds"
@@ -121,14 +122,6 @@ def _other_run(trace_id: str | None, similarity: float, other: StoredRun | None)
     name = "a vector without a key" if trace_id is None else short_id(trace_id)
     objective = "" if other is None else f": {_shortened(other.objective)}"
     return f"{name}, similarity {similarity:.2f}{objective}"
-
-
-def _outcome(run: StoredRun) -> str:
-    word = "success" if run.success else "failure"
-    confidence = f"confidence {run.confidence:.2f}"
-    if run.confidence_source in (None, "default", "trace"):
-        return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
-    return f"{word}; {confidence}, from {run.confidence_source}"
 
 
 def _redacted(run: StoredRun) -> str:

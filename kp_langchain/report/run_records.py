@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from kp_langchain.gate.decision import decision_word
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
 from kp_langchain.review.claims import claims_of
+from kp_langchain.review.outcome_text import outcome_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 
@@ -179,7 +180,7 @@ def record_of(
         else figure(breakdown.worth.confidence),
         "threshold": figure(run.threshold),
         "success": bool(run.success),
-        "outcome": _outcome(run),
+        "outcome": line_of(outcome_text(run), 3 * _NAME_CHARS),
         "sum": figure(breakdown.weighted_sum),
         "dimensions": [
             [
@@ -222,14 +223,6 @@ def _decision(run: StoredRun, *, has_registry: bool) -> str:
         run.decision, has_registry=has_registry, twin_of=run.twin_of, replaced_by=run.replaced_by
     )
     return word.replace("_", " ")
-
-
-def _outcome(run: StoredRun) -> str:
-    word = "success" if run.success else "failure"
-    confidence = f"confidence {run.confidence:.2f}"
-    if run.confidence_source in (None, "default", "trace"):
-        return f"{word}, as the run ended; {confidence}, assumed, because no verdict states it"
-    return f"{word}; {confidence}, from {line_of(run.confidence_source, _NAME_CHARS)}"
 
 
 def milliseconds(moment: datetime) -> int:
