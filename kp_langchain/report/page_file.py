@@ -1,10 +1,8 @@
-"""Writes the page as a file that only its owner may read."""
+"""Which files a page may replace."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from kp_langchain.errors import KPError
@@ -29,25 +27,3 @@ def check_target(path: Path) -> None:
         raise KPError(f"{path} cannot be read: {error.strerror}") from error
     if not is_replaceable:
         raise KPError(f"{path} exists and is no report; choose another FILE, or delete it first")
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page in one step: a reader sees the old file or the new one, never a part.
-
-    Raises:
-        KPError: `check_target` refuses the path, or the file cannot be written.
-    """
-    check_target(path)
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:50]}.", dir=path.parent)
-        part = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:  # mkstemp lets only the owner read it
-                file.write(page.encode())
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
-    except OSError as error:
-        raise KPError(f"{path} cannot be written: {error.strerror}") from error

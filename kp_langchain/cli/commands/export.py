@@ -132,7 +132,8 @@ def export(
             raise KPError(
                 f"no example fits into {max_chars or _FEW_SHOT_CHARS} characters; raise --max-chars"
             )
-    say(_summary(written, choice, output), file=sys.stderr)
+    noun = "example" if export_format == "few-shot" else "trace"
+    say(_summary(written, noun, choice, output), file=sys.stderr)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,9 +163,9 @@ class _Choice:
             yield trace
 
 
-def _summary(written: int, choice: _Choice, output: str) -> str:
-    noun = "trace" if written == 1 else "traces"
-    line = f"Exported {written} {noun}{'' if output == STDOUT else f' to {output}'}."
+def _summary(written: int, noun: str, choice: _Choice, output: str) -> str:
+    nouns = noun if written == 1 else f"{noun}s"
+    line = f"Exported {written:,} {nouns}{'' if output == STDOUT else f' to {output}'}."
     if choice.left_out:
         line += f" Left out {choice.left_out} that keep identifiers (--with-identifiers)."
     return line

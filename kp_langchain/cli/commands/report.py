@@ -14,6 +14,7 @@ from kp_langchain.cli.labelling import Labelling
 from kp_langchain.cli.output import say
 from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
 from kp_langchain.cli.store_option import Database, has_registry, open_store
+from kp_langchain.cli.text_output import text_output
 
 if TYPE_CHECKING:
     from kp_langchain.report.data import ReportData
@@ -93,12 +94,14 @@ class _Pages:
 
 def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
     from kp_langchain.report.page import render
-    from kp_langchain.report.page_file import check_target, write_page
+    from kp_langchain.report.page_file import check_target
 
     check_target(path)
     data = pages.read()
     page = render(data)
-    write_page(path, page)
+    check_target(path)
+    with text_output(str(path)) as write:
+        write(page)
     say(f"Wrote {_number(data)} to {path.absolute()} ({len(page) / 1e6:.1f} MB).")
     _say_damage(data)
     say("It holds the redacted texts of these runs. Only you may read it; mind whom you send it.")
