@@ -43,6 +43,15 @@ def one_line(value: object, limit_chars: int) -> str:
     return printable(cut)
 
 
+def beside(value: float, threshold: float) -> str:
+    """Return a value with three decimals, or as many as tell it from a threshold it is below."""
+    for digits in range(3, 9):
+        text = f"{value:.{digits}f}"
+        if value >= threshold or text != f"{threshold:.{digits}f}":
+            return text
+    return f"{value!r}"
+
+
 def short_id(trace_id: str) -> str:
     """Return a trace id for a list: the first 8 characters of a UUID, or up to 20 of another id.
 

@@ -227,7 +227,7 @@ def test_commands_that_find_no_run_of_a_domain_name_the_nearest(folder: Path) ->
     scored = watching.last()
     assert scored is not None
     listed = cli("review", "--domain", "Finance", "--database", "runs.db")
-    assert "1 others do not match" in listed.stdout
+    assert "No run of 1 matches" in listed.stdout
     assert "Did you mean --domain finance?" in listed.stdout
     assert cli("label", scored.trace.id, "--success", "--database", "runs.db").returncode == 0
     refused = cli("calibrate", "--domain", "fianance", "--database", "runs.db")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable, short_id
+from kp_langchain.store.notes import redact_note, redactor_of
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -32,6 +34,7 @@ class Labelling:
     Attributes:
         skipped: How many lines held no verdict.
         unknown: How many verdicts were on a run that the store does not have.
+        known: How many verdicts of a file repeat the newest one on their run, and were left out.
     """
 
     def __init__(self, store: TraceStore, registry: Registry | None, *, as_json: bool) -> None:
@@ -41,7 +44,7 @@ class Labelling:
         self._is_complete = False
         # By trace id: the decision before the first verdict, and the decision now.
         self._decisions: dict[str, tuple[str, str]] = {}
-        self.skipped = self.unknown = 0
+        self.skipped = self.unknown = self.known = 0
 
     def run(self, verdicts: Iterable[RunVerdict]) -> None:
         """Write the verdicts, one after the other.
@@ -57,6 +60,9 @@ class Labelling:
                 report(printable(f"{entry.place}: {entry.why}"))
                 continue
             try:
+                if entry.place and self._is_known(entry.run_id, entry.verdict):
+                    self.known += 1
+                    continue
                 changes = self.give(entry.run_id, entry.verdict)
             except UnknownRunError as error:
                 if not entry.place:
@@ -84,10 +90,11 @@ class Labelling:
             return
         changes = Counter(self._decisions.values())
         skipped = f", skipped {self.skipped}" if self.skipped else ""
+        known = f", given before {self.known}" if self.known else ""
         self._say(
             f"Labelled {len(self._decisions)}, of which now {self.word('contributed')} "
             f"{changes['below_threshold', 'contributed']}, withdrawn "
-            f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{skipped}."
+            f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{known}{skipped}."
         )
         send_due(self._store, self._registry, self._due, timeout_s, self._say)
 
@@ -111,6 +118,20 @@ class Labelling:
             first, _ = self._decisions.get(change.trace_id, (change.decision_before, ""))
             self._decisions[change.trace_id] = (first, change.decision)
         return changes
+
+    def _is_known(self, run_id: str, verdict: Verdict) -> bool:
+        """Return whether a verdict says what the newest on its run says: its file is read again."""
+        run = None
+        with suppress(UnknownRunError):  # one run may have several traces
+            run = self._store.get(run_id)
+        verdicts = [] if run is None else self._store.verdicts(run.trace_id)
+        if not verdicts:
+            return False
+        location = self._store.location
+        newest, stated = verdicts[-1], redact_note(verdict, redactor=redactor_of(location))
+        return (newest.source, newest.success, newest.confidence, newest.note) == (
+            stated.source, stated.success, stated.confidence, stated.note,
+        )  # fmt: skip
 
     def line(self, change: Rescored) -> str:
         """Return in one line what a verdict changed."""

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from kp_langchain.cli.output import visible
-from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.printable import beside, one_line, printable, short_id
 from kp_langchain.review.calls import calls_of
 from kp_langchain.review.claims import claims_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 9
 _PIPED_HEIGHT = 50
+_ROOMY_HEIGHT = 30  # on a lower screen, what is said about the run has one line each
 _LINES_BELOW = 2  # the question and the line that the cursor stands in
 _NAME_CHARS = 60
 _VALUE_CHARS = 200
@@ -69,8 +70,17 @@ def screen_lines(next_run: NextRun, progress: Sequence[str], console: Console) -
         console: Where the lines will be printed.
     """
     width = max(20, console.width - 1)  # a full line would make some terminals add an empty one
-    height = console.height if console.is_terminal else _PIPED_HEIGHT
-    head = [line for text in progress for line in _wrapped(text, width, console, style="dim")]
+    height = _height(console)
+    is_small = height < _ROOMY_HEIGHT
+    head = [
+        line
+        for text in progress
+        for line in (
+            [Text(_cut(text, width), style="dim")]
+            if is_small
+            else _wrapped(text, width, console, style="dim")
+        )
+    ]
     foot = list(_foot(next_run, width, console))
     room = max(9, height - _LINES_BELOW - len(head) - len(foot) - 2)  # two of them are blank
 
@@ -150,40 +160,49 @@ def _value(value: object) -> str:
 
 
 def _foot(next_run: NextRun, width: int, console: Console) -> Iterator[Text]:
-    run = next_run.run
-    outcome = "a success" if run.success else "a failure"
-    source = f" ({run.confidence_source})" if run.confidence_source else ""
-    others = next_run.successes + next_run.failures + next_run.waiting
-    repeats = "its task has no other run"
-    if others:
-        repeats = (
-            f"its task has {others} more run{'' if others == 1 else 's'}: {next_run.successes} "
-            f"succeeded, {next_run.failures} failed, {next_run.waiting} without a verdict"
-        )
-    claims = claims_of(next_run.trace).text(_CLAIMS_SHOWN) or "no number or name"
-    rows = [
-        ("claims", _cut(claims, width - _LABEL_WIDTH)),
-        (
-            "so far",
-            f"counts as {outcome}, confidence {run.confidence:.2f}{source}; "
-            f"{run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}: "
-            f"{next_run.decision}",
-        ),
-        ("repeats", repeats),
-        ("offered", next_run.offer.reason),
-        (
-            "run",
-            f"{short_id(run.trace_id)}, {one_line(run.domain, _NAME_CHARS)}, "
-            f"{run.created_at:%Y-%m-%d %H:%M} UTC, {run.n_steps} steps",
-        ),
-    ]
-    if next_run.given is not None:
-        rows.append(("given", f"{'success' if next_run.given else 'failure'}; y or n replaces it"))
-    if next_run.note:
-        rows.append(("note", next_run.note))
     inner = width - _LABEL_WIDTH
-    for label, text in rows:
-        yield from _labelled(label, _folded_text(text, inner, console, 4))
+    most = 1 if _height(console) < _ROOMY_HEIGHT else 4
+    for label, text in _facts(next_run):
+        lines = _folded_text(text, inner, console, most)
+        yield from _labelled(label, [Text(_cut(text, inner))] if most == 1 else lines)
+
+
+def _facts(next_run: NextRun) -> Iterator[tuple[str, str]]:
+    run = next_run.run
+    yield "claims", claims_of(next_run.trace).text(_CLAIMS_SHOWN) or "nothing to look up"
+    outcome = "success" if run.success else "failure"
+    source = f" ({run.confidence_source})" if run.confidence_source else ""
+    yield (
+        "so far",
+        (
+            f"{next_run.decision}: {run.gate} {beside(run.gated_value, run.threshold)}, threshold "
+            f"{run.threshold:.3f}; {outcome}, confidence {run.confidence:.2f}{source}"
+        ),
+    )
+    if others := next_run.successes + next_run.failures + next_run.waiting:
+        yield (
+            "repeats",
+            (
+                f"its task has {others} more run{'' if others == 1 else 's'}: {next_run.successes} "
+                f"succeeded, {next_run.failures} failed, {next_run.waiting} without a verdict"
+            ),
+        )
+    steps = f"{run.n_steps} step{'' if run.n_steps == 1 else 's'}"
+    yield (
+        "run",
+        (
+            f"{short_id(run.trace_id)}, {one_line(run.domain, _NAME_CHARS)}, "
+            f"{run.created_at:%Y-%m-%d %H:%M} UTC, {steps}; {next_run.offer.reason}"
+        ),
+    )
+    if next_run.given is not None:
+        yield "given", f"{'success' if next_run.given else 'failure'}; y or n replaces it"
+    if next_run.note:
+        yield "note", next_run.note
+
+
+def _height(console: Console) -> int:
+    return console.height if console.is_terminal else _PIPED_HEIGHT
 
 
 def _labelled(label: str, lines: Sequence[Text]) -> Iterator[Text]:

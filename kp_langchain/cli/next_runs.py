@@ -18,6 +18,7 @@ from kp_langchain.calibration.next_to_label import (
 from kp_langchain.cli.labelling import report
 from kp_langchain.cli.next_run_screen import NextRun, screen_lines
 from kp_langchain.cli.output import say_json
+from kp_langchain.cli.run_details import print_whole
 from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.printable import one_line
 from kp_langchain.verdict import Verdict
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from kp_langchain.cli.labelling import Labelling
     from kp_langchain.store import TraceStore
 
-_QUESTION = "Did it succeed?  y yes  n no  s skip  b back  o note  q quit"
+_QUESTION = "Did it succeed?  y yes  n no  s skip  m more  b back  o note  q quit"
 _ANSWERS = {
     "y": True, "yes": True, "n": False, "no": False,
     "s": "skip", "skip": "skip", "b": "back", "back": "back", "o": "note", "t": "note",
-    "note": "note", "q": "quit", "quit": "quit",
+    "note": "note", "m": "more", "more": "more", "q": "quit", "quit": "quit",
 }  # fmt: skip
 _NOTHING = (
     "No run to ask about: all have a verdict, or their traces are no longer kept (see keep_days)."
@@ -189,7 +190,7 @@ class Dialog:
                 del offers[self._position]
                 continue
             self._show(next_run)
-            if not self._take_answer(offer):
+            if not self._take_answer(next_run):
                 return
         self._console.print("There is no other run to ask about." if offers else _NOTHING)
 
@@ -204,8 +205,9 @@ class Dialog:
         for line in screen_lines(next_run, progress, self._console):
             self._console.print(line)
 
-    def _take_answer(self, offer: Offer) -> bool:
+    def _take_answer(self, next_run: NextRun) -> bool:
         """Ask until the answer can be used, and do what it says; return False to end."""
+        offer = next_run.offer
         while True:
             self._console.print(Text(_QUESTION, style="bold"), end=" ")
             key = self._keys.key()
@@ -216,6 +218,9 @@ class Dialog:
             if isinstance(answer, bool):
                 self._give(offer, success=answer)
                 return True
+            if answer == "more":
+                print_whole(next_run.run, next_run.trace, self._console)
+                continue
             if answer == "note":
                 self._console.print("Note: ", end="")
                 self._note = (self._keys.line() or "").strip()

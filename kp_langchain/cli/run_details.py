@@ -13,7 +13,7 @@ from kp_langchain.cli.next_run_screen import call_lines
 from kp_langchain.cli.output import visible
 from kp_langchain.cli.run_tables import keys_line, steps_table, verdict_line
 from kp_langchain.cli.waterfall import has_room_for_reasons, reasons, waterfall
-from kp_langchain.printable import one_line, printable, short_id
+from kp_langchain.printable import beside, one_line, printable, short_id
 from kp_langchain.review.outcome_text import outcome_text
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def print_details(details: RunDetails, console: Console, *, with_steps: bool) ->
         soft_wrap=True,
     )
     heading = Text(details.decision, style="bold green" if passed else "bold")
-    heading.append(f": {run.gate} {run.gated_value:.3f}, threshold {run.threshold:.3f}", "not bold")
+    value = beside(run.gated_value, run.threshold)
+    heading.append(f": {run.gate} {value}, threshold {run.threshold:.3f}", "not bold")
     console.print(heading)
     console.print()
     breakdown = run.breakdown
@@ -83,6 +84,15 @@ def print_details(details: RunDetails, console: Console, *, with_steps: bool) ->
     console.print(_fact_table(facts))
     console.print()
     _print_steps(details, console, with_steps=with_steps)
+
+
+def print_whole(run: StoredRun, trace: ReasoningTrace, console: Console) -> None:
+    """Print the whole task of a run, every step and the whole answer."""
+    console.print(Text("task", "cyan"))
+    console.print(Text(visible(run.objective)))
+    console.print(steps_table(trace, console))
+    console.print(Text("answer", "cyan"))
+    console.print(Text(visible(trace.outcome.result_summary) or "(empty)"))
 
 
 def _facts(details: RunDetails) -> Iterator[tuple[str, str]]:

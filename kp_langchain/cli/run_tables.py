@@ -151,14 +151,19 @@ def _not_passed(run: StoredRun) -> str:
     word = decision_word(
         run.decision, has_registry=False, twin_of=run.twin_of, replaced_by=run.replaced_by
     )
+    other = run.twin_of or run.replaced_by
+    if word in ("twin", "replaced") and other is not None:
+        return f"{word} {'of' if word == 'twin' else 'by'} {short_id(other)}"
     return "below" if word == "below_threshold" else word
 
 
 def _bar(run: StoredRun, width: int, console: Console) -> Text:
     """Return what was gated of a run as a bar, with a mark at the threshold."""
-    length = round(run.gated_value * width)
-    cells = ["█" if index < length else "·" for index in range(width)]
     mark = min(width - 1, int(run.threshold * width))
+    length = round(run.gated_value * width)
+    # However near the threshold, one sees on which side of its mark the value is.
+    length = max(length, mark + 2) if run.gated_value >= run.threshold else min(length, mark)
+    cells = ["█" if index < length else "·" for index in range(width)]
     cells[mark] = "┃"
     if console.options.ascii_only:
         cells = [_ASCII[cell] for cell in cells]
@@ -178,7 +183,7 @@ def _time(at: datetime, now: datetime, width: int) -> str:
 
 
 def steps_table(trace: ReasoningTrace, console: Console) -> RenderableType:
-    """Return the steps of a trace as a table, one a row; tool names get room before texts."""
+    """Return the steps of a trace as a table, whole; tool names get room before texts."""
     names = [visible(_short(step.tool.name)) if step.tool else "" for step in trace.steps]
     widest = max(_TOOL_WIDTH_MIN, min(console.width // 2, console.width - _WIDTH_BESIDE_TOOL))
     tool_width = min(max(map(cell_len, names), default=0), widest)
@@ -197,7 +202,7 @@ def steps_table(trace: ReasoningTrace, console: Console) -> RenderableType:
             str(step.step_id),
             Text(step.type, style=styles.get(step.type, "")),
             Text(name),
-            Text(visible(_short(text)) + attempts),
+            Text(visible(text) + attempts),
             "" if step.latency_ms is None else f"{step.latency_ms:.1f}",
         )
     return table

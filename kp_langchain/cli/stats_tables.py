@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 _DOMAIN_WIDTH = 20
 _LEVELS, _ASCII_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
 _BAR_CELLS = 40
-_THRESHOLDS_AROUND = 4
+_STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
+_MOST_THRESHOLDS = 4
+_WIDTH_FOR_REDACTIONS = 100
 
 
 def print_stats(every: Sequence[DomainStats], console: Console) -> None:
@@ -60,6 +63,9 @@ def _overview(every: Sequence[DomainStats], console: Console) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("0 to 1", no_wrap=True)
     table.add_column("labels", justify="right", no_wrap=True)
+    has_room = console.width >= _WIDTH_FOR_REDACTIONS
+    if has_room:
+        table.add_column("redacted most", no_wrap=True, overflow="ellipsis")
     for one in every:
         labels = f"{one.successes}/{one.labelled}" if one.labelled else "none"
         table.add_row(
@@ -71,8 +77,13 @@ def _overview(every: Sequence[DomainStats], console: Console) -> Table:
             f"{one.threshold:.2f}",
             _sparkline(one, console),
             labels,
+            *([_redacted_most(one)] if has_room else []),
         )
     return table
+
+
+def _redacted_most(one: DomainStats) -> Text:
+    return Text(visible(_counts(dict(islice(one.redactions.items(), 2)))))
 
 
 def _sparkline(one: DomainStats, console: Console) -> Text:
@@ -88,7 +99,7 @@ def _sparkline(one: DomainStats, console: Console) -> Text:
 
 
 def _print_details(one: DomainStats, console: Console) -> None:
-    of = f"{one.gate} over {one.judged:,} runs"
+    of = f"{one.gate} over {one.judged:,} {'run' if one.judged == 1 else 'runs'}"
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
     parts = plain_table("part", "median", "weight", "lost", right=True)
     for part in one.parts:
@@ -131,16 +142,16 @@ def _curve_table(one: DomainStats) -> Table:
     for point in _points_around(one):
         share = percent(point.runs / one.judged)
         successes = f"{point.successes} of {point.labelled}" if point.labelled else "no verdicts"
-        table.add_row(f"{point.threshold:.2f}", f"{point.runs:,}", share, successes)
+        mark = " in force" if round(one.threshold, 2) == round(point.threshold, 2) else ""
+        table.add_row(f"{point.threshold:.2f}{mark}", f"{point.runs:,}", share, successes)
     return table
 
 
-def _points_around(one: DomainStats) -> Sequence[AtThreshold]:
-    """Return the points of the curve beside the present threshold."""
-    below = sum(point.threshold <= one.threshold for point in one.curve)
-    around = one.curve[max(0, below - _THRESHOLDS_AROUND) : below + _THRESHOLDS_AROUND]
-    reached = [point for point in around if point.runs]
-    return around[: len(reached) + 1]  # and the first that no run reaches
+def _points_around(one: DomainStats) -> list[AtThreshold]:
+    """Return points of the curve at and beside the present threshold."""
+    present = round(one.threshold * (len(one.curve) - 1))
+    beside = (present + step for step in _STEPS_AROUND)
+    return [one.curve[at] for at in beside if 0 <= at < len(one.curve)]
 
 
 def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
@@ -154,6 +165,8 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "verdicts", "none; give some: kp-langchain label --next"
+    if len(one.thresholds) > 1:
+        yield "thresholds", _thresholds(one)
     yield "near-duplicates", f"{one.near_duplicates:,} runs"
     yield "recovered errors", f"{one.recovered:,} runs"
     redacted = f"in {one.redacted_runs:,} runs: {_counts(one.redactions)}"
@@ -162,6 +175,12 @@ def _facts(one: DomainStats) -> Iterator[tuple[str, str]]:
     yield "dropped", _counts(one.dropped) or "nothing"
     if one.withheld:
         yield "withheld", f"{one.withheld:,} runs, because they could not be redacted"
+
+
+def _thresholds(one: DomainStats) -> str:
+    parts = [f"{at:.2f} for {number:,} runs" for at, number in one.thresholds[:_MOST_THRESHOLDS]]
+    more = len(one.thresholds) - len(parts)
+    return ", ".join(parts) + (f", and {more} more" if more else "")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kp_langchain.calibration.word_lists import DONE, UNABLE, UNSURE, Text
+from kp_langchain.calibration.word_lists import DONE, QUESTION, UNABLE, UNSURE, Text
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 _ANSWER_CHARS = 10_000
 _SOURCE_CHARS = 1_000_000
+_TONES = (("done", DONE), ("unable", UNABLE), ("unsure", UNSURE))
+# The numbers of a list, or of a step such as "Thought 3:", claim nothing.
 _LIST_NUMBER = re.compile(r"^[ \t]*(?:[A-Z][a-z]+ )?\d{1,3}[.):](?= )", re.MULTILINE)
-_TONES = (
-    ("is done", DONE),
-    ("was not able", UNABLE),
-    ("is not sure", UNSURE),
+# One capitalised word alone may be a heading, a month, or the beginning of a sentence.
+_NAME = re.compile(
+    r"\b(?!(?:An?|And|Are|As|At|But|By|For|From|He|Here|If|In|Is|It|My|No|Not|On|Or|Our|Please|She|So|That|"
+    r"The|There|These|They|This|To|We|With|Yes|You|Your) )[A-Z][a-z]+(?: [A-Z][a-z]+)+"
 )
+_DECIMAL = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Claims:
     """What the answer of a run claims.
 
     Attributes:
-        tone: What its words say: `is done`, `was not able`, `is not sure`.
+        tone: What its words sound like: `done`, `unable`, `unsure`, `asking back`.
         seen: Its numbers and names that a tool's output has.
         unseen: Those that neither an output nor the task has.
     """
@@ -42,7 +45,7 @@ class Claims:
         Args:
             most: Name at most so many numbers and names of each kind.
         """
-        parts = [f"it {' and '.join(self.tone)}"] if self.tone else []
+        parts = [f"sounds {', '.join(self.tone)}"] if self.tone else []
         if self.unseen:
             parts.append(f"in no output: {_listed(self.unseen, most)}")
         if self.seen:
@@ -52,37 +55,34 @@ class Claims:
 
 def claims_of(trace: ReasoningTrace) -> Claims:
     """Return what the answer of a trace claims."""
-    # The numbers of a list, or of a step such as "Thought 3:", claim nothing.
     result = _LIST_NUMBER.sub("", trace.outcome.result_summary[:_ANSWER_CHARS])
     answer = Text(result, _ANSWER_CHARS)
     outputs = "\n".join(step.content or "" for step in trace.steps if step.type == "observation")
     source, task = Text(outputs, _SOURCE_CHARS), Text(trace.task.objective, _ANSWER_CHARS)
-    names = (name for name in answer.names() if _is_name(name, answer.raw))
-    stated = dict.fromkeys([*answer.numbers(), *names])
-    new = [item for item in stated if not _has(task, item)]  # the task claims nothing
+    stated = dict.fromkeys([*answer.numbers(), *_NAME.findall(answer.raw)])
+    new = [item for item in stated if not _has(task, item)]  # what the task says is no claim
+    tone = [word for word, signal in _TONES if signal.count(answer)]
+    if QUESTION.count(Text(answer.raw.rstrip()[-1:], 1)):
+        tone.append("asking back")
     return Claims(
-        tone=tuple(words for words, signal in _TONES if signal.count(answer)),
+        tone=tuple(tone),
         seen=tuple(item for item in new if _has(source, item)),
         unseen=tuple(item for item in new if not _has(source, item)),
     )
 
 
 def _has(text: Text, item: str) -> bool:
-    """Return whether a text has a word, or a number that may be part of a longer time or date."""
+    """Return whether a text has a name, or a number that may be part of a longer time or date."""
     if not item[0].isdigit():
-        return item.lower() in text.vocabulary
-    return re.search(rf"(?<!\d){re.escape(item)}(?!\d)", text.raw) is not None
+        return all(word.lower() in text.vocabulary for word in item.split())
+    if re.search(rf"(?<![\d.]){re.escape(item)}(?!\d|\.\d)", text.raw) is not None:
+        return True
+    # An amount may have been written with fewer decimals.
+    return "." in item and any(float(one) == _value(item) for one in _DECIMAL.findall(text.raw))
 
 
-def _is_name(word: str, text: str) -> bool:
-    """Return whether a capitalised word stands anywhere but at the beginning of a sentence."""
-    at = text.find(word)
-    while at >= 0:
-        before = text[:at].rstrip(" \"'“(*_`")
-        if before and before[-1] not in ".!?:\n-•#":
-            return True
-        at = text.find(word, at + 1)
-    return False
+def _value(number: str) -> float | None:
+    return float(number) if _DECIMAL.fullmatch(number) else None
 
 
 def _listed(items: Sequence[str], most: int) -> str:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from kp_langchain.store.run_summary import RunSummary
 
 HISTOGRAM_BINS = 20
-_STEPS_OF_CURVE = 20
+_STEPS_OF_CURVE = 100
+# A second part is named as well if it costs more than this share of what the first costs.
+_CLOSE = 0.8
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
@@ -91,10 +93,14 @@ class DomainStats:
         judged: How many runs were gated by that.
         median: The median of their scores or worths, 0 to 1.
         threshold: The threshold of its newest run, 0 to 1.
+        thresholds: Each threshold and how many runs were held against it, the most frequent first.
+            There are several if a setting changed, if the gate follows a pass rate, or if the
+            novelty of some runs could not be measured.
         parts: The dimensions of the score or the factors of the worth; what loses most first.
-        rules: The rules that applied to scores, what lowered most scores first.
+        rules: The rules that applied to scores; what cost most runs their pass first, then what
+            lowered scores most.
         histogram: How many scores or worths lie in each of 20 equal bins from 0 to 1.
-        curve: What would pass at thresholds 0, 0.05, ... 1.
+        curve: What would pass at thresholds 0, 0.01, ... 1.
         labelled: How many runs have a verdict that states their success.
         successes: How many of those succeeded.
         kept_labelled: How many kept runs have such a verdict.
@@ -115,6 +121,7 @@ class DomainStats:
     judged: int
     median: float
     threshold: float
+    thresholds: tuple[tuple[float, int], ...]
     parts: tuple[PartStats, ...]
     rules: tuple[RuleStats, ...]
     histogram: tuple[int, ...]
@@ -141,10 +148,11 @@ class DomainStats:
         start = f"{self.domain} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
         causes = []
         if self.parts and self.parts[0].lost > 0:
-            part = self.parts[0]
-            causes.append(
+            causes += [
                 f"{part.label} is {part.median:.2f} in the median and costs {part.lost:.2f}"
-            )
+                for part in self.parts[:2]
+                if part.lost > _CLOSE * self.parts[0].lost
+            ]
         rule = next((one for one in self.rules if one.change < 0), None)
         if rule is not None:
             lost = f", {rule.passes_lost:,} of them their pass" if rule.passes_lost else ""
@@ -192,6 +200,7 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
         judged=len(judged),
         median=median(run.gated_value for run in judged),
         threshold=newest.threshold,
+        thresholds=tuple(Counter(run.threshold for run in judged).most_common()),
         parts=tuple(sorted(parts, key=lambda part: -part.lost)),
         rules=_rules(judged),
         histogram=_histogram(judged),
@@ -263,7 +272,9 @@ def _rules(runs: Sequence[RunSummary]) -> tuple[RuleStats, ...]:
         )
         for name, changed in by_name.items()
     ]
-    return tuple(sorted(rules, key=lambda rule: rule.runs * rule.change))
+    return tuple(
+        sorted(rules, key=lambda rule: (-rule.passes_lost, rule.runs * rule.change, rule.name))
+    )
 
 
 def _passes_without(run: RunSummary, rule: str) -> bool:

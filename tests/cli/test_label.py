@@ -301,3 +301,22 @@ def test_what_cannot_be_sent_now_is_told(runs: Runs) -> None:
     assert "KP_DISABLED is set" in done.stdout
     done = label_apart(runs.ids[0], "--success")
     assert "none is configured" in done.stdout
+
+
+def test_a_file_that_is_read_again_gives_no_verdict_twice(tmp_path: Path) -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+        searching().invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+    assert scored is not None
+    line = json.dumps({"trace_id": scored.trace.id, "success": True, "note": "mail a@b.org"})
+    Path("verdicts.jsonl").write_text(f"{line}\n")
+    words = ("label", "--from", "verdicts.jsonl", "--database", "runs.db")
+    assert "Labelled 1, " in cli(*words).stdout
+    again = cli(*words)
+    assert (again.returncode, "Labelled 0, " in again.stdout) == (0, True)
+    assert "given before 1" in again.stdout
+    with TraceStore("runs.db") as store:
+        assert len(store.verdicts(scored.trace.id)) == 1
+        store.report_outcome(scored.trace.id, success=False)
+    assert "Labelled 1, " in cli(*words).stdout  # somebody said otherwise meanwhile

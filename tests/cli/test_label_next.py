@@ -130,7 +130,7 @@ def test_one_key_gives_each_verdict_and_the_next_run_follows(fill) -> None:
         assert f"ledger({int(id_)})" in screen
         assert "answer   it grew" in screen
     assert f"last: {first}  finance  success 1.00  score 0.500 -> " in screens[1]
-    assert "1 succeeded, 1 failed; a model needs 28 more verdicts" in " ".join(screens[2].split())
+    assert "1 succeeded, 1 failed; a model needs 28 more" in " ".join(screens[2].split())
     assert "Labelled 3, of which now kept 2, withdrawn 0; unknown 0." in screens[2]
     assert "no other run to ask about" in screens[2]
 
@@ -148,8 +148,8 @@ def test_skip_back_and_quit(fill) -> None:
     assert "? is none of these" in text
     again = terminal.screens[5]
     assert "given    success; y or n replaces it" in again
-    assert "counts as a success, confidence 1.00 (label)" in again
-    assert "its task has no other run" in again
+    assert "success, confidence 1.00 (label)" in again
+    assert "repeats" not in again  # its task has no other run
     assert f"run      {third}" in terminal.screens[-1]
     assert "Labelled 2," in terminal.screens[-1]
 
@@ -403,8 +403,8 @@ def test_what_decided_is_shown_be_it_score_or_worth_or_a_twin(fill) -> None:
     breakdown = gated.breakdown.with_worth(0.4)  # novelty 0.5
     fill(replace(gated, breakdown=breakdown), run(2, threshold=0.3, twin_of="kp:trace:x"))
     shown = " ".join(piped("s\ns\n").stdout.split())
-    assert "counts as a success, confidence 0.80 (default); worth 0.300, threshold 0.400" in shown
-    assert "score 0.500, threshold 0.300: twin" in shown
+    assert "worth 0.300, threshold 0.400; success, confidence 0.80 (default)" in shown
+    assert "twin: score 0.500, threshold 0.300" in shown
 
 
 def test_what_others_label_or_delete_meanwhile_is_passed_over(fill) -> None:
@@ -482,3 +482,16 @@ def test_wrong_usage(words: list[str], message: str) -> None:
     done = label(*words)
     assert done.returncode == 2
     assert message in " ".join(done.stderr.split())
+
+
+def test_a_key_shows_the_whole_run(fill) -> None:
+    fill(LONG)
+    with Terminal(*NEXT, prompt=QUESTION) as terminal:
+        terminal.press("m")
+        terminal.press("y")
+        assert terminal.end() == 0
+    text = " ".join("\n".join(terminal.screens).split())
+    assert "line 250 of the answer" in text
+    assert text.count("that goes on and on") >= 60
+    assert "result 20" in text
+    assert verdicts() == {"00000001": [True]}

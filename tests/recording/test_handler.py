@@ -90,7 +90,7 @@ def test_the_gate_decides_and_the_store_keeps_for_good_what_passed(
         stored = store.get(scored.trace.id)
         assert stored is not None
         assert stored.decision == decision
-        assert stored.breakdown == scored.breakdown.to_dict()
+        assert stored.breakdown == scored.breakdown
         assert stored.trace == scored.trace
         assert (stored.kept_until is None) == (decision == "contributed")
 

@@ -22,9 +22,10 @@ def trace(answer: str, *outputs: str, objective: str = "find it") -> ReasoningTr
 
 
 def test_numbers_and_names_are_looked_for_in_what_the_tools_returned() -> None:
-    claims = claims_of(trace("It costs 4.50 at Miznon, not 7 as in Rome.", "Miznon: 4.50 EUR"))
-    assert claims.seen == ("4.50", "Miznon")
-    assert claims.unseen == ("7", "Rome")
+    answer = "It costs 4.50 at Casa Miznon, not 7 as in Piazza Roma."
+    claims = claims_of(trace(answer, "casa miznon: 4.50 EUR"))
+    assert claims.seen == ("4.50", "Casa Miznon")
+    assert claims.unseen == ("7", "Piazza Roma")
 
 
 @pytest.mark.parametrize("output", ["2026-05-15T10:30:00", "at 10:30", "10:30,11:00"])
@@ -38,7 +39,7 @@ def test_a_number_is_no_part_of_a_longer_number() -> None:
 
 def test_what_the_task_says_is_no_claim() -> None:
     claims = claims_of(trace("I sent 20 to Emma.", "ok", objective="Send 20 to Emma"))
-    assert claims == Claims(tone=("is done",), seen=(), unseen=())
+    assert claims == Claims(tone=("done",), seen=(), unseen=())
 
 
 @pytest.mark.parametrize("answer", ["1. tea\n2. milk", "  3) tea", "Thought 7: tea"])
@@ -46,16 +47,24 @@ def test_the_numbers_of_a_list_are_no_claims(answer: str) -> None:
     assert claims_of(trace(answer, "tea")).unseen == ()
 
 
-def test_the_first_word_of_a_sentence_is_no_name() -> None:
-    assert claims_of(trace("Nothing was there. Perhaps so.", "")).unseen == ()
+@pytest.mark.parametrize("answer", ["Nothing was there. Perhaps so.", "In February", "Class: x"])
+def test_one_capitalised_word_is_no_name(answer: str) -> None:
+    assert claims_of(trace(answer, "")).unseen == ()
+
+
+@pytest.mark.parametrize(("answer", "output"), [("50.00", "50.0 EUR"), ("4.5", "4.50")])
+def test_an_amount_may_be_written_with_other_decimals(answer: str, output: str) -> None:
+    assert claims_of(trace(f"It is {answer}.", output)).seen == (answer,)
+    assert claims_of(trace(f"It is {answer}.", "1500.0 or 50.01")).unseen == (answer,)
 
 
 @pytest.mark.parametrize(
     ("answer", "tone"),
     [
-        ("The booking is completed.", ("is done",)),
-        ("Sorry, I cannot do that.", ("was not able",)),
-        ("It may be so.", ("is not sure",)),
+        ("The booking is completed.", ("done",)),
+        ("Sorry, I cannot do that.", ("unable",)),
+        ("It may be so.", ("unsure",)),
+        ("Shall I book it?", ("asking back",)),
         ("Paris", ()),
     ],
 )
@@ -64,8 +73,8 @@ def test_its_words_say_how_sure_it_is(answer: str, tone: tuple[str, ...]) -> Non
 
 
 def test_they_are_told_in_a_few_words() -> None:
-    claims = Claims(tone=("is done",), seen=("1", "2", "3"), unseen=("9",))
-    assert claims.text(2) == "it is done; in no output: 9; in an output: 1, 2 and 1 more"
+    claims = Claims(tone=("done", "unsure"), seen=("1", "2", "3"), unseen=("9",))
+    assert claims.text(2) == "sounds done, unsure; in no output: 9; in an output: 1, 2 and 1 more"
     assert Claims((), (), ()).text(2) == ""
 
 

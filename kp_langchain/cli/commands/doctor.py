@@ -29,6 +29,7 @@ EXTRAS = {
     "calibrate": ("sklearn", "tomlkit"),
     "postgres": ("psycopg",),
     "demo": ("langchain", "langgraph"),
+    "report": ("jinja2",),
 }
 """The extras, and the modules that each installs."""
 

@@ -87,8 +87,9 @@ def label(
     reported on stderr as FILE:LINE: reason, and skipped.
 
     --next shows runs without a verdict, one a screen, tasks without a verdict first; keys answer:
-    y (it succeeded), n, s (skip), b (back), o (a note for the verdict to come), q (quit). Answers
-    may also come through a pipe, one a line. With --json it lists these runs and asks nothing.
+    y (it succeeded), n, s (skip), m (more: the whole run), b (back), o (a note for the verdict to
+    come), q (quit). Answers may also come through a pipe, one a line. With --json it lists these
+    runs and asks nothing.
 
     Exit status: 0, every verdict was used; 1, some were skipped, or an error ended the command;
     2, wrong usage; 130, interrupted.

@@ -120,11 +120,11 @@ def _print_no_runs(store: TraceStore, filters: RunFilters) -> None:
     from kp_langchain.weights import PROFILES
 
     number = store.count()
-    others = f"; {number:,} others do not match" if number else ""
+    beginning = f"No run of {number:,} matches" if number else "No scored runs"
     domain = filters.get("domain")
     near = None if domain is None else near_name(domain, PROFILES)
     hint = f" Did you mean --domain {near}?" if near else ""
-    make_console().print(f"No scored runs in {store.location}{others}.{hint}", soft_wrap=True)
+    make_console().print(f"{beginning} in {store.location}.{hint}", soft_wrap=True)
 
 
 @review.command()
