@@ -122,6 +122,6 @@ def test_a_stored_run_is_a_row_as_well() -> None:
         (run,) = store.runs()
     row = run.to_row()
     assert all(not isinstance(value, dict | list | tuple) for value in row.values())
-    assert row["redacted_email"] == 1
+    assert row["redacted_email"] == row["redactions"] == 1
     assert row["score"] == run.score
     assert type(run.breakdown) is ScoreBreakdown

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 _OBJECTIVE_CHARS = 300
 _OUTPUT_CHARS = 120
 _ANSWER_CHARS = 500
+_CAUSES_NAMED = 2
 
 
 def print_compared(left: RunDetails, right: RunDetails, console: Console) -> None:
     """Print two runs side by side: the differences of their scores, then their tool calls."""
     console.print(_scores(left, right))
+    console.print(Text(_why(left.run, right.run)))
     calls = _calls(left, right)
     if calls is None:
         console.print("The steps of at least one of them are not kept, so they are not compared.")
@@ -109,6 +111,31 @@ def _rows(left: RunDetails, right: RunDetails) -> Iterator[tuple[str, str, str, 
     yield texts("outcome", _outcome)
     yield texts("steps", lambda details: str(details.run.n_steps))
     yield texts("answer", _answer)
+
+
+def _why(one: StoredRun, other: StoredRun) -> str:
+    """Return in one sentence what the difference of two scores rests on."""
+    difference = other.score - one.score
+    if not round(difference, 3):
+        return "Both have the same score."
+    direction = 1 if difference > 0 else -1
+    changes = {name: change for name, change in _changes(one, other).items() if round(change, 3)}
+    most = sorted(changes.items(), key=lambda pair: -direction * pair[1])[:_CAUSES_NAMED]
+    causes = [f"{name} ({change:+.3f})" for name, change in most if change * direction > 0]
+    word = "higher" if direction > 0 else "lower"
+    return f"The second scores {abs(difference):.3f} {word}, by {' and '.join(causes)}."
+
+
+def _changes(one: StoredRun, other: StoredRun) -> dict[str, float]:
+    of_one, of_other = one.breakdown.dimensions, other.breakdown.dimensions
+    changes = {
+        row.label: of_other[row.name].contribution - of_one[row.name].contribution
+        for row in DIMENSIONS
+    }
+    rules = _rule_changes(one), _rule_changes(other)
+    for name in {**rules[0], **rules[1]}:
+        changes[name] = rules[1].get(name, 0.0) - rules[0].get(name, 0.0)
+    return changes
 
 
 def _rule_changes(run: StoredRun) -> dict[str, float]:

@@ -33,7 +33,7 @@ Search = Annotated[
 Rule = Annotated[str | None, typer.Option(help="Only runs that this rule applied to.")]
 Tool = Annotated[str | None, typer.Option(help="Only runs that used this tool.")]
 RecoveredErrors = Annotated[
-    bool, typer.Option("--recovered-errors", help="Only runs that recovered from an error.")
+    bool, typer.Option("--recovered-errors", help="Only runs that went on after an error.")
 ]
 NearDuplicates = Annotated[
     bool,

@@ -123,16 +123,14 @@ def _page_template() -> Any:
             "the report needs jinja2; install it: pip install 'kp-langchain[report]'"
         ) from error
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"decimals": _decimals, "change": _change, "share": _share}
+    environment.filters |= {"decimals": _decimals, "share": _share}
     return environment.from_string(_template("page.html.j2"))
 
 
 def _decimals(number: float | None, digits: int = 2) -> str:
-    return "\N{EN DASH}" if number is None else f"{number:.{digits}f}"
-
-
-def _change(number: float) -> str:
-    return f"{number:+.3f}".replace("-", "\N{MINUS SIGN}")
+    if number is None:
+        return "\N{EN DASH}"
+    return f"{number:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _share(part: int, whole: int) -> str:

@@ -33,7 +33,7 @@ _CLAIMS_SHOWN = 12
 _CLAIMS_CHARS = 600
 _STEPS_SHOWN = 500
 _TOOLS_SHOWN = 50
-_DIGITS = 4
+_DIGITS = 6  # so that a rounded value stays on its side of a threshold
 
 
 class Step(NamedTuple):

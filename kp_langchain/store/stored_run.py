@@ -174,7 +174,7 @@ class StoredRun(_Unread):
         """Return it as one flat row, such as of a DataFrame; without its trace.
 
         The columns are its fields, those of `ScoreBreakdown.to_row`, and for each kind of sensitive
-        text `redacted_<kind>`. `tags` and `tools` are joined by commas.
+        text `redacted_<kind>`; `redactions` is their sum. `tags` and `tools` are joined by commas.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         redactions = values.pop("redactions") or {}
@@ -184,6 +184,7 @@ class StoredRun(_Unread):
             values
             | self.breakdown.to_row()
             | lists
+            | {"redactions": sum(redactions.values())}
             | {f"redacted_{kind}": count for kind, count in redactions.items()}
             | {f"dropped_{kind}": count for kind, count in dropped.items()}
         )

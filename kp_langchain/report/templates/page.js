@@ -36,6 +36,12 @@ function place(node, styles) {
 }
 
 const value = run => run[run.gate] ?? -1;
+// A value below a threshold has as many digits as show that it is.
+function gated(run) {
+  let digits = 3;
+  while (digits < 6 && value(run) < run.threshold && fixed(run[run.gate], digits) === fixed(run.threshold, digits)) digits++;
+  return fixed(run[run.gate], digits);
+}
 const novelty = run => run.dimensions[1]?.[0] ?? -1;
 const fixed = (number, digits = 3) => number === null || number === undefined ? "–" : number.toFixed(digits).replace("-", "−");
 const signed = number => number === null ? "–" : (number < 0 ? "−" : "+") + Math.abs(number).toFixed(3);
@@ -251,7 +257,7 @@ function tableRow(run) {
   const cell = (attributes, ...content) => el("td", { role: "cell", ...attributes }, content), verdict = label(run);
   const row = el("tr", { role: "row", class: run.passed ? "passed" : null, onclick: () => openRun(run, shown) },
     cell({}, time(run.at)), cell({}, scoreBar(run)), cell({ class: "novelty number" }, fixed(run.dimensions[1]?.[0], 2)),
-    cell({ class: "decision" }, run.decision, run.withheld ? ", withheld" : ""), cell({}, run.domain),
+    cell({ class: "decision" }, run.decision, run.twin ? ` of ${shortId(run.twin[0])}` : "", run.withheld ? ", withheld" : ""), cell({}, run.domain),
     cell({ class: "objective" }, el("button", { class: "link", "data-id": run.id, "aria-haspopup": "dialog" }, whole(run.objective)),
       verdict === null ? null : el("span", { class: "muted" }, verdict ? "verdict: success" : "verdict: failure")));
   return row;
@@ -259,7 +265,7 @@ function tableRow(run) {
 
 function scoreBar(run) {
   const track = el("span", { class: "track" }, place(el("i"), { left: "0", width: across(value(run)) }), place(el("b"), { left: across(run.threshold) }));
-  return el("span", { class: "score", title: `${run.gate}, threshold ${fixed(run.threshold, 2)}` }, track, fixed(run[run.gate]));
+  return el("span", { class: "score", title: `${run.gate}, threshold ${fixed(run.threshold, 2)}` }, track, gated(run));
 }
 
 function showPages() {
@@ -311,9 +317,10 @@ function showBar(run) {
 function show(isWide, ...content) {
   dialog.classList.toggle("wide", isWide);
   byElementId("inside").replaceChildren(...content.filter(Boolean));
-  if (!dialog.open) dialog.showModal();
+  const isNew = !dialog.open;
+  if (isNew) dialog.showModal();
   dialog.scrollTop = 0;
-  if (!document.activeElement.closest(".bar")) byElementId("drawer-title").focus({ preventScroll: true });
+  if (isNew || !document.activeElement.closest(".bar")) byElementId("drawer-title").focus({ preventScroll: true });
 }
 
 function showRun(run) {
@@ -347,8 +354,8 @@ function waterfall(run) {
     sum += added ?? 0;
   });
   for (const [name, before, after, why] of run.rules) row(`rule ${name}`, before ?? 0, after ?? 0, signed((after ?? 0) - (before ?? 0)), why);
-  row("score", 0, run.score ?? 0, fixed(run.score), run.gate === "score" ? reaches : "", "total", run.gate === "score" ? run.threshold : null);
-  if (run.worth !== null) row("worth", 0, run.worth, fixed(run.worth), `confidence ${fixed(run.confidence_of_worth, 2)} × (0.5 + novelty / 2)${run.gate === "worth" ? "; " + reaches : ""}`, "total", run.gate === "worth" ? run.threshold : null);
+  row("score", 0, run.score ?? 0, run.gate === "score" ? gated(run) : fixed(run.score), run.gate === "score" ? reaches : "", "total", run.gate === "score" ? run.threshold : null);
+  if (run.worth !== null) row("worth", 0, run.worth, run.gate === "worth" ? gated(run) : fixed(run.worth), `confidence ${fixed(run.confidence_of_worth, 2)} × (0.5 + novelty / 2)${run.gate === "worth" ? "; " + reaches : ""}`, "total", run.gate === "worth" ? run.threshold : null);
   return el("table", { class: "waterfall", role: "table" }, el("caption", { class: "hidden" }, "How the score adds up"), el("tbody", { role: "rowgroup" }, rows));
 }
 
@@ -375,11 +382,11 @@ function facts(run) {
 }
 
 function compareRow(run) {
-  const near = byId.get(run.nearest?.[0]), marked = drawer.marked;
+  const near = byId.get(run.twin?.[0] ?? run.nearest?.[0]), marked = drawer.marked;
   return el("div", { class: "row" },
     marked && marked !== run ? el("button", { class: "main", onclick: () => compare(marked, run) }, `Compare with ${shortId(marked.id)}`, el("kbd", {}, "c"))
       : el("button", { onclick: markOrCompare, "aria-pressed": String(marked === run) }, marked === run ? "Marked for comparison" : "Mark for comparison", el("kbd", {}, "c")),
-    near && near !== run ? el("button", { onclick: () => compare(run, near) }, "Compare with the nearest run") : null);
+    near && near !== run ? el("button", { onclick: () => compare(run, near) }, run.twin ? "Compare with its twin" : "Compare with the nearest run") : null);
 }
 
 function markOrCompare() {
@@ -418,7 +425,7 @@ function stepsOf(trace) {
 function stepDetails([type, tool, text, input, latency, tries], at) {
   const first = whole(input ?? text).replace(/\s+/g, " ").slice(0, 120);
   return el("details", { class: "step" },
-    el("summary", {}, `${at + 1} ${STEPS[type] ?? type}${tool ? ` ${tool}` : ""}`, el("span", { class: "muted" }, first)),
+    el("summary", {}, `${at} ${STEPS[type] ?? type}${tool ? ` ${tool}` : ""}`, el("span", { class: "muted" }, first)),
     input === null ? null : el("pre", { class: "mono text" }, textNodes(input)),
     text === "" ? null : el("p", { class: "text" }, textNodes(text)),
     latency === null && tries === 1 ? null : el("p", { class: "muted text" }, [latency === null ? "" : `${latency.toLocaleString("en")} ms`, tries > 1 ? `tried ${tries} times` : ""].filter(Boolean).join(", ")));
@@ -430,14 +437,14 @@ async function compare(left, right) {
   const [one, other] = await Promise.all([traceOf(left), traceOf(right)]);
   const pairs = align(one?.steps ?? [], other?.steps ?? []);
   const head = run => el("td", {}, el("button", { class: "link", onclick: () => openRun(run) }, short(run, 140)),
-    el("p", { class: "muted" }, `${time(run.at)} · ${run.decision} · ${run.gate} ${fixed(run[run.gate])}`));
+    el("p", { class: "muted" }, `${time(run.at)} · ${run.decision} · ${run.gate} ${gated(run)}, threshold ${fixed(run.threshold)}`), el("p", { class: "muted" }, run.outcome));
   const table = (...rows) => el("table", { class: "sides" }, el("tbody", {}, rows));
   Object.assign(drawer, { run: right, marked: null });
   byElementId("verdicts").hidden = true;
   say("");
   show(true, el("h2", { id: "drawer-title", tabindex: -1 }, "Two runs side by side"),
     el("p", {}, el("button", { onclick: () => openRun(right) }, "Back to the run")),
-    table(el("tr", {}, head(left), head(right))),
+    table(el("tr", {}, head(left), head(right)), el("tr", {}, [[left, one], [right, other]].map(([run, trace]) => el("td", { class: "text" }, textNodes(trace ? trace.result || "The run gave no answer." : missing(run)))))),
     el("h3", {}, "What each part adds to the score"), differences(left, right), el("h3", {}, "Steps"),
     el("p", { class: "muted" }, pairs.some(pair => pair.same) ? "Calls of the same tool stand side by side, on a tinted ground." : "No call of a tool is common to the two runs."),
     table(pairs.map(pair => el("tr", { class: pair.same ? "same" : null }, pair.steps.map(one => el("td", {}, one ? stepDetails(...one) : ""))))));
