@@ -254,7 +254,7 @@ def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open)
     assert same.count() == 1
     left, right = same.locator("summary").all_text_contents()
     assert left.startswith("5 call mail")
-    assert right.startswith("3 call mail")
+    assert right.startswith("2 call mail")
     names = texts(page, ".inside > table:not(.sides) td:first-child")
     assert names[:4] == ["complexity", "novelty", "tool diversity", "outcome confidence"]
     assert names[-1] == "score"
