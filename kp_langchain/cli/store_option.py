@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kp_langchain.errors import ConfigError, KPError
+from kp_langchain.errors import ConfigError, KPError, StoreError
 
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
@@ -47,6 +47,12 @@ def has_registry(store: TraceStore) -> bool:
         if Settings().registry_url is not None:
             return True
     return any(store.outbox.counts().values())
+
+
+def complete_summaries(store: TraceStore) -> None:
+    """Have all runs of a store listed; while others write it, those that are listed already."""
+    with suppress(StoreError):
+        store.complete_summaries()
 
 
 def is_missing(store: TraceStore) -> bool:

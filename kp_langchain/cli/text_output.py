@@ -12,6 +12,8 @@ from pathlib import Path
 from kp_langchain.cli.jsonl import STDIN, file_errors
 from kp_langchain.errors import KPError
 
+_SQLITE = b"SQLite format 3\0"
+
 STDOUT = STDIN
 """What names standard output, too: `-`."""
 
@@ -27,7 +29,7 @@ def text_output(file: str) -> Iterator[Callable[[str], object]]:
         file: The file, or `-` for standard output.
 
     Raises:
-        KPError: The file cannot be written.
+        KPError: The file is a SQLite database, or cannot be written.
     """
     if file == STDOUT:
         yield sys.stdout.write
@@ -36,6 +38,8 @@ def text_output(file: str) -> Iterator[Callable[[str], object]]:
     target = Path(file).resolve()  # a link stays, and what it leads to is replaced
     if target.exists() and not target.is_file():
         raise KPError(f"{file} is not a file; give a file's path, or - for standard output")
+    if _is_database(target):
+        raise KPError(f"{file} is a database, perhaps a store; choose another file")
     with file_errors(file, "written"):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
         temporary = Path(name)
@@ -48,3 +52,11 @@ def text_output(file: str) -> Iterator[Callable[[str], object]]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False

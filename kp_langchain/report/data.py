@@ -129,7 +129,7 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
     """Add the records and traces of a page of runs."""
     trace_ids = [run.trace_id for run in runs]
     verdicts = _verdicts(store, trace_ids)
-    texts = store.body_texts([run.trace_id for run in runs if run.kept])
+    texts = _body_texts(store, [run.trace_id for run in runs if run.kept], data)
     for run in runs:
         text = texts.get(run.trace_id)
         body = None
@@ -145,6 +145,19 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
             continue
         data.runs.append(record)
         data.bodies.append(body)
+
+
+def _body_texts(store: TraceStore, trace_ids: list[str], data: ReportData) -> dict[str, str]:
+    try:
+        return store.body_texts(trace_ids)
+    except (StoreError, *_DAMAGE):  # one is no text: find out which
+        texts: dict[str, str] = {}
+        for trace_id in trace_ids:
+            try:
+                texts |= store.body_texts([trace_id])
+            except (StoreError, *_DAMAGE):
+                data.damaged_traces += 1
+        return texts
 
 
 def _verdicts(store: TraceStore, trace_ids: list[str]) -> dict[str, list[Verdict]]:

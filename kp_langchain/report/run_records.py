@@ -86,6 +86,10 @@ class Body(NamedTuple):
             "claims": self.claims,
         }
 
+    def recoveries(self) -> int:
+        """Return how many of its steps are errors after which the run went on."""
+        return sum(step.type == "error_recovery" for step in self.steps)
+
     def tools(self) -> list[str]:
         """Return the names of the tools of its steps, each once, in their order."""
         return list(dict.fromkeys(step.tool for step in self.steps if step.tool))
@@ -203,19 +207,25 @@ def record_of(
         "profile": line_of(breakdown.profile, _NAME_CHARS),
         "novelty_source": line_of(breakdown.novelty_source, _NAME_CHARS),
         "nearest": None if nearest is None else [nearest.trace_id, figure(nearest.similarity)],
-        "twin": None if run.twin_of is None else [run.twin_of, figure(run.similarity_to_twin)],
-        "replaced_by": run.replaced_by,
+        "twin": None if run.twin_of is None else [_id(run.twin_of), figure(run.similarity_to_twin)],
+        "replaced_by": None if run.replaced_by is None else _id(run.replaced_by),
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": _tools(run, body),
-        "recoveries": 0,
-        "n_steps": run.n_steps,
+        "recoveries": 0 if body is None else body.recoveries(),
+        "n_steps": int(run.n_steps),
         "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),
         "keys": _keys(run),
         "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
         "verdicts": [_verdict(verdict) for verdict in verdicts],
     }
+
+
+def _id(trace_id: object) -> str:
+    if not isinstance(trace_id, str):
+        raise TypeError(f"an id is a {type(trace_id).__name__}")
+    return trace_id
 
 
 def _decision(run: StoredRun, *, has_registry: bool) -> str:

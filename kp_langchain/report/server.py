@@ -47,6 +47,7 @@ class ReportServer(ThreadingHTTPServer):
         KPError: The port cannot be used.
     """
 
+    request_queue_size = 64
     daemon_threads = True  # a browser that keeps a connection open must not delay the end
 
     def __init__(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # The traces of one transaction, which other writers wait for, and their turn after it.
 _BATCH_SIZE = 250
 _OTHERS_TURN_S = 0.03
+_MATCHES_SHOWN = 10
 # What a damaged body raises.
 _UNREADABLE = (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
@@ -97,7 +98,7 @@ def plan_by_ids(database: Database, ids: Sequence[str]) -> Deletion:
             rows = sql.run_queries.find_names(connection, id_)
             run_ids = {row["run_id"] for row in rows}
             if len(run_ids) > 1:
-                raise ambiguous_id(id_, rows)
+                raise ambiguous_id(id_, rows[:_MATCHES_SHOWN])
             domains |= {row["trace_id"]: row["domain"] for row in rows}
             if not rows:
                 run_ids = {one.run_id for one in all_waiting if one.is_called(id_)}

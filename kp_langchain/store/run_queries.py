@@ -221,13 +221,18 @@ def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
 
 def find_names(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
     """Return ids, domain and beginning of the runs that `find` returns, damaged ones included."""
-    return _find(connection, id_prefix, sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at))
+    select = sa.select(_c.trace_id, _c.run_id, _c.domain, _c.created_at)
+    return _find(connection, id_prefix, select, limit=None)
 
 
 def _find(
-    connection: sa.Connection, id_prefix: str, select: sa.Select[Any]
+    connection: sa.Connection,
+    id_prefix: str,
+    select: sa.Select[Any],
+    *,
+    limit: int | None = _MATCHES_SHOWN,
 ) -> list[dict[str, Any]]:
-    select = select.order_by(*_newest_first).limit(_MATCHES_SHOWN)
+    select = select.order_by(*_newest_first).limit(limit)
     ids = possible_ids(id_prefix)
     run_id = clean_name(ids[-1].removeprefix(TRACE_ID_PREFIX)) if ids else ""
     of_run = (_c.run_id == run_id, begins(_c.run_id, run_id)) if run_id else (sa.false(),) * 2

@@ -83,7 +83,10 @@ class Filter:
             return False
         values = {key: keys.get(key) for key in ("session", "thread", "user", "name")}
         texts = {key: [value] for key, value in values.items()} | {"tag": keys.get("tags") or ()}
-        return all(set(texts[key]) & set(forms) for key, forms in self.keys.items())
+        return all(
+            any(text == form for text in texts[key] for form in forms)
+            for key, forms in self.keys.items()
+        )
 
     def apply(
         self, select: sa.Select[Any], sort: Sort = "time", *, newest_first: bool = True
@@ -225,3 +228,10 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
 def update(connection: sa.Connection, trace_id: str, changes: Mapping[str, Any]) -> None:
     """Write new values into some columns of one summary."""
     connection.execute(sa.update(run_summaries).where(_s.trace_id == trace_id).values(**changes))
+
+
+def runs_without(connection: sa.Connection, limit: int) -> list[dict[str, Any]]:
+    """Return whole rows of runs that have no summary, because an earlier version wrote them."""
+    has_summary = sa.exists(sa.select(_s.trace_id).where(_s.trace_id == _r.trace_id))
+    rows = connection.execute(sa.select(runs).where(~has_summary).limit(limit))
+    return [dict(row) for row in rows.mappings()]

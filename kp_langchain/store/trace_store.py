@@ -36,7 +36,7 @@ from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.summaries import summary_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import ambiguous_id, judge_stored
+from kp_langchain.store.verdicts import ambiguous_id, complete_summaries, judge_stored
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -447,10 +447,21 @@ class TraceStore:
         """
         run_filter = _filter(filters)
         if not ids:
+            self.complete_summaries()
             return deletion.plan(self._database, run_filter, keep=keep)
         if keep or run_filter.has_conditions:
             raise ConfigError("a deletion takes ids or conditions, not both")
         return deletion.plan_by_ids(self._database, [str(one) for one in ids])
+
+    def complete_summaries(self) -> int:
+        """Have runs listed and counted that a process of an earlier version wrote.
+
+        Such a process may have had the database open while a newer one upgraded it.
+
+        Returns:
+            The number of these runs.
+        """
+        return complete_summaries(self._database)
 
     def carry_out(self, plan: Deletion) -> None:
         """Delete the runs that `plan_deletion` returned; see `delete`."""
@@ -493,6 +504,7 @@ class TraceStore:
         """
         check_bounds(max_remembered, ttl_ms)
         size = max_remembered or DEFAULT_MAX_ELEMENTS
+        self.complete_summaries()
         return pruning.prune(self._database, Remembered(self._database, "", size, ttl_ms))
 
     def compact(self) -> Compaction:

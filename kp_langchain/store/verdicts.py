@@ -26,7 +26,7 @@ from kp_langchain.store.kept_traces import (
 )
 from kp_langchain.store.rows import clean_text, contribution_of, expiry_after, json_text
 from kp_langchain.store.stored_run import trace_of
-from kp_langchain.store.summaries import changed_by_verdict
+from kp_langchain.store.summaries import changed_by_verdict, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kp_langchain.verdict import Verdict
 
 _LONGEST_ID_CHARS = 100
+_SUMMARIES_AT_ONCE = 200
 
 
 def judge_stored(
@@ -118,6 +119,31 @@ def _decide(connection: sa.Connection, row: dict[str, Any], run: ScoredTrace) ->
     run = hold_stored_against_twins(connection, run, candidate)
     replace_kept(connection, run.replaces, trace_id, is_stated=candidate.is_stated)
     return run
+
+
+def complete_summaries(database: Database) -> int:
+    """Write the summaries of runs that a process of an earlier version wrote; return their number.
+
+    Such a process may have had the database open while it was upgraded.
+
+    Raises:
+        StoreError: The database cannot be read or written, or one of the runs is damaged.
+    """
+    with database.reading() as connection:
+        if not sql.summary_queries.runs_without(connection, 1):
+            return 0
+    number = 0
+    while True:
+        with database.writing() as connection:
+            rows = sql.summary_queries.runs_without(connection, _SUMMARIES_AT_ONCE)
+            if not rows:
+                return number
+            texts = [row | {"body": row["body"] and json_text(row["body"])} for row in rows]
+            summaries = [
+                summary_of(load_run(row), text) for row, text in zip(rows, texts, strict=True)
+            ]
+            sql.summary_queries.write(connection, summaries)
+        number += len(rows)
 
 
 def load_run(row: dict[str, Any]) -> ScoredTrace:

@@ -202,3 +202,14 @@ class TestFewShot:
         ]
         written = [f"{example}\n" for example in examples(traces, max_chars)]
         assert sum(map(len, written)) <= max_chars
+
+
+@pytest.mark.parametrize("words", [["export", "--all", "--output"], ["report", "--html"]])
+def test_a_store_is_never_replaced(words: list[str]) -> None:
+    with TraceStore("runs.db") as store:
+        store.count()
+    before = Path("runs.db").read_bytes()
+    done = cli(*words, "runs.db", "--database", "runs.db")
+    assert done.returncode == 1
+    assert "runs.db" in done.stderr
+    assert Path("runs.db").read_bytes() == before

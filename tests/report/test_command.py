@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,24 @@ def test_without_jinja_the_command_says_what_to_install(
     assert done.returncode == 1
     assert "pip install 'kp-langchain[report]'" in done.stderr
     assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize("name", ["-", "."])
+def test_a_page_needs_a_file(store: Store, name: str) -> None:
+    done = cli("report", "--html", name, "--database", str(store.path))
+    assert done.returncode in (1, 2)
+    assert "<html" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("twin_of", b"x"), ("body", b'{"steps": [{"content": "\xff"}]}')]
+)
+def test_damage_of_one_run_is_counted(store: Store, column: str, value: bytes) -> None:
+    damaged, _ = store.add("damaged"), store.add("whole")
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        update = f"UPDATE runs SET {column} = ? WHERE trace_id = ?"  # noqa: S608
+        connection.execute(update, (value, damaged))
+    done = cli("report", "--html", "page.html", "--database", str(store.path))
+    assert done.returncode == 0, done.stderr
+    assert "1 rows of the store" in done.stdout or "1 stored traces" in done.stdout
+    assert "of 2 runs" in done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -223,3 +225,50 @@ def test_a_damaged_summary_does_not_hide_the_others(tmp_path, scored):
             update = sa.update(tables.run_summaries).values(rules=sa.text("'{broken'"))
             connection.execute(update.where(tables.run_summaries.c.search_text == "task 1"))
         assert len(list(store.summaries())) == 3
+
+
+DAMAGE = {
+    "NaN": ("breakdown", '{"novelty": {"value": NaN, "weight": 1}}'),
+    "infinity": ("breakdown", '{"novelty": {"value": 1e999, "weight": 1}}'),
+    "a huge number": ("breakdown", f'{{"novelty": {{"value": {"9" * 400}, "weight": 1}}}}'),
+    "lists": ("breakdown", '{"novelty": [], "rules": {"name": 1}}'),
+    "a blob": ("objective", b"task 3\xff"),
+    "bytes that are no text": ("body", b'{"steps": [{"content": "\xff"}]}'),
+    "a lone surrogate": ("body", '{"steps": [{"tool": {"name": "\\ud800"}}]}'),
+    "deep nesting": ("body", "[" * 100_000),
+    "no object": ("body", "7"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_an_upgrade_survives_any_damage_of_a_row(tmp_path, scored, name):
+    path = tmp_path / "old.db"
+    make_older(f"sqlite:///{path}", "0006", row_of(scored(3)))
+    column, value = DAMAGE[name]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE runs SET {column} = ?", (value,))  # noqa: S608
+    with TraceStore(path) as store:
+        assert store.count(search="task 3") == 1
+        assert len(list(store.summaries())) == 1
+        store.add(scored(4))
+
+
+def test_a_run_that_an_earlier_version_wrote_meanwhile_is_completed(store, scored):
+    # A process of an earlier version may have the database open while a newer one upgrades it.
+    runs = [scored(at) for at in range(3)]
+    store.add_many(runs)
+    expected = list(store.summaries())
+    with store.database.writing() as connection:
+        connection.execute(sa.delete(tables.run_summaries))
+    assert store.count() == 0
+    assert store.complete_summaries() == 3
+    assert list(store.summaries()) == [replace(one, dropped={}) for one in expected]
+    assert store.complete_summaries() == 0
+
+
+def test_a_deletion_finds_them_too(store, scored):
+    store.add(scored(1))
+    with store.database.writing() as connection:
+        connection.execute(sa.delete(tables.run_summaries))
+    assert len(store.delete(domain="finance")) == 1
+    assert store.get(scored(1).trace.id) is None

@@ -13,8 +13,8 @@ from kp_langchain.cli.contributions import current_registry
 from kp_langchain.cli.labelling import Labelling
 from kp_langchain.cli.output import say
 from kp_langchain.cli.run_filter_options import Domain, Since, run_filters
-from kp_langchain.cli.store_option import Database, has_registry, open_store
-from kp_langchain.cli.text_output import text_output
+from kp_langchain.cli.store_option import Database, complete_summaries, has_registry, open_store
+from kp_langchain.cli.text_output import STDOUT, text_output
 
 if TYPE_CHECKING:
     from kp_langchain.report.data import ReportData
@@ -58,9 +58,12 @@ def report(
     """
     if (html is None) is not serve:
         raise typer.BadParameter("give one of --html FILE and --serve")
+    if html is not None and (str(html) == STDOUT or html.name == ""):
+        raise typer.BadParameter("--html takes a file, such as runs.html")
     if port is not None and not serve:
         raise typer.BadParameter("--port belongs to --serve")
     with open_store(database) as store:
+        complete_summaries(store)
         pages = _Pages(store, run_filters(domain=domain, since=since), limit)
         if html is not None:
             _write(pages, html, open_page=open_page)

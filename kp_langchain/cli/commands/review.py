@@ -24,7 +24,7 @@ from kp_langchain.cli.run_filter_options import (
     Until,
     run_filters,
 )
-from kp_langchain.cli.store_option import Database, has_registry, open_store
+from kp_langchain.cli.store_option import Database, complete_summaries, has_registry, open_store
 from kp_langchain.cli.where_option import Where
 from kp_langchain.errors import KPError, UnknownRunError
 from kp_langchain.gate.decision import decision_word
@@ -90,6 +90,7 @@ def list_runs(
         where=where,
     )
     with open_store(database) as store:
+        complete_summaries(store)
         runs = store.runs(sort=sort, limit=limit, **filters)
         if as_json:
             for run in runs:
@@ -166,6 +167,7 @@ def stats(
 
     filters = run_filters(domain=domain, since=since, until=until, where=where)
     with open_store(database or context.obj) as store:
+        complete_summaries(store)
         every = domain_stats(store.summaries(**filters))
         if as_json:
             for one in every:

@@ -1,6 +1,7 @@
 """What runs are listed, searched and counted by, and counts that all processes share."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ depends_on = None
 
 _PAGE_SIZE = 200
 _SEARCH_CHARS = 1000
+_NAME_CHARS, _MOST_TOOLS = 500, 100
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _DIMENSIONS = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
 _PLACEHOLDER = re.compile(r"\[REDACTED:([a-z0-9_]{1,40})(?:#[a-z0-9]{1,16}){0,2}\]")
 _RUN_COLUMNS = (
@@ -25,6 +28,7 @@ _RUN_COLUMNS = (
     "success", "withheld", "twin_of", "replaced_by", "objective",
 )  # fmt: skip
 _REPEATED_COLUMNS = _RUN_COLUMNS[:9]
+_TEXTS = ("objective", "breakdown", "body")
 _DERIVED = (
     "novelty", "recovered_errors", "is_near_duplicate", "is_withheld", "dimensions", "rules",
     "tools", "redactions", "search_text",
@@ -62,9 +66,10 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger(), nullable=False),
     )
     connection = op.get_bind()
-    columns = [runs.c[name] for name in _RUN_COLUMNS]
-    # As text, because a damaged one must not end the migration.
-    texts = [sa.cast(runs.c[name], sa.Text()).label(name) for name in ("breakdown", "body")]
+    columns = [runs.c[name] for name in _RUN_COLUMNS if name not in _TEXTS]
+    # As bytes where the engine has them, because a damaged text must not end the migration.
+    to_bytes = sa.LargeBinary() if connection.dialect.name == "sqlite" else sa.Text()
+    texts = [sa.cast(runs.c[name], to_bytes).label(name) for name in _TEXTS]
     select = sa.select(*columns, *texts).order_by(runs.c.trace_id).limit(_PAGE_SIZE)
     last = ""
     while rows := connection.execute(select.where(runs.c.trace_id > last)).mappings().all():
@@ -92,7 +97,7 @@ def _insert() -> sa.Insert:
 
 
 def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
-    breakdown, body = _object(row["breakdown"]), row["body"]
+    breakdown, body = _object(_text(row["breakdown"])), _text(row["body"])
     trace = None if body is None else _object(body)
     steps = [step for step in _list(trace, "steps") if isinstance(step, dict)]
     parts = {name: breakdown.get(name) for name in _DIMENSIONS}
@@ -109,14 +114,23 @@ def _summary(row: Mapping[Any, Any]) -> dict[str, Any]:
         "is_withheld": row["withheld"] is not None,
         "dimensions": dimensions,
         "rules": {
-            str(rule["name"]): _number(rule.get("after")) - _number(rule.get("before"))
+            str(_text(rule["name"])): _number(rule.get("after")) - _number(rule.get("before"))
             for rule in _list(breakdown, "rules")
             if isinstance(rule, dict) and "name" in rule
         },
-        "tools": None if trace is None else list(dict.fromkeys(filter(None, map(_tool, steps)))),
-        "redactions": None if trace is None else dict(Counter(_PLACEHOLDER.findall(body))),
-        "search_text": row["objective"].casefold()[:_SEARCH_CHARS],
+        "tools": None if trace is None else _tools(steps),
+        "redactions": None if trace is None else dict(Counter(_PLACEHOLDER.findall(body or ""))),
+        "search_text": " ".join((_text(row["objective"]) or "").casefold().split())[:_SEARCH_CHARS],
     }
+
+
+def _text(value: Any) -> str | None:
+    """Return what a column holds as text that every engine takes."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return _UNSTORABLE.sub("\ufffd", str(value))
 
 
 def _object(text: Any) -> dict[str, Any]:
@@ -132,11 +146,20 @@ def _list(value: dict[str, Any] | None, name: str) -> list[Any]:
     return items if isinstance(items, list) else []
 
 
+def _tools(steps: list[dict[str, Any]]) -> list[str]:
+    names = filter(None, map(_tool, steps))
+    return list(dict.fromkeys(names))[:_MOST_TOOLS]
+
+
 def _tool(step: dict[str, Any]) -> str | None:
     tool = step.get("tool")
     name = tool.get("name") if isinstance(tool, dict) else None
-    return name if isinstance(name, str) else None
+    return _text(name[:_NAME_CHARS]) if isinstance(name, str) else None
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    try:
+        number = float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
