@@ -13,7 +13,7 @@ import typer
 from kp_langchain.cli.contributions import current_registry, send_due
 from kp_langchain.cli.output import say
 from kp_langchain.errors import KPError, StoreError
-from kp_langchain.printable import printable
+from kp_langchain.printable import one_line
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kp_langchain.store.deletion import Deletion
 
 _DOMAINS_SHOWN = 6
+_DOMAIN_CHARS = 60
 _INTERRUPTED = 130
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
@@ -148,7 +149,7 @@ class Deleting:
 def describe(plan: Deletion) -> str:
     """Return in one line what a plan would delete."""
     shown = list(plan.by_domain.items())[:_DOMAINS_SHOWN]
-    parts = [f"{printable(domain)} {number}" for domain, number in shown]
+    parts = [f"{one_line(domain, _DOMAIN_CHARS)} {number}" for domain, number in shown]
     if more := len(plan.by_domain) - len(shown):
         parts.append(f"{more} more domains")
     if plan.unscored:

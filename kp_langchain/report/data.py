@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain.errors import StoreError
-from kp_langchain.report.overview import DomainView, overview
+from kp_langchain.report.overview import DomainView, names_of, overview
 from kp_langchain.report.run_records import Body, body_of, record_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class ReportData:
         domains: The domains of these runs; None if their figures cannot be read.
         damaged_runs: How many runs are left out because their row cannot be read.
         damaged_traces: How many runs are without steps because their trace cannot be read.
+        private_runs: How many runs keep identifiers, because only secrets were removed from them.
     """
 
     store: str
@@ -41,6 +42,7 @@ class ReportData:
     domains: list[DomainView] | None = field(default_factory=list)
     damaged_runs: int = 0
     damaged_traces: int = 0
+    private_runs: int = 0
 
 
 def collect(
@@ -83,7 +85,10 @@ def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict
         return None
     data = ReportData("")
     _add(store, [run], data, has_registry=has_registry)
-    return data.runs[0] if data.runs else None
+    if not data.runs:
+        return None
+    # The page knows its domain, by a name that tells it from all others.
+    return {name: value for name, value in data.runs[0].items() if name != "domain"}
 
 
 def _pages(
@@ -117,9 +122,13 @@ def _add_figures(store: TraceStore, filters: RunFilters, data: ReportData) -> No
     records = {record["id"]: record for record in data.runs}
     try:
         summaries = [one for one in store.summaries(**filters) if one.trace_id in records]
+        names = names_of(one.domain for one in summaries)
         for one in summaries:
-            records[one.trace_id]["recoveries"] = one.recovered_errors
-        data.domains = overview(summaries)
+            records[one.trace_id] |= {
+                "recoveries": one.recovered_errors,
+                "domain": names[one.domain],
+            }
+        data.domains = overview(summaries, names)
     except (StoreError, *_DAMAGE):
         store.count(**filters)  # raises if it is the store
         data.domains = None
@@ -143,6 +152,7 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
         except (StoreError, *_DAMAGE):
             data.damaged_runs += 1
             continue
+        data.private_runs += run.privacy_level == "private"
         data.runs.append(record)
         data.bodies.append(body)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 
 from kp_langchain.report.text import line_of
 from kp_langchain.review.stats import DomainStats, domain_stats
 from kp_langchain.store.run_summary import RunSummary
 
 _NAME_CHARS = 100
+_BLANK = "(blank)"
 _SENTENCE_CHARS = 1000
 _BINS = 40
 _MOST_BUCKETS = 24
@@ -53,14 +55,30 @@ class DomainView:
     trend: Trend | None
 
 
-def overview(summaries: Sequence[RunSummary]) -> list[DomainView]:
-    """Return each domain as the page shows it, the one with most runs first."""
+def names_of(domains: Iterable[str]) -> dict[str, str]:
+    """Return by its name what each domain is called on the page: one line, unlike all others."""
+    names: dict[str, str] = {}
+    for domain in dict.fromkeys(domains):
+        name = line_of(domain, _NAME_CHARS) or _BLANK
+        taken = set(names.values())
+        others = (f"{name} ({number})" for number in count(2))
+        names[domain] = next(one for one in chain([name], others) if one not in taken)
+    return names
+
+
+def overview(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> list[DomainView]:
+    """Return each domain as the page shows it, the one with most runs first.
+
+    Args:
+        summaries: The figures of the runs.
+        names: What the domains are called; see `names_of`.
+    """
     by_domain: dict[str, list[RunSummary]] = defaultdict(list)
     for summary in summaries:
         by_domain[summary.domain].append(summary)
     return [
         DomainView(
-            name=line_of(stats.domain, _NAME_CHARS),
+            name=names[stats.domain],
             sentence=line_of(stats.explanation(), _SENTENCE_CHARS).split("`"),
             stats=stats,
             bars=_bars([run for run in by_domain[stats.domain] if run.gate == stats.gate]),

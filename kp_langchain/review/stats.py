@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.printable import one_line
 from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.scoring.worth import novelty_factor
 
@@ -18,6 +19,7 @@ HISTOGRAM_BINS = 20
 _STEPS_OF_CURVE = 100
 # A second part is named as well if it costs more than this share of what the first costs.
 _CLOSE = 0.8
+_DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
 
@@ -145,7 +147,8 @@ class DomainStats:
 
     def explanation(self) -> str:
         """Return in one sentence what it keeps, and what costs most of the others."""
-        start = f"{self.domain} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
+        name = one_line(self.domain, _DOMAIN_CHARS)
+        start = f"{name} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
         causes = []
         if self.parts and self.parts[0].lost > 0:
             causes += [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kp_langchain.report.overview import names_of
 from tests.commands import Done, cli
 from tests.report.pages import Store
 
@@ -121,3 +122,10 @@ def test_damage_of_one_run_is_counted(store: Store, column: str, value: bytes) -
     assert done.returncode == 0, done.stderr
     assert "1 rows of the store" in done.stdout or "1 stored traces" in done.stdout
     assert "of 2 runs" in done.stdout
+
+
+def test_domains_that_look_alike_stay_apart() -> None:
+    names = names_of(["a b", "a  b", "a b (2)", "x" * 200 + "1", "x" * 200 + "2", "\u00a0", "a b"])
+    assert len(names) == len(set(names.values())) == 6
+    assert names["a b"] == "a b"
+    assert names["\u00a0"] == "(blank)"

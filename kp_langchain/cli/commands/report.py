@@ -108,6 +108,8 @@ def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
     say(f"Wrote {_number(data)} to {path.absolute()} ({len(page) / 1e6:.1f} MB).")
     _say_damage(data)
     say("It holds the redacted texts of these runs. Only you may read it; mind whom you send it.")
+    if data.private_runs:
+        say(f"{data.private_runs} of them keep identifiers: their privacy level is private.")
     if data.runs:
         say("Verdicts given in it: download them there, then kp-langchain label --from FILE")
     if open_page:
