@@ -160,7 +160,7 @@ def _not_passed(run: StoredRun) -> str:
 def _bar(run: StoredRun, width: int, console: Console) -> Text:
     """Return what was gated of a run as a bar, with a mark at the threshold."""
     mark = min(width - 1, int(run.threshold * width))
-    length = round(run.gated_value * width)
+    length = round(min(1.0, max(0.0, run.gated_value)) * width)
     # However near the threshold, one sees on which side of its mark the value is.
     length = max(length, mark + 2) if run.gated_value >= run.threshold else min(length, mark)
     cells = ["█" if index < length else "·" for index in range(width)]

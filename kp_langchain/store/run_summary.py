@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,6 +56,18 @@ class RunSummary:
     dropped: Mapping[str, int] | None
 
     @property
+    def is_sound(self) -> bool:
+        """Whether its figures can be counted with; not so if another program changed them."""
+        figures = [self.score, self.threshold, self.worth or 0.0, self.recovered_errors]
+        counts = (self.redactions or {}, self.dropped or {}, self.rules)
+        try:
+            figures += [figure for pair in self.dimensions.values() for figure in _pair(*pair)]
+            figures += [figure for part in counts for figure in part.values()]
+            return isinstance(self.domain, str) and all(map(math.isfinite, figures))
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return False
+
+    @property
     def gated_value(self) -> float:
         """What was held against the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.score, self.worth)
@@ -63,3 +76,7 @@ class RunSummary:
     def is_kept(self) -> bool:
         """Whether it passed and was kept."""
         return self.decision == "contributed"
+
+
+def _pair(value: float, weight: float) -> tuple[float, float]:
+    return value, weight

@@ -356,7 +356,8 @@ class TraceStore:
     def summaries(self, **filters: Unpack[RunFilters]) -> Iterator[RunSummary]:
         """Yield the figures of runs, for counting over many; the oldest first.
 
-        They are read a page at a time, and no transaction stays open between two of them.
+        They are read a page at a time, and no transaction stays open between two of them. Runs are
+        left out whose figures another program has damaged.
 
         Args:
             filters: As `RunFilters` explains them.
@@ -371,7 +372,8 @@ class TraceStore:
             if not page:
                 return
             after = page[-1]["created_at"], page[-1]["trace_id"]
-            yield from (RunSummary(**row, label=labels.get(row["trace_id"])) for row in page)
+            summaries = (RunSummary(**row, label=labels.get(row["trace_id"])) for row in page)
+            yield from (one for one in summaries if one.is_sound)
 
     def recent_values(
         self, domain: str, gate: Gate = "score", *, since: datetime | None = None

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from kp_langchain import TraceStore
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.review import domain_stats
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.scoring.breakdown import Dimension
@@ -218,13 +219,24 @@ def test_an_upgrade_survives_what_another_program_damaged(tmp_path, scored, colu
         assert store.count(search="task 3") == 1
 
 
-def test_a_damaged_summary_does_not_hide_the_others(tmp_path, scored):
-    with TraceStore(tmp_path / "x.db") as store:
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("rules", "{broken"), ("rules", '["a"]'), ("rules", '{"a": "b"}'), ("score", "high"),
+        ("score", float("inf")), ("dimensions", '{"a": [1]}'), ("dimensions", '{"a": 7}'),
+        ("domain", b"x"), ("redactions", '{"a": null}'), ("threshold", b"7"),
+    ],
+)  # fmt: skip
+def test_a_damaged_summary_does_not_hide_the_others(tmp_path, scored, column, value):
+    path = tmp_path / "x.db"
+    with TraceStore(path) as store:
         store.add_many([scored(at) for at in range(3)])
-        with store.database.writing() as connection:
-            update = sa.update(tables.run_summaries).values(rules=sa.text("'{broken'"))
-            connection.execute(update.where(tables.run_summaries.c.search_text == "task 1"))
-        assert len(list(store.summaries())) == 3
+        with closing(sqlite3.connect(path)) as connection, connection:
+            update = f"UPDATE run_summaries SET {column} = ? WHERE search_text = 'task 1'"  # noqa: S608
+            connection.execute(update, (value,))
+        summaries = list(store.summaries())
+        assert len(summaries) == (3 if value == "{broken" else 2)
+        assert domain_stats(summaries)
 
 
 DAMAGE = {
