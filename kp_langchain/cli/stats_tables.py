@@ -57,13 +57,14 @@ def waiting_line(store: TraceStore) -> str:
 
 
 def _overview(every: Sequence[DomainStats], console: Console) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=_DOMAIN_WIDTH)
-    for heading in ("runs", "kept", "", "median", "of"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("0 to 1", no_wrap=True)
-    table.add_column("labels", justify="right", no_wrap=True)
     has_room = console.width >= _WIDTH_FOR_REDACTIONS
+    gap = 2 if has_room else 1
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=_DOMAIN_WIDTH)
+    for heading, least in (("runs", 7), ("kept", 6), ("", 4), ("median", 6), ("of", 4)):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=least)
+    table.add_column("0 to 1", no_wrap=True, overflow="crop")
+    table.add_column("labels", justify="right", no_wrap=True, min_width=6)
     if has_room:
         table.add_column("redacted most", no_wrap=True, overflow="ellipsis")
     for one in every:

@@ -262,4 +262,6 @@ def ambiguous_id(id_: str, matches: Sequence[dict[str, Any]]) -> UnknownRunError
         f"\n  {run['trace_id']}  {run['created_at']:%Y-%m-%d %H:%M} UTC  {run['domain']}"
         for run in matches
     )
+    if len({run["run_id"] for run in matches}) == 1:
+        return UnknownRunError(f"{id_!r} is a run with several traces; give a trace id:{lines}")
     return UnknownRunError(f"{id_!r} may mean several runs; give more characters of the id:{lines}")

@@ -109,7 +109,7 @@ def _print_runs(store: TraceStore, runs: list[StoredRun], total: int) -> None:
     passed_word = decision_word("contributed", has_registry=has_registry(store))
     console.print(review_table(runs, console, passed_word=passed_word))
     console.print(
-        f"{len(runs):,} of {total:,} runs in {store.location}. "
+        f"{len(runs):,} of {total:,} {'run' if total == 1 else 'runs'} in {store.location}. "
         "Explain one: kp-langchain review show ID",
         soft_wrap=True,
     )
