@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, TraceStore
 from kp_langchain._logging import log_event, warn_once
-from kp_langchain.printable import printable, printable_json
+from kp_langchain.printable import beside, printable, printable_json
 from tests.agents import ASK, handler, searching
 from tests.commands import cli
 
@@ -127,3 +127,20 @@ def test_neither_what_a_file_of_verdicts_holds_nor_its_name_forges_a_line(stored
 def test_json_holds_the_texts_as_they_are(stored):
     done = cli("review", "show", stored, "--json", "--database", "runs.db")
     assert json.loads(done.stdout)["objective"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "text"),
+    [
+        (0.60994, 0.61, "0.6099"),
+        (0.609999999, 0.61, "0.609999999"),
+        (0.61, 0.61, "0.610"),
+        (0.5, 0.61, "0.500"),
+        (0.61004, 0.61, "0.610"),
+        (0.60994, 0.610004, "0.6099"),
+    ],
+)
+def test_a_value_below_a_threshold_looks_below_it(
+    value: float, threshold: float, text: str
+) -> None:
+    assert beside(value, threshold) == text

@@ -125,7 +125,7 @@ def _print_details(one: DomainStats, console: Console) -> None:
 
 
 def _histogram_lines(one: DomainStats, console: Console) -> Iterator[Text]:
-    full, highest, bins = "#" if console.options.ascii_only else "█", max(one.histogram), 10
+    full, bins = "#" if console.options.ascii_only else "█", 10
     size = len(one.histogram) // bins
     counts = [sum(one.histogram[at * size : (at + 1) * size]) for at in range(bins)]
     highest = max(counts)

@@ -118,16 +118,13 @@ def _readable(store: TraceStore, filters: RunFilters, offsets: range) -> Iterato
 
 
 def _add_figures(store: TraceStore, filters: RunFilters, data: ReportData) -> None:
-    """Add what the summaries of the runs tell: their recovered errors, and their domains."""
+    """Add what the summaries of the runs tell: the figures and the names of their domains."""
     records = {record["id"]: record for record in data.runs}
     try:
         summaries = [one for one in store.summaries(**filters) if one.trace_id in records]
         names = names_of(one.domain for one in summaries)
         for one in summaries:
-            records[one.trace_id] |= {
-                "recoveries": one.recovered_errors,
-                "domain": names[one.domain],
-            }
+            records[one.trace_id]["domain"] = names[one.domain]
         data.domains = overview(summaries, names)
     except (StoreError, *_DAMAGE):
         store.count(**filters)  # raises if it is the store

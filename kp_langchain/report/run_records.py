@@ -86,10 +86,6 @@ class Body(NamedTuple):
             "claims": self.claims,
         }
 
-    def recoveries(self) -> int:
-        """Return how many of its steps are errors after which the run went on."""
-        return sum(step.type == "error_recovery" for step in self.steps)
-
     def tools(self) -> list[str]:
         """Return the names of the tools of its steps, each once, in their order."""
         return list(dict.fromkeys(step.tool for step in self.steps if step.tool))
@@ -212,7 +208,7 @@ def record_of(
         "redactions": _counts(run.redactions),
         "dropped": _counts(run.dropped),
         "tools": _tools(run, body),
-        "recoveries": 0 if body is None else body.recoveries(),
+        "recoveries": run.recovered_errors or 0,
         "n_steps": int(run.n_steps),
         "withheld": None if run.withheld is None else line_of(run.withheld, 3 * _NAME_CHARS),
         "kept_until": None if run.kept_until is None else milliseconds(run.kept_until),

@@ -31,7 +31,7 @@ _HIDDEN_COLUMNS = {
     "gated_value", "passed", "pass_rate", "kept_change",
 }  # fmt: skip
 _stored_run_columns = [column for column in runs.columns if column.name not in _HIDDEN_COLUMNS]
-_summary_columns = [run_summaries.c[name] for name in ("tools", "redactions", "dropped")]
+_summary_columns = [_s[name] for name in ("recovered_errors", "tools", "redactions", "dropped")]
 _runs_with_summaries = run_summaries.join(runs, _c.trace_id == run_summaries.c.trace_id)
 _newest_first = (_c.created_at.desc(), _c.trace_id.desc())
 # A page is read whole, so that no transaction stays open between two traces.
@@ -110,7 +110,9 @@ def _select_stored_runs() -> sa.Select[Any]:
     is_kept_now = is_kept()
     kept_until = sa.case((is_kept_now, _c.body_expires_at)).label("kept_until")
     columns = (*_stored_run_columns, *_summary_columns, is_kept_now.label("kept"), kept_until)
-    return sa.select(*columns).select_from(_runs_with_summaries)
+    # Outer, because a process of an earlier version writes runs without a summary.
+    with_summaries = runs.outerjoin(run_summaries, _c.trace_id == _s.trace_id)
+    return sa.select(*columns).select_from(with_summaries)
 
 
 def is_kept(at: datetime | None = None) -> sa.ColumnElement[bool]:

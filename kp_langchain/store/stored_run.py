@@ -81,10 +81,11 @@ class StoredRun(_Unread):
         twin_of: Id of the kept trace that it repeats, if it would have passed but for that.
         similarity_to_twin: The similarity of the two, 0 to 1; 1 for the same text.
         replaced_by: Id of the kept trace that took its place.
+        recovered_errors: After how many errors it went on.
         tools: Names of the tools that it used, in the order of their first use; at most 100.
         redactions: How often each kind of sensitive text was replaced in its trace, by kind.
         dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
-            This and the two before are None for runs of a version that did not count them.
+            This and the three before are None for runs of a version that did not count them.
     """
 
     trace_id: str
@@ -117,6 +118,7 @@ class StoredRun(_Unread):
     twin_of: str | None
     similarity_to_twin: float | None
     replaced_by: str | None
+    recovered_errors: int | None
     tools: list[str] | None
     redactions: dict[str, int] | None
     dropped: dict[str, int] | None

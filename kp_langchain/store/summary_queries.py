@@ -207,17 +207,6 @@ def _parsed(text: str | None) -> Any:
         return {}
 
 
-def _labels(connection: sa.Connection, after: str, last: str) -> dict[str, bool]:
-    """Return the newest verdict that states success, by trace, of the traces in a range of ids."""
-    select = (
-        sa.select(verdicts.c.trace_id, verdicts.c.success)
-        .where(verdicts.c.trace_id > after, verdicts.c.trace_id <= last)
-        .where(verdicts.c.success.is_not(None))
-        .order_by(verdicts.c.trace_id, verdicts.c.at, verdicts.c.number)
-    )
-    return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
-
-
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     """Insert summaries; each replaces an earlier one of its trace."""
     by_id = {row["trace_id"]: row for row in rows}

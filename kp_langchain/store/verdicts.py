@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from kp_langchain.errors import UnknownRunError
+from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.gate import ScoredTrace, rejudge
 from kp_langchain.gate.decision import may_leave
 from kp_langchain.gate.twins import OFF
@@ -127,7 +127,7 @@ def complete_summaries(database: Database) -> int:
     Such a process may have had the database open while it was upgraded.
 
     Raises:
-        StoreError: The database cannot be read or written, or one of the runs is damaged.
+        StoreError: The database cannot be read or written.
     """
     with database.reading() as connection:
         if not sql.summary_queries.runs_without(connection, 1):
@@ -138,12 +138,16 @@ def complete_summaries(database: Database) -> int:
             rows = sql.summary_queries.runs_without(connection, _SUMMARIES_AT_ONCE)
             if not rows:
                 return number
-            texts = [row | {"body": row["body"] and json_text(row["body"])} for row in rows]
-            summaries = [
-                summary_of(load_run(row), text) for row, text in zip(rows, texts, strict=True)
-            ]
-            sql.summary_queries.write(connection, summaries)
+            sql.summary_queries.write(connection, [_summary_of_row(row) for row in rows])
         number += len(rows)
+
+
+def _summary_of_row(row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        run = load_run(row)
+    except StoreError:  # its body was changed outside this package
+        run, row = load_run(row | {"body": None}), row | {"body": None}
+    return summary_of(run, row | {"body": row["body"] and json_text(row["body"])})
 
 
 def load_run(row: dict[str, Any]) -> ScoredTrace:

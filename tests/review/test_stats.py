@@ -95,6 +95,25 @@ def test_of_a_worth_its_two_factors_are_told() -> None:
     assert by_name["novelty"].lost == pytest.approx(0.5 * 0.25)
 
 
+def test_a_second_part_that_costs_nearly_as_much_is_named_too() -> None:
+    near = {"complexity": [0.5, 0.4], "novelty": [0.6, 0.5], "tool_diversity": [0.7, 0.5]}
+    assert only(summary(dimensions=near)).explanation() == (
+        "finance keeps 0 % of 1 run: complexity is 0.50 in the median and costs 0.20; "
+        "novelty is 0.60 in the median and costs 0.20."
+    )
+
+
+def test_a_rule_that_costs_passes_comes_before_one_that_costs_points() -> None:
+    points = [summary(at, score=0.1, rules={"single_thought": -0.3}) for at in range(5)]
+    stats = only(*points, summary(9, score=0.55, rules={"single_tool": -0.1}))
+    assert [rule.name for rule in stats.rules] == ["single_tool", "single_thought"]
+
+
+def test_each_threshold_is_counted() -> None:
+    stats = only(summary(0), summary(1, threshold=0.7), summary(2))
+    assert stats.thresholds == ((0.6, 2), (0.7, 1))
+
+
 def test_only_runs_of_the_present_gate_are_compared() -> None:
     stats = only(summary(0, score=0.9), summary(1, gate="worth", worth=0.2, threshold=0.3))
     assert (stats.runs, stats.kept, stats.judged) == (2, 1, 1)

@@ -284,3 +284,27 @@ def test_a_deletion_finds_them_too(store, scored):
         connection.execute(sa.delete(tables.run_summaries))
     assert len(store.delete(domain="finance")) == 1
     assert store.get(scored(1).trace.id) is None
+
+
+def test_one_that_is_not_completed_is_found_by_its_id(store, scored):
+    one = scored(1)
+    store.add(one)
+    with store.database.writing() as connection:
+        connection.execute(sa.delete(tables.run_summaries))
+    run = store.get(one.trace.id)
+    assert (run.trace, run.tools, run.recovered_errors) == (one.trace, None, None)
+    (change,) = store.report_outcome(one.trace.id, success=False)
+    assert change.success is False
+
+
+def test_a_damaged_body_does_not_keep_runs_from_being_completed(tmp_path, scored):
+    path = tmp_path / "x.db"
+    with TraceStore(path) as store:
+        store.add_many([scored(at) for at in range(2)])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM run_summaries")
+            connection.execute(
+                """UPDATE runs SET body = '{"steps": 7}' WHERE objective = 'task 1'"""
+            )
+        assert store.complete_summaries() == 2
+        assert store.count() == 2

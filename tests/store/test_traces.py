@@ -68,6 +68,7 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "twin_of": None,
         "similarity_to_twin": None,
         "replaced_by": None,
+        "recovered_errors": 0,
         "tools": ["ledger"],
         "redactions": {},
         "dropped": {},
