@@ -22,6 +22,8 @@ _NAME = re.compile(
     r"\b(?!(?:An?|And|Are|As|At|But|By|For|From|He|Here|If|In|Is|It|My|No|Not|On|Or|Our|Please|She|So|That|"
     r"The|There|These|They|This|To|We|With|Yes|You|Your) )[A-Z][a-z]+(?: [A-Z][a-z]+)+"
 )
+# Letters and digits together, such as GV1N64; 10AM and 500USD are numbers.
+_ID = re.compile(r"\b(?!\d+[A-Z]+\b)(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z\d]{5,}\b")
 _DECIMAL = re.compile(r"\d+\.\d+")
 
 
@@ -31,7 +33,7 @@ class Claims:
 
     Attributes:
         tone: What its words sound like: `done`, `unable`, `unsure`, `asking back`.
-        seen: Its numbers and names that a tool's output has.
+        seen: Its ids, numbers and names that a tool's output has.
         unseen: Those that neither an output nor the task has.
     """
 
@@ -59,7 +61,8 @@ def claims_of(trace: ReasoningTrace) -> Claims:
     answer = Text(result, _ANSWER_CHARS)
     outputs = "\n".join(step.content or "" for step in trace.steps if step.type == "observation")
     source, task = Text(outputs, _SOURCE_CHARS), Text(trace.task.objective, _ANSWER_CHARS)
-    stated = dict.fromkeys([*answer.numbers(), *_NAME.findall(answer.raw)])
+    numbers = Text(_ID.sub(" ", answer.raw), _ANSWER_CHARS).numbers()
+    stated = dict.fromkeys([*_ID.findall(answer.raw), *numbers, *_NAME.findall(answer.raw)])
     new = [item for item in stated if not _has(task, item)]  # what the task says is no claim
     tone = [word for word, signal in _TONES if signal.count(answer)]
     if QUESTION.count(Text(answer.raw.rstrip()[-1:], 1)):
@@ -72,8 +75,8 @@ def claims_of(trace: ReasoningTrace) -> Claims:
 
 
 def _has(text: Text, item: str) -> bool:
-    """Return whether a text has a name, or a number that may be part of a longer time or date."""
-    if not item[0].isdigit():
+    """Return whether a text has a name or id, or a number, maybe as part of a time or date."""
+    if any(character.isalpha() for character in item):
         return all(word.lower() in text.vocabulary for word in item.split())
     if re.search(rf"(?<![\d.]){re.escape(item)}(?!\d|\.\d)", text.raw) is not None:
         return True

@@ -174,30 +174,37 @@ def test_a_length_that_cannot_be_right_is_refused(
     connection.close()
 
 
-def test_the_command_serves_until_it_is_interrupted(store: Store) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_ended(store: Store, ending: signal.Signals) -> None:
     trace_id = store.add("buy bread")
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, "report", "--serve",
          "--database", str(store.path)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # What runs in the background of a script ignores SIGINT, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("Serving 1 of 1 run at http://127.0.0.1:")
-    host, token = line.split()[-1].removeprefix("http://").rstrip("/").split("/")
-    connection = http.client.HTTPConnection(host, timeout=600)
-    connection.request(
-        "POST",
-        f"/{token}/verdicts",
-        json.dumps({"trace_id": trace_id, "success": False, "note": None}),
-        {"Origin": f"http://{host}", "Content-Type": "application/json"},
-    )
-    (record,) = json.loads(connection.getresponse().read())["runs"]
-    connection.close()
-    assert record["success"] is False
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=600)
+    with process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("Serving 1 of 1 run at http://127.0.0.1:")
+            host, token = line.split()[-1].removeprefix("http://").rstrip("/").split("/")
+            connection = http.client.HTTPConnection(host, timeout=600)
+            connection.request(
+                "POST",
+                f"/{token}/verdicts",
+                json.dumps({"trace_id": trace_id, "success": False, "note": None}),
+                {"Origin": f"http://{host}", "Content-Type": "application/json"},
+            )
+            (record,) = json.loads(connection.getresponse().read())["runs"]
+            connection.close()
+            assert record["success"] is False
+            process.send_signal(ending)
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert process.returncode == 0, err
     assert "Labelled 1" in out
     assert "Traceback" not in err

@@ -33,6 +33,17 @@ def test_a_time_may_be_part_of_a_longer_one(output: str) -> None:
     assert claims_of(trace("At 10:30.", output)).unseen == ()
 
 
+def test_an_id_of_letters_and_digits_is_one_name() -> None:
+    claims = claims_of(trace("Changed GV1N64 and 4WQ150 to HAT 290.", '{"id": "GV1N64"}'))
+    assert claims.seen == ("GV1N64",)
+    assert claims.unseen == ("4WQ150", "290")
+
+
+@pytest.mark.parametrize("answer", ["at 10AM", "for 10000USD"])
+def test_a_number_with_its_unit_is_a_number(answer: str) -> None:
+    assert claims_of(trace(answer, "10:00, 10000 USD")).unseen == ()
+
+
 def test_a_number_is_no_part_of_a_longer_number() -> None:
     assert claims_of(trace("There are 4.", "144 units")).unseen == ("4",)
 

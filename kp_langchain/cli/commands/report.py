@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ def report(
     `label --from`. An earlier report is replaced, any other file is not.
 
     --serve stores each verdict at once. Only browsers on this machine reach it, with the address
-    that it prints. Ctrl-C ends it.
+    that it prints. Ctrl-C or SIGTERM ends it.
     """
     if (html is None) is not serve:
         raise typer.BadParameter("give one of --html FILE and --serve")
@@ -144,15 +145,19 @@ def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
         sys.stdout.flush()
         if open_page:
             _open(server.address)
-        _run_until_interrupted(server.serve_forever)
+        _run_until_ended(server.serve_forever)
     labelling.conclude(_SEND_TIMEOUT_S)
 
 
-def _run_until_interrupted(run: Callable[[], None]) -> None:
+def _run_until_ended(run: Callable[[], None]) -> None:
+    # A supervisor sends SIGTERM, and what runs in the background of a script ignores Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run()
     except KeyboardInterrupt:
         say("")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _number(data: ReportData) -> str:
