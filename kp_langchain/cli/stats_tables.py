@@ -23,7 +23,8 @@ _LEVELS, _ASCII_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
 _BAR_CELLS = 40
 _STEPS_AROUND = (-10, -5, -2, -1, 0, 1, 2, 5, 10)  # hundredths
 _MOST_THRESHOLDS = 4
-_WIDTH_FOR_REDACTIONS = 100
+_WIDTH_OF_FIGURES = 89  # of all columns before "redacted most", with the gaps between them
+_WIDTH_FOR_REDACTIONS = 105
 
 
 def print_stats(every: Sequence[DomainStats], console: Console) -> None:
@@ -66,7 +67,8 @@ def _overview(every: Sequence[DomainStats], console: Console) -> Table:
     table.add_column("0 to 1", no_wrap=True, overflow="crop")
     table.add_column("labels", justify="right", no_wrap=True, min_width=6)
     if has_room:
-        table.add_column("redacted most", no_wrap=True, overflow="ellipsis")
+        room = console.width - _WIDTH_OF_FIGURES
+        table.add_column("redacted most", no_wrap=True, overflow="ellipsis", max_width=room)
     for one in every:
         labels = f"{one.successes}/{one.labelled}" if one.labelled else "none"
         table.add_row(

@@ -149,6 +149,8 @@ class DomainStats:
         """Return in one sentence what it keeps, and what costs most of the others."""
         name = one_line(self.domain, _DOMAIN_CHARS)
         start = f"{name} keeps {_percent(self.kept_share)} of {_counted(self.runs, 'run')}"
+        if self.judged != self.runs:
+            start += f"; {self.judged:,} of them went by {self.gate}"
         causes = []
         if self.parts and self.parts[0].lost > 0:
             causes += [

@@ -74,6 +74,22 @@ def test_a_verdict_is_stored_and_the_row_follows(
     assert page.locator("[data-id]").all_text_contents() == ["buy bread"]
 
 
+def test_of_two_tabs_the_newest_verdict_counts(
+    store: Store, server: ReportServer, open_in_browser: Callable[..., Watched]
+) -> None:
+    run = store.add("buy bread")
+    tabs = [open_in_browser(server.address).page for _ in range(2)]
+    for page, key, word in zip(tabs, "yn", ("Success", "Failure"), strict=True):
+        page.locator("[data-id]").click()
+        page.keyboard.press(key)
+        page.get_by_text(f"{word} stored for run").wait_for()
+    assert [verdict.success for verdict in store.traces.verdicts(run)] == [True, False]
+    tabs[0].reload()
+    tabs[0].wait_for_selector("html[data-ready]")
+    tabs[0].select_option("#verdict", "false")
+    assert tabs[0].locator("[data-id]").all_text_contents() == ["buy bread"]
+
+
 def test_a_verdict_that_cannot_be_stored_is_reported(
     store: Store, server: ReportServer, open_in_browser: Callable[..., Watched]
 ) -> None:

@@ -117,6 +117,7 @@ def test_each_threshold_is_counted() -> None:
 def test_only_runs_of_the_present_gate_are_compared() -> None:
     stats = only(summary(0, score=0.9), summary(1, gate="worth", worth=0.2, threshold=0.3))
     assert (stats.runs, stats.kept, stats.judged) == (2, 1, 1)
+    assert stats.explanation().startswith("finance keeps 50 % of 2 runs; 1 of them went by worth: ")
     assert (stats.gate, stats.median, stats.threshold) == ("worth", 0.2, 0.3)
 
 

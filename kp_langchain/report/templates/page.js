@@ -246,7 +246,7 @@ function showRows() {
   byElementId("count").textContent = shown.length === runs.length ? count(runs.length, "run") : `${shown.length.toLocaleString("en")} of ${count(runs.length, "run")}`;
   const head = name => el("th", { scope: "col", role: "columnheader" }, name);
   byElementId("table").replaceChildren(rows.length ? el("table", { class: "runs", role: "table" }, el("caption", { class: "hidden" }, "Runs"),
-    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, sortHead("Time", "newest", "oldest"), sortHead("Score", "best", "worst"),
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, sortHead("Time", "newest", "oldest"), sortHead(runs.some(run => run.gate === "worth") ? "Score or worth" : "Score", "best", "worst"),
       sortHead("Novelty", "new", "known", { class: "novelty number" }), head("Decision"), head("Domain"), head("Objective"))),
     el("tbody", { role: "rowgroup" }, rows.map(tableRow)))
     : el("p", { class: "empty" }, runs.length ? "No run matches. Clear the search or a filter." : "There are no runs yet."));
