@@ -3,11 +3,13 @@
 The public API is what `__all__` names: here, in `scoring`, `store`, `registry`, `redaction`,
 `gate`, and in each file of `integrations`. Everything else may change in any version.
 
-Names are loaded when they are first used, so that `import kp_langchain` costs next to nothing.
+Names are loaded when they are first used, so that `import kp_langchain` costs next to nothing. With
+`KP_CAPTURE=true` in the environment, it attaches a handler to every run of the process.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -114,3 +116,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if os.environ.get("KP_CAPTURE", "") not in ("", "0", "false", "False"):
+    import_module("kp_langchain.recording.process_capture").register()

@@ -35,6 +35,7 @@ from kp_langchain.config_types import (
     Count,
     Days,
     Milliseconds,
+    Names,
     Remembered,
     Seconds,
 )
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
         domains: Policies by domain name; each inherits from `defaults`.
         redaction: What is redacted in addition to the built-in rules; see `Rules`.
         run_keys: Which keys of a run's config are kept to find it by; see `RunKeySources`.
+        send_scores_to: Names of tools that are sent the score of each run: `langsmith`, `langfuse`,
+            `phoenix`, `opik`, `mlflow`, `opentelemetry`. In the environment separated by commas.
         max_text_chars: Longest text kept of one step's content, input or output, in characters.
         max_run_chars: Longest text kept of all steps of one run together, in characters.
         max_steps: Largest number of events kept of one run: the starts, ends and errors of its
@@ -135,6 +138,7 @@ class Settings(BaseSettings):
     )
     redaction: Rules = Field(default=Rules(), description="a table: [redaction]")
     run_keys: RunKeySources = Field(default=RunKeySources(), description="a table: [run_keys]")
+    send_scores_to: Names = Field(default=(), description='a list of tools such as ["langsmith"]')
     max_text_chars: Count = 4000
     max_run_chars: Count = 200_000
     max_steps: Count = 1000

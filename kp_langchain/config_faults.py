@@ -180,6 +180,10 @@ def leak_message(
     )
 
 
+CAPTURE_VARIABLES = ("KP_CAPTURE", "KP_DOMAIN")
+"""Read by the process-wide capture; no settings."""
+
+
 def unknown_variables(settings: type[BaseModel], domains: Iterable[str]) -> dict[str, str | None]:
     """Return the environment variables `KP_*` that are not settings.
 
@@ -193,7 +197,11 @@ def unknown_variables(settings: type[BaseModel], domains: Iterable[str]) -> dict
     """
     tables = [name for name, field in settings.model_fields.items() if _table_in(field)]
     prefixes = tuple(f"{PREFIX}{name.upper()}__" for name in tables)
-    variables = {FILE_VARIABLE, *(f"{PREFIX}{name.upper()}" for name in settings.model_fields)}
+    variables = {
+        FILE_VARIABLE,
+        *CAPTURE_VARIABLES,
+        *(f"{PREFIX}{name.upper()}" for name in settings.model_fields),
+    }
     unknown = [
         name
         for name, value in os.environ.items()

@@ -24,6 +24,8 @@ def restricted_paths(values: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for key in _RESTRICTED_KEYS:
         if isinstance(values.get(key), str):
             yield (key,)
+    if values.get("send_scores_to"):
+        yield ("send_scores_to",)
     with suppress(ValidationError):
         if not _BOOLEAN.validate_python(values.get("disabled", True)):
             yield ("disabled",)

@@ -1,10 +1,11 @@
-"""The numbers that settings accept. A description continues the sentence "it must be ..."."""
+"""The types of settings. A description continues the sentence "it must be ..."."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
 
 _YEAR_S = 365 * 24 * 3600.0
 _DAY_MS = 24 * 3600 * 1000.0
@@ -65,3 +66,11 @@ Milliseconds = Annotated[
         description=f"milliseconds above 0, at most {_DAY_MS:.0f} (a day)",
     ),
 ]
+
+
+def _split(value: object) -> object:
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+# In the environment separated by commas, because a list there would have to be JSON.
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]

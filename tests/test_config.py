@@ -39,6 +39,7 @@ class TestWhereValuesComeFrom:
             "novelty_ttl_s": None,
             "novelty_scope": "all",
             "step_cap": None,
+            "send_scores_to": (),
             "disabled": False,
             "registry_url": None,
             "api_key": None,
@@ -127,7 +128,7 @@ class TestWhereValuesComeFrom:
             "exit_timeout_s": 0.5,
             "function_timeout_s": 1.5,
         }
-        others = {"defaults", "domains", "redaction", "run_keys", "api_key"}
+        others = {"defaults", "domains", "redaction", "run_keys", "api_key", "send_scores_to"}
         assert {*wanted, *others} == set(Settings.model_fields)
         lines = [
             f"{name} = {str(value).lower() if value is True else repr(value)}"
@@ -139,6 +140,19 @@ class TestWhereValuesComeFrom:
         for name, value in wanted.items():
             monkeypatch.setenv(f"KP_{name.upper()}", str(value))
         assert Settings().model_dump(include=set(wanted)) == wanted
+
+    def test_tools_are_listed_in_the_file_and_separated_by_commas_in_the_environment(
+        self, folder, monkeypatch
+    ):
+        write_trusted('send_scores_to = ["langsmith", "opik"]')
+        assert Settings().send_scores_to == ("langsmith", "opik")
+        (folder / "kp.toml").unlink()
+        monkeypatch.setenv("KP_SEND_SCORES_TO", "langfuse, mlflow")
+        assert Settings().send_scores_to == ("langfuse", "mlflow")
+
+    def test_a_file_that_is_not_trusted_names_no_tools(self, folder):
+        (folder / "kp.toml").write_text('send_scores_to = ["langsmith"]')
+        assert Settings().send_scores_to == ()
 
     def test_the_key_is_read_and_never_shown(self, folder, monkeypatch):
         monkeypatch.setenv("KP_API_KEY", "kp_hunter2")

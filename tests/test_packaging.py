@@ -51,13 +51,17 @@ ROOMS = [  # each may import its own row and the rows above
     {"cli", "__main__"},
 ]  # fmt: skip
 PUBLIC = [
-    "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langsmith",
-    "kp_langchain.integrations.openevals", "kp_langchain.redaction", "kp_langchain.registry",
-    "kp_langchain.review", "kp_langchain.scoring", "kp_langchain.store",
+    "kp_langchain", "kp_langchain.gate", "kp_langchain.integrations.langfuse",
+    "kp_langchain.integrations.langsmith", "kp_langchain.integrations.mlflow",
+    "kp_langchain.integrations.openevals", "kp_langchain.integrations.opentelemetry",
+    "kp_langchain.integrations.opik", "kp_langchain.integrations.phoenix",
+    "kp_langchain.redaction", "kp_langchain.registry", "kp_langchain.review",
+    "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
-    "integrations/langsmith.py",
+    "recording/process_capture.py",
+    "integrations/current_handlers.py", "integrations/langsmith.py",
 }  # fmt: skip
 
 

@@ -13,8 +13,9 @@ import kp_langchain
 
 REFERENCE = (Path(__file__).parents[1] / "examples" / "guides" / "reference.md").read_text()
 ROOMS = (
-    "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langsmith",
-    "integrations.openevals",
+    "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langfuse",
+    "integrations.langsmith", "integrations.mlflow", "integrations.openevals",
+    "integrations.opentelemetry", "integrations.opik", "integrations.phoenix",
 )  # fmt: skip
 ENTRIES = re.findall(r"^::: (\S+)$", REFERENCE, flags=re.MULTILINE)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from kp_langchain.domain_policy import Gate
+    from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -54,6 +55,7 @@ class ScoredTrace:
         entry: Text and vector of the trace, as others are compared with it; None if not known.
         dropped: How many `steps` and `texts` of the run the recorder had no room for; empty if
             none.
+        external_traces: Where other tracers recorded it, by the name of the tool.
     """
 
     trace: ReasoningTrace
@@ -79,6 +81,7 @@ class ScoredTrace:
     replaces: tuple[str, ...] = ()
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
 
     @property
     def worth(self) -> float | None:

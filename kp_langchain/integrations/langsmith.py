@@ -1,25 +1,86 @@
-"""Read feedback from LangSmith as verdicts; never writes."""
+"""Send scores to LangSmith as feedback, and read feedback from it as verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from kp_langchain.errors import ConfigError, KPError, VerdictError
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.current_handlers import current_handlers
+from kp_langchain.integrations.run_scores import run_scores
 from kp_langchain.recording.verdict_reader import read_success
 from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:
     from langsmith import Client
 
-__all__ = ["RunVerdict", "feedback"]
+    from kp_langchain.gate import ScoredTrace
+
+__all__ = ["LangSmithScores", "RunVerdict", "feedback"]
 
 SOURCE = "langsmith"
 _BATCH = 50  # run ids per request; they are part of the URL, whose length is limited
 _CONNECT_MS, _READ_MS = 10_000, 30_000
+
+
+class LangSmithScores:
+    """Sends the score of each run as feedback on the run that LangSmith's tracer recorded.
+
+    Args:
+        client: LangSmith's client; by default configured by the environment (`LANGSMITH_API_KEY`,
+            `LANGSMITH_ENDPOINT`).
+        extend_retention: Whether LangSmith shall keep kept runs for longer, as it does with every
+            run that has feedback unless told otherwise. The others keep their normal retention.
+    """
+
+    name: ClassVar[str] = SOURCE
+
+    def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
+        self._client = client
+        self._extend_retention = extend_retention
+        self._project_ids: dict[str, UUID] = {}
+
+    def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
+        """Return the trace of a run, if LangSmith's tracer records it."""
+        del parent_id
+        for tracer in current_handlers("langchain_core.tracers.langchain", "LangChainTracer"):
+            run = tracer.run_map.get(str(root_id))
+            if run is not None:
+                return ExternalTrace(str(run.trace_id), str(root_id), run.session_name)
+        return None
+
+    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        """Send the scores, or replace those of the same ids.
+
+        Raises:
+            Exception: LangSmith cannot be reached or refuses them, with its client's error.
+        """
+        self._client = client = self._client or _client()
+        is_kept = scored.decision == "contributed"
+        for score in run_scores(scored):
+            client.create_feedback(
+                external.span_id,
+                trace_id=external.trace_id,
+                session_id=self._project_id(client, external.project),
+                key=score.name,
+                score=score.value,
+                comment=score.comment,
+                feedback_id=score.id,
+                extend_trace_retention=self._extend_retention and is_kept,
+                stop_after_attempt=1,
+            )
+
+    def _project_id(self, client: Client, project: str | None) -> UUID | None:
+        if project is None:
+            return None
+        if project not in self._project_ids:
+            self._project_ids[project] = client.read_project(project_name=project).id
+        return self._project_ids[project]
 
 
 def feedback(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from kp_langchain.recording.recent_runs import RecentRuns
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_queue import RunQueue
 from kp_langchain.recording.run_record import RunRecord
+from kp_langchain.recording.score_receivers import ReceiverSink
 from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
 from kp_langchain.recording.store_scorer import scorer_of
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
@@ -28,6 +29,7 @@ from kp_langchain.scoring.process_scorer import default_scorer
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
     from kp_langchain.recording.options import HandlerOptions
+    from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.recording.verifiers import Verifiers
     from kp_langchain.registry import Registry
     from kp_langchain.registry.sender import Sender
@@ -45,6 +47,7 @@ class Assembly:
         sender: Sends to the registry; None without one.
         recorder: Turns events into records.
         queue: Takes the records, and scores them.
+        sinks: What receives each scored run.
     """
 
     store: TraceStore | None
@@ -52,6 +55,7 @@ class Assembly:
     sender: Sender | None
     recorder: Recorder
     queue: RunQueue
+    sinks: tuple[Sink, ...]
 
 
 def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
@@ -73,13 +77,15 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
     writer = None if store is None else writer_of(store, settings.max_queue)
     sender = _sender(store, registry)
     paused_runs = _paused_runs(options, settings, writer, agent_id)
+    receivers = resolve.receivers_of(options.send_scores_to, settings)
     recorder = _recorder(
-        options, settings, agent_id, paused_runs,
+        options, settings, agent_id, paused_runs, receivers,
         add=lambda record: queue.add(record), add_paused=lambda record: queue.add_paused(record),
     )  # fmt: skip
     user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
     lane = worker.lane_for((id(store), *map(resolve.identity_of_function, user_code)))
     functions = UserFunctions(lane, settings.function_timeout_s, recorder.counters)
+    sinks = _sinks(options, writer, sender, functions, receivers, settings.max_queue)
     pipeline = Pipeline(
         drafter=Drafter(
             domain=options.domain,
@@ -99,13 +105,13 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
         verifiers=_verifiers(options, functions),
         functions=functions,
         writer=writer,
-        sinks=_sinks(options, writer, sender, functions),
+        sinks=sinks,
         recent_runs=RecentRuns(None) if writer is None else writer.recent_runs,
         kept=KeptMemory(None) if writer is None else writer.kept,
     )
     has_user_code = any(function is not None for function in user_code)
     queue = RunQueue(pipeline, writer, sender, settings.max_queue, calls_user_code=has_user_code)
-    return Assembly(store, writer, sender, recorder, queue)
+    return Assembly(store, writer, sender, recorder, queue, sinks)
 
 
 def _scorer(store: TraceStore | None, settings: Settings) -> Scorer:
@@ -129,12 +135,15 @@ def _sinks(
     writer: StoreWriter | None,
     sender: Sender | None,
     functions: UserFunctions,
+    receivers: Sequence[ScoreReceiver],
+    max_queue: int,
 ) -> tuple[Sink, ...]:
     """Return what receives each scored run, in this order."""
     sinks: list[Sink] = []
     if writer is not None:
         sinks.append(StoreSink(writer, sender, functions.counters))
     sinks.append(LogSink(has_registry=sender is not None))
+    sinks += [ReceiverSink(receiver, functions.counters, max_queue) for receiver in receivers]
     if options.on_scored is not None:
         sinks.append(FunctionSink(options.on_scored, functions, writer))
     return tuple(sinks)
@@ -173,6 +182,7 @@ def _recorder(
     settings: Settings,
     agent_id: str | None,
     paused_runs: PausedRunStore | None,
+    receivers: Sequence[ScoreReceiver],
     *,
     add: Callable[[RunRecord], None],
     add_paused: Callable[[RunRecord], None],
@@ -195,4 +205,5 @@ def _recorder(
         ),
         store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
+        receivers=receivers,
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.options import Default
     from kp_langchain.recording.outcome import OutcomeFunction
+    from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.recording.verifiers import Verifier
     from kp_langchain.registry import Registry
     from kp_langchain.scoring.scorer import Scorer
@@ -37,17 +38,21 @@ class CaptureOptions(TypedDict, total=False):
     on_scored: Callable[[ScoredTrace], object] | None
     objective: Callable[[Any], str | None] | None
     redactor: Callable[[str], str] | None
+    send_scores_to: Sequence[str | ScoreReceiver] | None
 
 
-_captured: ContextVar[KPCallbackHandler | None] = ContextVar("kp_langchain_handler", default=None)
+captured_handler: ContextVar[KPCallbackHandler | None] = ContextVar(
+    "kp_langchain_handler", default=None
+)
+"""The handler of the innermost block of `capture` around this code."""
 
 
 @cache
 def _register_hook() -> None:
-    """Register `_captured` as a LangChain configure hook, once per process."""
+    """Register `captured_handler` as a LangChain configure hook, once per process."""
     from langchain_core.tracers.context import register_configure_hook
 
-    register_configure_hook(_captured, inheritable=True)
+    register_configure_hook(captured_handler, inheritable=True)
 
 
 @contextmanager
@@ -72,8 +77,8 @@ def capture(
     """
     handler = KPCallbackHandler(domain, **options)
     _register_hook()
-    token = _captured.set(handler)
+    token = captured_handler.set(handler)
     try:
         yield handler
     finally:
-        _captured.reset(token)
+        captured_handler.reset(token)

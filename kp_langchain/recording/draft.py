@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -40,6 +41,7 @@ class Draft:
         registry: URL of the registry to contribute to, if any.
         keys: The keys by which it is found.
         dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
+        external_traces: Where other tracers recorded it, by the name of the tool.
     """
 
     trace: ReasoningTrace
@@ -56,6 +58,7 @@ class Draft:
     registry: str | None = None
     keys: RunKeys | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
+    external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-like values."""
@@ -67,6 +70,9 @@ class Draft:
             "reported": self.reported and self.reported.to_list(),
             "keys": self.keys and self.keys.to_dict(),
             "dropped": dict(self.dropped),
+            "external_traces": {
+                tool: external.to_list() for tool, external in self.external_traces.items()
+            },
         }
 
     @classmethod
@@ -88,6 +94,10 @@ class Draft:
                 "policy": DomainPolicy.model_validate(values["policy"]),
                 "reported": reported and Verdict.from_list(reported),
                 "keys": keys and RunKeys.from_dict(keys),
+                "external_traces": {
+                    tool: ExternalTrace.from_list(external)
+                    for tool, external in values.get("external_traces", {}).items()
+                },
             }
         )
 

@@ -207,6 +207,7 @@ class Drafter:
             registry=self.registry,
             keys=self._keys(record, redaction),
             dropped=_dropped(record),
+            external_traces=record.external_traces,
         )
         return draft, self._judge_of(record, domain, step_list, answer, success=success)
 

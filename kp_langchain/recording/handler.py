@@ -21,6 +21,7 @@ from kp_langchain.recording.counters import COUNTERS
 from kp_langchain.recording.graph_events import hear_graph_events, without_graph_events
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction
+from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
 from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
@@ -29,6 +30,7 @@ from kp_langchain.store.notes import use_redactor
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.recording.verifiers import Verifier
     from kp_langchain.registry import Registry
 
@@ -75,6 +77,11 @@ class KPCallbackHandler(LangChainCallbacks):
         redactor: A further redaction step. Called on the worker with each text after the built-in
             redaction; its result replaces the text. If it fails, the run is not contributed. Notes
             given to `TraceStore.report_outcome` go through it on the caller's thread.
+        send_scores_to: Tools that are sent the score of each run, beside the trace that their own
+            tracer has of it: `langsmith`, `langfuse`, `phoenix`, `opik`, `mlflow`,
+            `opentelemetry`, or objects with `name`, `find_trace` and `send`. They are sent numbers
+            and names of rules, no text of the run. By default those of the settings
+            (`KP_SEND_SCORES_TO`), which name none.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -95,6 +102,7 @@ class KPCallbackHandler(LangChainCallbacks):
         on_scored: Callable[[ScoredTrace], object] | None = None,
         objective: Callable[[Any], str | None] | None = None,
         redactor: Callable[[str], str] | None = None,
+        send_scores_to: Sequence[str | ScoreReceiver] | None = None,
     ) -> None:
         super().__init__()
         # attributes that a subclass set before calling us; `__getstate__` pickles them
@@ -112,6 +120,7 @@ class KPCallbackHandler(LangChainCallbacks):
             on_scored=on_scored,
             objective=objective,
             redactor=redactor,
+            send_scores_to=send_scores_to,
         )
         options.check()
         settings = Settings.current()
@@ -124,6 +133,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self._sender = parts.sender
         self._recorder = parts.recorder
         self._queue = parts.queue
+        self._sinks = parts.sinks
         self._to_send = partial(options.to_send, parts.store)
         if parts.store is not None and redactor is not None:
             use_redactor(parts.store.location, parts.queue)
@@ -206,6 +216,8 @@ class KPCallbackHandler(LangChainCallbacks):
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
 
+        Scores that wait for other tools (`send_scores_to`) are sent, too.
+
         For programs that are frozen or ended without notice. Others need not wait, because the
         next process continues where this one stopped.
 
@@ -216,12 +228,13 @@ class KPCallbackHandler(LangChainCallbacks):
             timeout: Seconds to take at most.
 
         Returns:
-            Whether nothing is left to be stored, sent or withdrawn. True without a registry.
+            Whether nothing is left to be stored, sent or withdrawn.
         """
         until = time.monotonic() + timeout
         is_flushed = self.flush(timeout)
+        are_scores_sent = wait_for_scores(self._sinks, max(0.0, until - time.monotonic()))
         if self._sender is None or self._writer is None:
-            return is_flushed
+            return is_flushed and are_scores_sent
         # Another process may lock the store for a moment; these runs must not stay behind.
         while (
             not is_flushed
@@ -235,7 +248,7 @@ class KPCallbackHandler(LangChainCallbacks):
         is_done = is_sent and (is_flushed or self.flush(max(0.0, until - time.monotonic())))
         if not is_done:
             time.sleep(max(0.0, min(_REST_BETWEEN_SENDS_S, until - time.monotonic())))
-        return is_done
+        return is_done and are_scores_sent
 
     def last(self, timeout: float | None = None) -> ScoredTrace | None:
         """Wait like `flush`, then return this handler's newest scored run.
@@ -292,6 +305,9 @@ class KPCallbackHandler(LangChainCallbacks):
         - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
           `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
+        - `scores_sent`, `scores_failed`, `scores_dropped`, `scores_without_trace`: scores for the
+          tools of `send_scores_to`, one count for each run and tool. The last: the tool's trace of
+          the run is not known.
 
         Returns:
             The counters, by name.

@@ -18,6 +18,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.agent_id import check_agent_id, redact_agent_id
 from kp_langchain.config import DomainPolicy, Settings
 from kp_langchain.errors import ConfigError
+from kp_langchain.recording import score_receivers
 from kp_langchain.scoring.scorer import Scorer
 from kp_langchain.store import TraceStore, default_store
 from kp_langchain.weights import PROFILES
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.counters import Counters
     from kp_langchain.recording.outcome import OutcomeFunction
+    from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.recording.verifiers import Verifier, Verifiers
     from kp_langchain.registry import Registry
 
@@ -56,6 +58,7 @@ class HandlerOptions:
     on_scored: Callable[[ScoredTrace], object] | None
     objective: Callable[[Any], str | None] | None
     redactor: Callable[[str], str] | None
+    send_scores_to: Sequence[str | ScoreReceiver] | None
 
     def check(self) -> None:
         """Refuse arguments that cannot be used.
@@ -68,6 +71,7 @@ class HandlerOptions:
         for name in _FUNCTIONS:
             _check_function(name, getattr(self, name))
         _check_verifiers(self.verifiers, self.verifier_timeout_s)
+        _check_receivers(self.send_scores_to)
         scorer: object = self.scorer
         if scorer is not None and (
             isinstance(scorer, type) or not callable(getattr(scorer, "evaluate", None))
@@ -142,6 +146,13 @@ def _check_verifiers(verifiers: object, timeout_s: object) -> None:
         )
 
 
+def _check_receivers(receivers: object) -> None:
+    if receivers is not None and not isinstance(receivers, (list, tuple)):
+        raise ConfigError(
+            f"send_scores_to is {receivers!r}; give a list such as ['langsmith'], or leave it out"
+        )
+
+
 def _can_be_found(function: object) -> bool:
     """Return whether a function can be imported by name; True for other callables."""
     if not isinstance(function, FunctionType):
@@ -190,6 +201,18 @@ def verifiers_of(
     from kp_langchain.recording.verifiers import Verifiers
 
     return Verifiers(tuple(functions), timeout_s, counters)
+
+
+def receivers_of(
+    receivers: Sequence[str | ScoreReceiver] | None, settings: Settings
+) -> tuple[ScoreReceiver, ...]:
+    """Return the score receivers of the argument, or those of the settings.
+
+    Raises:
+        ConfigError: One cannot be used.
+    """
+    chosen = settings.send_scores_to if receivers is None else receivers
+    return score_receivers.receivers_of(chosen)
 
 
 def domains(

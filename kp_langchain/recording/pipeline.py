@@ -165,6 +165,7 @@ class Pipeline:
             withheld=draft.withheld,
             keys=draft.keys,
             dropped=draft.dropped,
+            external_traces=draft.external_traces,
             registry=draft.registry,
             gate=gate_check.gate,
             pass_rate=gate_check.pass_rate,

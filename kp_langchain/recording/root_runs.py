@@ -6,7 +6,7 @@ what the paused one had recorded, unless new input in the same thread has abando
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,6 +27,7 @@ from kp_langchain.recording.run_record import Ending, RunRecord
 from kp_langchain.recording.run_start import thread_id_in
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 from kp_langchain.recording.safe_reads import MAX_ITEMS
+from kp_langchain.recording.score_receivers import ScoreReceiver, TraceFinder
 
 # LangGraph's name for an update of a thread's state, which is not a run.
 _STATE_UPDATE = "UpdateState"
@@ -46,6 +47,8 @@ class RootRuns(RunTree):
         store_paused: Called with each root run that paused, to store what it recorded.
         forget: Called with a thread and a time, in UTC, to delete from the store what had paused
             in that thread by then.
+        receivers: Tools that are sent the scores of runs, and whose ids of a run are looked up
+            while it is under way.
     """
 
     def __init__(
@@ -58,8 +61,11 @@ class RootRuns(RunTree):
         objective_of: Callable[[Any], str] | None = None,
         store_paused: Callable[[RunRecord], None] | None = None,
         forget: Callable[[str, datetime], None] | None = None,
+        receivers: Sequence[ScoreReceiver] = (),
     ) -> None:
-        super().__init__(RecordOwner(bounds, Counters(), scope), ambient)
+        counters = Counters()
+        find_traces = TraceFinder(receivers, counters) if receivers else None
+        super().__init__(RecordOwner(bounds, counters, scope), ambient, find_traces)
         self._raw_text_chars = bounds.raw_text_chars
         self._keep_output = keep_output
         self._user_objective_of = objective_of

@@ -19,6 +19,7 @@ from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
 from kp_langchain.recording.timeline import Timeline
 
 if TYPE_CHECKING:
+    from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.recording.human_decisions import HumanDecision
     from kp_langchain.run_keys import RunKeys
 
@@ -110,6 +111,8 @@ class RunRecord:
         is_stored: Whether what it recorded before the pause is in the store.
         resumption: The pause that it continues from, until it is joined to the earlier part.
         earlier_part: What is known of its part in another process, once it is joined to that.
+        external_traces: Where other tracers record it, by the name of the tool.
+        searches: How often that was looked up.
     """
 
     owner: RecordOwner
@@ -156,6 +159,8 @@ class RunRecord:
     is_stored: bool = False
     resumption: Resumption | None = None
     earlier_part: EarlierPart | None = None
+    external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
+    searches: int = 0
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start

@@ -17,12 +17,16 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, thread_id_in
+
+if TYPE_CHECKING:
+    from kp_langchain.recording.score_receivers import TraceFinder
 
 _MAX_RECENTLY_OVER = 1024
 _ABSENT = object()
@@ -68,13 +72,21 @@ class RunTree:
     Args:
         owner: What the records of its root runs share.
         ambient: Returns the id of the run that LangChain's context names as the current one.
+        find_traces: Looks up where other tracers record a root run, when something begins inside
+            it; None if nobody wants to know.
     """
 
-    def __init__(self, owner: RecordOwner, ambient: Callable[[], UUID | None]) -> None:
+    def __init__(
+        self,
+        owner: RecordOwner,
+        ambient: Callable[[], UUID | None],
+        find_traces: TraceFinder | None = None,
+    ) -> None:
         self.owner = owner
         self.bounds = owner.bounds
         self.counters = owner.counters
         self._ambient = ambient
+        self._find_traces = find_traces
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
         self._over: dict[UUID, None] = {}
@@ -108,6 +120,9 @@ class RunTree:
             self._make_room()
         else:
             root.last_seen_s = time.monotonic()
+            find_traces = self._find_traces
+            if find_traces is not None and parent_id is not None and not find_traces.is_done(root):
+                find_traces(root, parent_id)
         if root.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
             return None

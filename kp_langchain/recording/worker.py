@@ -176,12 +176,17 @@ def _run(job: Job) -> None:
         warn_once(f"worker:{type(error).__name__}", "a job failed with %s", describe_error(error))
 
 
-def lane_for(key: Hashable) -> Worker:
-    """Return the worker that scores the runs of all handlers with an equal `key`."""
+def lane_for(key: Hashable, name: str = "kp_langchain scoring") -> Worker:
+    """Return the worker of all handlers with an equal `key`: it scores their runs, or sends scores.
+
+    Args:
+        key: Equal for handlers that share a worker.
+        name: The thread's name.
+    """
     with _lanes_lock:
         lane = _lanes.get(key)
         if lane is None:
-            lane = _lanes[key] = Worker("kp_langchain scoring")
+            lane = _lanes[key] = Worker(name)
             # Kept for a while, so that handlers made per request do not each start a thread.
             _recent_lanes.append(lane)
         return lane

@@ -14,6 +14,7 @@ from kp_langchain.store.run_queries import lock_domains
 from kp_langchain.store.summary_queries import Filter, order
 from kp_langchain.store.tables import (
     counts,
+    external_traces,
     outbox,
     paused_runs,
     remembered,
@@ -27,7 +28,7 @@ from kp_langchain.store.tables import (
 
 _DELETIONS = "deletions"
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
-_WRITTEN_WITH_RUNS = (run_tags, run_summaries, run_entries, verdicts)
+_WRITTEN_WITH_RUNS = (run_tags, run_summaries, run_entries, verdicts, external_traces)
 _TABLES = (*_WRITTEN_WITH_RUNS, unscored, remembered, runs)
 _COUNT = sa.select(counts.c.number).where(counts.c.name == _DELETIONS)
 _s = run_summaries.c

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 """Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -115,6 +115,18 @@ run_tags = sa.Table(
     sa.Column("tag", key_text(), primary_key=True),
     sa.Column("trace_id", key_text(), primary_key=True),
     sa.Index("ix_run_tags_trace_id", "trace_id"),
+)
+
+# Where other tracers recorded `runs`, one row for each run and tool.
+external_traces = sa.Table(
+    "external_traces",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("tool", key_text(), primary_key=True),
+    sa.Column("external_id", key_text(), nullable=False),
+    sa.Column("span_id", key_text()),
+    sa.Column("project", sa.String()),
+    sa.Index("ix_external_traces_external_id", "tool", "external_id"),
 )
 
 # What runs are listed, searched and counted by. It repeats columns of `runs`, because that table

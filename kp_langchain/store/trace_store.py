@@ -143,6 +143,13 @@ class TraceStore:
             sql.run_queries.lock_kept(connection, replaced)  # in one order: see `write`
             sql.run_queries.write(connection, rows)
             sql.summary_queries.write(connection, summaries)
+            sql.external_queries.write(
+                connection,
+                [
+                    (row["trace_id"], one.external_traces)
+                    for one, row in zip(runs, rows, strict=True)
+                ],
+            )
             sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.entry_queries.write(connection, entries)
             for domain, trace_ids in kept.items():

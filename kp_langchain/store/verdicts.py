@@ -6,6 +6,7 @@ The run is loaded, judged again by the gate, and saved; the outbox follows its d
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -88,7 +89,10 @@ def write_verdict(
     """
     newest = sql.verdict_queries.newest(connection, row["trace_id"])
     sql.verdict_queries.add(connection, [(row["trace_id"], verdict)])
-    run = load_run(row)
+    run = replace(
+        load_run(row),
+        external_traces=sql.external_queries.of_trace(connection, row["trace_id"]),
+    )
     if newest is not None and verdict.at is not None and verdict.at < newest["at"]:
         return run
     run = _decide(connection, row, rejudge(run, verdict))

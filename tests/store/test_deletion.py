@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from kp_langchain import DomainPolicy, ScoredTrace, Scorer, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
+from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring import MemoryEntry
 from kp_langchain.store import deletion, sqlite, stored_memory
@@ -55,6 +56,7 @@ def complete(number: int = 0, **more: Any) -> ScoredTrace:
         "verdict": Verdict(success=True, note=f"note {number}"),
         "twin_similarity": 0.9,
         "features": {"n_steps": 2.0},
+        "external_traces": {"langfuse": ExternalTrace(f"external-{number}", "span", "project")},
         **more,
     }
     one = _scored(number, **options)

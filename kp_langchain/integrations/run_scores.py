@@ -1,0 +1,61 @@
+"""The numbers that score receivers send of a run, the same for every tool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid5
+
+from kp_langchain.gate.decision import decision_word
+
+if TYPE_CHECKING:
+    from kp_langchain.gate import ScoredTrace
+
+_NAMESPACE = UUID("3f2c1c7e-0d0b-5d3a-9a52-6b1f8f0f5a0e")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScore:
+    """One number about a run.
+
+    Attributes:
+        id: The same whenever this number of this run is sent, so that a later one replaces it.
+        name: `kp_quality_score`, `kp_worth`, or `kp_` and the name of a dimension.
+        value: 0 to 1.
+        label: What the gate decided, such as `kept`; None for a dimension.
+        comment: How the number came about. It has numbers and the names of rules, no text of the
+            run.
+    """
+
+    id: UUID
+    name: str
+    value: float
+    label: str | None
+    comment: str
+
+
+def run_scores(scored: ScoredTrace) -> list[RunScore]:
+    """Return the score of a run, each of its dimensions, and its worth if there is one."""
+    breakdown = scored.breakdown
+    trace_id = scored.stored_id or scored.trace.id
+    label = decision_word(scored.decision, has_registry=False, twin_of=scored.twin_of)
+    decided = f"{label} (threshold {scored.threshold:.2f} of {scored.gate})"
+    numbers: list[tuple[str, float, str | None, str]] = [
+        ("kp_quality_score", breakdown.total, label, f"{decided}; {breakdown.line()}")
+    ]
+    if scored.worth is not None:
+        numbers.append(("kp_worth", scored.worth, label, decided))
+    numbers += [
+        (f"kp_{name}", part.value, None, f"{part.why}; weight {part.weight:.2f}")
+        for name, part in breakdown.dimensions.items()
+    ]
+    return [
+        RunScore(
+            id=uuid5(_NAMESPACE, f"{trace_id} {name}"),
+            name=name,
+            value=value,
+            label=label,
+            comment=comment,
+        )
+        for name, value, label, comment in numbers
+    ]

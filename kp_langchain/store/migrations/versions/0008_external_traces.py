@@ -1,0 +1,22 @@
+"""Where other tracers recorded runs."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    key = sa.String().with_variant(sa.String(collation="C"), "postgresql")
+    op.create_table(
+        "external_traces",
+        sa.Column("trace_id", key, primary_key=True),
+        sa.Column("tool", key, primary_key=True),
+        sa.Column("external_id", key, nullable=False),
+        sa.Column("span_id", key),
+        sa.Column("project", sa.String()),
+    )
+    op.create_index("ix_external_traces_external_id", "external_traces", ["tool", "external_id"])

@@ -1,0 +1,551 @@
+"""Scores sent to tracing tools with the tools' own packages, to a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+
+from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, Settings, TraceStore
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
+from tests.agents import agent, asearch, call, say
+from tests.loopback_tools import LoopbackTool, Request
+
+# The tools' packages use what is deprecated, and close their connections when they are collected.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.xdist_group("tools"),
+]
+RUNS = 16
+TOOLS = ("langfuse", "langsmith", "mlflow", "opik", "phoenix", "opentelemetry")
+SERVERS = TOOLS[:-1]
+DIMENSIONS = {"kp_complexity", "kp_novelty", "kp_tool_diversity", "kp_outcome_confidence"}
+
+
+@dataclass(frozen=True)
+class Received:
+    """A score as a tool received it: its id, or what makes it one with an earlier score."""
+
+    id: str
+    trace_id: str
+    name: str
+    value: float
+    comment: str
+
+
+@dataclass
+class Tool:
+    """One tool: its tracer, and how to read what its server got.
+
+    Attributes:
+        handlers: Its handlers, to be attached to a run.
+        flush: Has its tracer send all traces.
+        traces: Returns its id of each trace by the question that was asked in it.
+        scores: Returns the scores that it received, in order.
+    """
+
+    handlers: list[Any]
+    flush: Callable[[], object]
+    traces: Callable[[], dict[str, str]]
+    scores: Callable[[], list[Received]]
+
+
+def question_in(text: str) -> str:
+    match = re.search(r"question \d+", text)
+    assert match, text[:300]
+    return match[0]
+
+
+def answer(request: Request) -> tuple[int, Any]:
+    """What the servers of all tools answer, as far as their packages look at it."""
+    path = request.path
+    if path.endswith("/info"):
+        limits = {
+            "use_multipart_endpoint": True,
+            "size_limit": 100,
+            "size_limit_bytes": 20_971_520,
+            "scale_up_nthreads_limit": 16,
+            "scale_up_qsize_trigger": 1000,
+            "scale_down_nempty_trigger": 4,
+        }
+        return 200, {"version": "0.12.0", "batch_ingest_config": limits}
+    if path.endswith("/sessions"):
+        project = {"name": "p", "start_time": "2026-01-01T00:00:00Z", "reference_dataset_id": None}
+        return 200, [project | {"id": str(uuid.UUID(int=1)), "tenant_id": str(uuid.UUID(int=2))}]
+    return 200, {}
+
+
+class MLflowServer:
+    """Keeps feedback under ids of its own, as MLflow's server does."""
+
+    def __init__(self) -> None:
+        self.assessments: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, request: Request) -> tuple[int, Any]:
+        if match := re.search(r"/traces/([^/]+)/assessments(?:/(.+))?$", request.path):
+            sent = request.json["assessment"]
+            id_ = match[2] or f"a-{len(self.assessments)}"
+            known = self.assessments.get(id_, {"trace_id": match[1]})
+            self.assessments[id_] = known | sent | {"assessment_id": id_}
+            return 200, {"assessment": self.assessments[id_]}
+        if request.method == "GET" and (match := re.search(r"/traces/([^/]+)$", request.path)):
+            own = [one for one in self.assessments.values() if one["trace_id"] == match[1]]
+            location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+            info = {
+                "trace_id": match[1],
+                "trace_location": location,
+                "request_time": "2026-01-01T00:00:00Z",
+                "state": "OK",
+                "assessments": own,
+            }
+            return 200, {"trace": {"trace_info": info}}
+        if request.method == "POST" and request.path.endswith("/traces"):
+            return 200, request.json
+        return answer(request)
+
+
+def langfuse(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    from langfuse import Langfuse
+    from langfuse.langchain import CallbackHandler
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    key = f"pk-{uuid.uuid4().hex}"  # clients are kept by key, in the process
+    client = Langfuse(public_key=key, secret_key="sk", base_url=server.url)  # noqa: S106
+    monkeypatch.setattr("langfuse.get_client", lambda: client)
+
+    def traces() -> dict[str, str]:
+        found = {}
+        for request in server.sent_to("/otel/v1/traces"):
+            export = ExportTraceServiceRequest.FromString(request.body)
+            for resource in export.resource_spans:
+                for scope in resource.scope_spans:
+                    for span in scope.spans:
+                        if not span.parent_span_id:
+                            found[question_in(str(span.attributes))] = span.trace_id.hex()
+        return found
+
+    def scores() -> list[Received]:
+        return [
+            Received(one["id"], one["traceId"], one["name"], one["value"], one["comment"])
+            for request in server.sent_to("/api/public/scores")
+            for one in request.json
+        ]
+
+    return Tool([CallbackHandler(public_key=key)], client.flush, traces, scores)
+
+
+def langsmith(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    from langchain_core.tracers import LangChainTracer
+    from langsmith import Client
+
+    monkeypatch.setenv("LANGSMITH_ENDPOINT", server.url)
+    monkeypatch.setenv("LANGSMITH_API_KEY", "key")
+    client = Client(api_url=server.url, api_key="key")
+
+    def traces() -> dict[str, str]:
+        sent = b"".join(request.body for request in server.sent_to("/runs/multipart"))
+        roots = re.compile(rb'\{"id":"([-0-9a-f]{36})"[^\r]*"trace_id":"\1"')
+        found = {}
+        for match in roots.finditer(sent):
+            inputs = sent.partition(b'name="post.' + match[1] + b'.inputs"')[2]
+            found[question_in(inputs.decode(errors="replace"))] = match[1].decode()
+        return found
+
+    def scores() -> list[Received]:
+        sent = [request.json for request in server.sent_to("/feedback")]
+        assert all(one["session_id"] == str(uuid.UUID(int=1)) for one in sent)
+        return [
+            Received(one["id"], one["trace_id"], one["key"], one["score"], one["comment"])
+            for one in sent
+        ]
+
+    return Tool([LangChainTracer(project_name="p", client=client)], client.flush, traces, scores)
+
+
+def mlflow(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    # By default its client retries for minutes.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    import mlflow
+    from mlflow.entities.trace_location import MlflowExperimentLocation
+    from mlflow.langchain.langchain_tracer import MlflowLangchainTracer
+
+    mlflow.set_tracking_uri(server.url)
+    mlflow.tracing.set_destination(MlflowExperimentLocation(experiment_id="0"))
+    backend = MLflowServer()
+    server.answer = backend
+
+    def traces() -> dict[str, str]:
+        return {
+            question_in(json.dumps(info["trace_metadata"])): info["trace_id"]
+            for request in server.sent_to("/mlflow/traces")
+            for info in [request.json["trace"]["trace_info"]]
+        }
+
+    def scores() -> list[Received]:
+        return [
+            Received(
+                id_,
+                one["trace_id"],
+                one["assessment_name"],
+                one["feedback"]["value"],
+                one["rationale"],
+            )
+            for id_, one in backend.assessments.items()
+        ]
+
+    def flush() -> None:
+        mlflow.flush_trace_async_logging()
+
+    return Tool([MlflowLangchainTracer()], flush, traces, scores)
+
+
+def opik(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    monkeypatch.setenv("OPIK_URL_OVERRIDE", f"{server.url}/api")
+    monkeypatch.setenv("OPIK_SENTRY_ENABLE", "false")
+    monkeypatch.setenv("OPIK_WORKSPACE", "default")
+    from opik import Opik, set_global_client
+    from opik.integrations.langchain import OpikTracer
+
+    client = Opik(host=f"{server.url}/api", workspace="default", project_name="p")
+    set_global_client(client)
+    tracer = OpikTracer(project_name="p")
+
+    def traces() -> dict[str, str]:
+        return {
+            question_in(json.dumps(one["input"])): one["id"]
+            for request in server.sent_to("/traces/batch")
+            for one in request.json["traces"]
+        }
+
+    def scores() -> list[Received]:
+        return [
+            Received(
+                f"{one['id']} {one['name']}", one["id"], one["name"], one["value"], one["reason"]
+            )
+            for request in server.sent_to("/traces/feedback-scores", "PUT")
+            for one in request.json["scores"]
+        ]
+
+    return Tool([tracer], client.flush, traces, scores)
+
+
+def spans_by_question(exporter: Any) -> dict[str, Any]:
+    return {
+        question_in(str(span.attributes["input.value"])): span
+        for span in exporter.get_finished_spans()
+        if span.parent is None
+    }
+
+
+def instrument() -> Any:
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    LangChainInstrumentor().instrument(tracer_provider=provider)
+    return exporter
+
+
+def phoenix(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    monkeypatch.setenv("PHOENIX_COLLECTOR_ENDPOINT", server.url)
+    exporter = instrument()
+
+    def traces() -> dict[str, str]:
+        spans = spans_by_question(exporter)
+        return {question: f"{span.context.span_id:016x}" for question, span in spans.items()}
+
+    def scores() -> list[Received]:
+        return [
+            Received(
+                f"{one['span_id']} {one['name']} {one['identifier']}",
+                one["span_id"],
+                one["name"],
+                one["result"]["score"],
+                one["result"]["explanation"],
+            )
+            for request in server.sent_to("/span_annotations")
+            for one in request.json["data"]
+        ]
+
+    return Tool([], lambda: None, traces, scores)
+
+
+def opentelemetry(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+
+    exporter = instrument()
+    records = InMemoryLogRecordExporter()
+    logs = LoggerProvider()
+    logs.add_log_record_processor(SimpleLogRecordProcessor(records))
+    monkeypatch.setattr("opentelemetry._logs.get_logger_provider", lambda: logs)
+
+    def traces() -> dict[str, str]:
+        spans = spans_by_question(exporter)
+        return {question: f"{span.context.trace_id:032x}" for question, span in spans.items()}
+
+    def scores() -> list[Received]:
+        emitted = [one.log_record for one in records.get_finished_logs()]
+        assert {record.event_name for record in emitted} <= {"gen_ai.evaluation.result"}
+        spans = {span.context.span_id for span in spans_by_question(exporter).values()}
+        assert {record.span_id for record in emitted} <= spans
+        return [
+            Received(
+                str(record.attributes["kp.score.id"]),
+                f"{record.trace_id:032x}",
+                str(record.attributes["gen_ai.evaluation.name"]),
+                record.attributes["gen_ai.evaluation.score.value"],
+                str(record.attributes["gen_ai.evaluation.explanation"]),
+            )
+            for record in emitted
+        ]
+
+    return Tool([], lambda: None, traces, scores)
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackTool]:
+    with LoopbackTool(answer) as loopback:
+        yield loopback
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from kp_langchain.recording.score_receivers import _named
+
+    _named.cache_clear()  # a receiver holds on to its client
+    yield
+    _named.cache_clear()
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    if LangChainInstrumentor().is_instrumented_by_opentelemetry:
+        LangChainInstrumentor().uninstrument()
+
+
+def attach(name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    tool: Tool = globals()[name](server, monkeypatch)
+    return tool
+
+
+async def ask(handlers: list[Any], number: int) -> None:
+    answers = [
+        say("I search.", *[call("asearch", q=f"q{number}")] * (number % 3 + 1)),
+        *[say(f"Still thinking about {number}.", call("asearch", q="b"))] * (number % 2),
+        say("done"),
+    ]
+    runnable = agent(*answers, tools=(asearch,))
+    await runnable.ainvoke({"messages": [("user", f"question {number}")]}, {"callbacks": handlers})
+
+
+def ask_at_once(handlers: list[Any], runs: int = RUNS) -> None:
+    async def main() -> None:
+        await asyncio.gather(*(ask(handlers, number) for number in range(runs)))
+
+    asyncio.run(main())
+
+
+def recorder(tool: str, scored: list[ScoredTrace], **options: Any) -> KPCallbackHandler:
+    return KPCallbackHandler(
+        on_scored=scored.append, send_scores_to=[tool], **{"store": "runs.db"} | options
+    )
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_concurrent_runs_get_their_own_scores(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers])
+    assert handler.send(60)
+    tool.flush()
+
+    traces = tool.traces()
+    assert len(set(traces.values())) == RUNS
+    received = tool.scores()
+    totals = {(one.trace_id, one.name): one for one in received}
+    assert len(received) == len(totals) == RUNS * len(DIMENSIONS | {"kp_quality_score"})
+    for run in scored:
+        question = question_in(run.trace.task.objective)
+        total = totals[traces[question], "kp_quality_score"]
+        assert total.value == pytest.approx(run.breakdown.total, abs=1e-4), question
+        assert run.breakdown.line() in total.comment
+        for dimension, part in run.breakdown.dimensions.items():
+            one = totals[traces[question], f"kp_{dimension}"]
+            assert one.value == pytest.approx(part.value, abs=1e-4)
+    stats = handler.stats()
+    assert stats["scores_sent"] == stats["scored"] == RUNS
+    assert stats["scores_failed"] == stats["scores_without_trace"] == stats["scores_dropped"] == 0
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_late_verdict_replaces_what_was_sent(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers], runs=2)
+    assert handler.send(60)
+    tool.flush()
+    before = {one.id: one for one in tool.scores()}
+    first = scored[0]
+    handler.report_outcome(first.run_id, success=False)
+    assert handler.send(60)
+    after = {one.id: one for one in tool.scores()}
+
+    assert handler.stats()["scores_sent"] == 3
+    assert after.keys() == before.keys()  # nothing stands twice
+    rescored = next(run for run in scored if run.previous is not None)
+    assert rescored.breakdown.total < first.breakdown.total
+    traces = tool.traces()
+    trace_id = traces[question_in(first.trace.task.objective)]
+    changed = {one.name: one.value for one in after.values() if one.trace_id == trace_id}
+    assert changed["kp_quality_score"] == pytest.approx(rescored.breakdown.total, abs=1e-4)
+    assert changed["kp_outcome_confidence"] == 0.0
+    others = [id_ for id_, one in after.items() if one.trace_id != trace_id]
+    assert all(after[id_] == before[id_] for id_ in others)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_tool_that_refuses_costs_only_its_scores(
+    name: str,
+    server: LoopbackTool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    server.answer = lambda _: (503, {"detail": "a secret of the server"})
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers], runs=2)
+    handler.flush()
+    assert len(scored) == 2
+    assert handler.send(120)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"], stats["scored"]) == (2, 0, 2)
+    own = [record.getMessage() for record in caplog.records if record.name == "kp_langchain"]
+    assert any(f"a score cannot be sent to {name}" in message for message in own)
+    assert "secret" not in str(own)
+    with TraceStore("runs.db") as store:
+        assert store.count() == 2
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_run_that_the_tool_does_not_record_is_counted(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(name, server, monkeypatch)
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+
+    if LangChainInstrumentor().is_instrumented_by_opentelemetry:
+        LangChainInstrumentor().uninstrument()
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+    ask_at_once([handler], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["scores_without_trace"] == 1
+    assert scored[0].external_traces == {}
+    assert not server.sent_to("scores")
+    assert not server.sent_to("/feedback")
+
+
+def test_where_a_run_is_recorded_is_stored_and_deleted_with_it() -> None:
+    class Elsewhere:
+        name = "elsewhere"
+
+        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace:
+            assert root_id != parent_id or root_id
+            return ExternalTrace(f"t-{root_id}", "s\x00", None)
+
+        def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+            sent.append((scored, external))
+
+    sent: list[tuple[ScoredTrace, ExternalTrace]] = []
+    handler = KPCallbackHandler(store="runs.db", send_scores_to=[Elsewhere()])
+    ask_at_once([handler], runs=1)
+    assert handler.send(30)
+    ((scored, external),) = sent
+    assert external == ExternalTrace(f"t-{scored.run_id}", "s\x00", None)
+    with TraceStore("runs.db") as store:
+        (change,) = store.report_outcome(scored.trace.id, success=False)
+        assert change.changed
+    handler.report_outcome(scored.trace.id, success=True)
+    assert handler.send(30)
+    assert sent[-1][1] == ExternalTrace(f"t-{scored.run_id}", "s\ufffd", None)
+    assert sent[-1][0].stored_id == scored.trace.id
+
+
+def test_a_receiver_that_raises_while_the_run_is_under_way_harms_nobody() -> None:
+    class Broken:
+        name = "broken"
+
+        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace | None:
+            raise SystemExit
+
+        def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+            raise AssertionError
+
+    handler = KPCallbackHandler(store=None, send_scores_to=[Broken()])
+    ask_at_once([handler], runs=1)
+    assert handler.send(30)
+    stats = handler.stats()
+    assert stats["scored"] == stats["scores_without_trace"] == 1
+    assert stats["callback_errors"] > 0
+
+
+def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> None:
+    class Seen:
+        name = "seen"
+
+        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace | None:
+            return ExternalTrace(str(root_id))
+
+        def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+            pass
+
+    inner = RunnableLambda(lambda text: text, name="inner")
+    handler = KPCallbackHandler(store=None, send_scores_to=[Seen()])
+    (inner | inner).invoke("a", {"callbacks": [handler]})
+    assert handler.flush()
+
+
+def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_SEND_SCORES_TO", "langsmith")
+    assert Settings().send_scores_to == ("langsmith",)
+    handler = KPCallbackHandler(store=None)
+    ask_at_once([handler], runs=1)
+    assert handler.send(30)
+    assert handler.stats()["scores_without_trace"] == 1
+    quiet = KPCallbackHandler(store=None, send_scores_to=[])
+    ask_at_once([quiet], runs=1)
+    assert quiet.send(30)
+    assert quiet.stats()["scores_without_trace"] == 0
+
+
+@pytest.mark.parametrize(
+    ("receivers", "message"),
+    [
+        (["langsmit"], "did you mean 'langsmith'"),
+        (["elsewhere"], "choose from langsmith, langfuse"),
+        ("langsmith", "give a list such as"),
+        ([3], "give one of langsmith"),
+        ([OpenTelemetryScores(), "opentelemetry"], "names a tool twice"),
+    ],
+)
+def test_what_cannot_be_a_receiver_is_refused(receivers: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KPCallbackHandler(store=None, send_scores_to=receivers)
