@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,8 @@ class Verdict:
         note: The reason, in words.
         source: Who states it: `reported`, `label`, `langsmith`, `outcome function`, ...
         at: When it was stated, in UTC; now by default.
+        by_model: Whether a language model gave it. A verdict that none gave counts more, whenever
+            it was given.
 
     Raises:
         ConfigError: Neither success nor confidence is stated, or a value is of the wrong kind; the
@@ -43,6 +46,7 @@ class Verdict:
     note: str | None = None
     source: str = "reported"
     at: datetime | None = None
+    by_model: bool = False
 
     def __post_init__(self) -> None:
         if self.success is None and self.confidence is None:
@@ -72,6 +76,11 @@ class Verdict:
         if self.confidence is not None or self.success is None:
             return self
         return replace(self, confidence=CERTAINTY[self.success])
+
+    @property
+    def weight(self) -> tuple[bool, datetime | None]:
+        """What orders the verdicts on a run: the one with the greatest weight counts."""
+        return not self.by_model, self.at
 
     def to_list(self) -> list[Any]:
         """Return source, success, confidence and note, ready for JSON."""
@@ -115,6 +124,11 @@ class RunVerdict:
 def first_decisive(verdicts: Iterable[Verdict]) -> Verdict | None:
     """Return the first verdict that states success or failure."""
     return next((verdict for verdict in verdicts if verdict.success is not None), None)
+
+
+def counting(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the verdict on a run that counts: the newest that no model gave, or the newest."""
+    return max(reversed(list(verdicts)), key=attrgetter("weight"), default=None)
 
 
 def is_unit(value: object) -> bool:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.cli.contributions import send_due
 from kp_langchain.cli.output import say, say_json
+from kp_langchain.cli.score_sending import send_scores
 from kp_langchain.cli.store_option import has_registry
 from kp_langchain.errors import UnknownRunError
 from kp_langchain.gate.decision import decision_word
 from kp_langchain.printable import printable, short_id
 from kp_langchain.store.notes import redact_note, redactor_of
+from kp_langchain.verdict import counting
 
 if TYPE_CHECKING:
     from kp_langchain.registry.client import Registry
@@ -60,7 +62,7 @@ class Labelling:
                 report(printable(f"{entry.place}: {entry.why}"))
                 continue
             try:
-                if entry.place and self._is_known(entry.run_id, entry.verdict):
+                if entry.place and self._is_known(entry):
                     self.known += 1
                     continue
                 changes = self.give(entry.run_id, entry.verdict)
@@ -97,6 +99,7 @@ class Labelling:
             f"{changes['contributed', 'below_threshold']}; unknown {self.unknown}{known}{skipped}."
         )
         send_due(self._store, self._registry, self._due, timeout_s, self._say)
+        send_scores(self._store, self._decisions, timeout_s, self._say)
 
     def give(self, run_id: str, verdict: Verdict) -> list[Rescored]:
         """Write one verdict, count what it changes, and return that. Print nothing.
@@ -112,6 +115,7 @@ class Labelling:
             note=verdict.note,
             source=verdict.source,
             at=verdict.at,
+            by_model=verdict.by_model,
             registry=None if self._registry is None else self._registry.url,
         )
         for change in changes:
@@ -119,17 +123,25 @@ class Labelling:
             self._decisions[change.trace_id] = (first, change.decision)
         return changes
 
-    def _is_known(self, run_id: str, verdict: Verdict) -> bool:
-        """Return whether a verdict says what the newest on its run says: its file is read again."""
-        run = None
+    def _is_known(self, entry: RunVerdict) -> bool:
+        """Return whether a verdict is stored already: its file or tool is read again.
+
+        Where verdicts have a time, that tells; otherwise whether the one that counts says the same.
+        """
+        run, verdict = None, entry.verdict
         with suppress(UnknownRunError):  # one run may have several traces
-            run = self._store.get(run_id)
-        verdicts = [] if run is None else self._store.verdicts(run.trace_id)
-        if not verdicts:
+            run = self._store.get(entry.run_id)
+        if run is None or verdict is None:
             return False
-        location = self._store.location
-        newest, stated = verdicts[-1], redact_note(verdict, redactor=redactor_of(location))
-        return (newest.source, newest.success, newest.confidence, newest.note) == (
+        verdicts = self._store.verdicts(run.trace_id)
+        if entry.at is not None:
+            said = (verdict.at, verdict.source, verdict.success, verdict.confidence)
+            return said in [(one.at, one.source, one.success, one.confidence) for one in verdicts]
+        current = counting(verdicts)
+        if current is None:
+            return False
+        stated = redact_note(verdict, redactor=redactor_of(self._store.location))
+        return (current.source, current.success, current.confidence, current.note) == (
             stated.source, stated.success, stated.confidence, stated.note,
         )  # fmt: skip
 

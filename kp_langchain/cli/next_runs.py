@@ -36,7 +36,7 @@ _ANSWERS = {
     "s": "skip", "skip": "skip", "b": "back", "back": "back", "o": "note", "t": "note",
     "note": "note", "m": "more", "more": "more", "q": "quit", "quit": "quit",
 }  # fmt: skip
-_NOTHING = (
+NOTHING_TO_ASK = (
     "No run to ask about: all have a verdict, or their traces are no longer kept (see keep_days)."
 )
 _DOMAIN_CHARS = 60
@@ -192,7 +192,7 @@ class Dialog:
             self._show(next_run)
             if not self._take_answer(next_run):
                 return
-        self._console.print("There is no other run to ask about." if offers else _NOTHING)
+        self._console.print("There is no other run to ask about." if offers else NOTHING_TO_ASK)
 
     def _show(self, next_run: NextRun) -> None:
         progress = [self._runs.progress(next_run.offer.run.domain)]

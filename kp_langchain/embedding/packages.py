@@ -20,5 +20,7 @@ def is_installed(package: str) -> bool:
     """Return whether `package` can be imported, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it would be part of is missing
+        return False
     except ValueError:  # sys.modules holds an object without a spec under that name
         return False

@@ -1,14 +1,18 @@
-"""Send scores to Langfuse, beside the trace that its callback handler makes of a run."""
+"""Send scores to Langfuse, onto its callback handler's trace of a run, and read scores there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
+from kp_langchain.errors import KPError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.tool_feedback import ToolFeedback, tool_errors
 
 if TYPE_CHECKING:
     from langfuse import Langfuse
@@ -16,6 +20,11 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["LangfuseScores"]
+
+_KEYS = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
+_READABLE = ("NUMERIC", "BOOLEAN", "CATEGORICAL")
+_TRACES_AT_ONCE = 50  # their ids are part of the URL, whose length is limited
+_MOST_PER_PAGE = 100
 
 
 class LangfuseScores:
@@ -30,6 +39,9 @@ class LangfuseScores:
     """
 
     name: ClassVar[str] = "langfuse"
+    title: ClassVar[str] = "Langfuse"
+    has_run_ids: ClassVar[bool] = False
+    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
 
     def __init__(self, client: Langfuse | None = None) -> None:
         self._langfuse = import_package("langfuse", extra="langfuse")
@@ -77,3 +89,106 @@ class LangfuseScores:
                 for score in scores
             ]
         )
+
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Yield the scores of some traces and of their root spans.
+
+        Raises:
+            KPError: Langfuse cannot be reached, refuses the keys, or cannot be understood.
+        """
+        for start in range(0, len(traces), _TRACES_AT_ONCE):
+            some = {one.trace_id: one.span_id for one in traces[start : start + _TRACES_AT_ONCE]}
+            cursor: str | None = None
+            while True:
+                with _errors():
+                    page = self._get_scores()(
+                        trace_id=",".join(some),
+                        name=key,
+                        fields="details,subject",
+                        limit=_MOST_PER_PAGE,
+                        cursor=cursor,
+                    )
+                for score in page.data:
+                    trace_id = _trace_of(score.subject, some)
+                    if trace_id is not None and score.data_type in _READABLE:
+                        yield ToolFeedback(
+                            external_id=trace_id,
+                            key=score.name,
+                            value=score.value,
+                            comment=score.comment,
+                            at=score.updated_at,
+                            by_model=score.source == "EVAL",
+                        )
+                if page.meta.cursor in (None, cursor):
+                    break
+                cursor = page.meta.cursor
+
+    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Put traces into an annotation queue; those that are in it, done or not, are left out.
+
+        Raises:
+            KPError: Langfuse cannot be reached, refuses the keys, or has no queue of that name.
+        """
+        with _errors():
+            api = self._connected().api.annotation_queues
+            queues = list(_pages(api.list_queues))
+            queue_id = next((one.id for one in queues if one.name == queue), None)
+            if queue_id is None:
+                names = ", ".join(repr(one.name) for one in queues) or "none"
+                # Creating one needs the scores that people are to choose from.
+                raise KPError(
+                    f"Langfuse has no annotation queue {queue!r}, only {names}; create it there, "
+                    "or name one with --queue"
+                )
+            present = {item.object_id for item in _pages(api.list_queue_items, queue_id)}
+            missing = [one.trace_id for one in traces if one.trace_id not in present]
+            for trace_id in missing:
+                api.create_queue_item(queue_id, object_id=trace_id, object_type="TRACE")
+        return len(missing)
+
+    def _get_scores(self) -> Callable[..., Any]:
+        """Return what reads scores: each major version of the package names it differently."""
+        api = self._connected().api
+        if hasattr(api, "scores_v3"):
+            read: Callable[..., Any] = api.scores_v3.get_many_v3
+        elif hasattr(api.scores, "create"):
+            read = api.scores.get_many
+        else:
+            raise KPError(
+                f"langfuse {self._langfuse.__version__} cannot read scores by trace; "
+                "pip install -U langfuse"
+            )
+        return read
+
+    def _connected(self) -> Any:
+        client = self._client or self._langfuse.get_client()
+        if not hasattr(client, "api"):
+            raise KPError(f"Langfuse has no keys; set {_KEYS}")
+        return client
+
+
+def _trace_of(subject: Any, root_spans: Mapping[str, str | None]) -> str | None:
+    """Return the trace that a score is about: it has the trace or its root span as its subject."""
+    if subject is None:
+        return None
+    if subject.kind == "observation" and root_spans.get(subject.trace_id) == subject.id:
+        trace_id: str = subject.trace_id
+        return trace_id
+    return subject.id if subject.kind == "trace" else None
+
+
+def _pages(read: Callable[..., Any], *words: str) -> Iterator[Any]:
+    """Yield what all pages of a list have."""
+    number = 1
+    while True:
+        page = read(*words, page=number, limit=_MOST_PER_PAGE)
+        yield from page.data
+        if number >= page.meta.total_pages:
+            return
+        number += 1
+
+
+def _errors() -> AbstractContextManager[None]:
+    return tool_errors("Langfuse", address="LANGFUSE_HOST", credentials=_KEYS)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from kp_langchain.errors import ConfigError, KPError, VerdictError
+from kp_langchain.errors import KPError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
 from kp_langchain.integrations.run_scores import run_scores
-from kp_langchain.recording.verdict_reader import read_success
-from kp_langchain.verdict import RunVerdict, Verdict
+from kp_langchain.integrations.tool_feedback import (
+    ToolFeedback,
+    check_pass_at,
+    run_verdict,
+    status_of,
+)
+from kp_langchain.verdict import RunVerdict
 
 if TYPE_CHECKING:
     from langsmith import Client
+    from langsmith.schemas import RunKey
 
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["LangSmithScores", "RunVerdict", "feedback"]
 
 SOURCE = "langsmith"
+_MODELS = ("model", "auto_eval")
 _BATCH = 50  # run ids per request; they are part of the URL, whose length is limited
 _CONNECT_MS, _READ_MS = 10_000, 30_000
 
@@ -39,6 +46,9 @@ class LangSmithScores:
     """
 
     name: ClassVar[str] = SOURCE
+    title: ClassVar[str] = "LangSmith"
+    has_run_ids: ClassVar[bool] = True
+    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
 
     def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
         self._client = client
@@ -75,6 +85,43 @@ class LangSmithScores:
                 stop_after_attempt=1,
             )
 
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Return the feedback on some root runs.
+
+        Raises:
+            KPError: LangSmith cannot be reached, refuses the key, or returns an unreadable answer.
+        """
+        self._client = client = self._client or _client()
+        ids = [external.trace_id for external in traces]
+        return _read_feedback(client, ids, () if key is None else (key,))
+
+    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Put root runs into an annotation queue, which is created if there is none of that name.
+
+        LangSmith itself leaves out runs that are in the queue already.
+
+        Raises:
+            KPError: LangSmith cannot be reached, or refuses the key.
+        """
+        self._client = client = self._client or _client()
+        ids = [external.trace_id for external in traces]
+        with _errors(client):
+            found = next(iter(client.list_annotation_queues(name=queue, limit=1)), None)
+            queue_id = (found or client.create_annotation_queue(name=queue)).id
+            # What identifies a run there; its id alone is accepted for some months only.
+            fields = ("id", "session_id", "start_time")
+            runs = list(client.list_runs(run_ids=ids, select=fields, limit=len(ids)))
+            keys: list[RunKey] = [
+                {"run_id": run.id, "session_id": run.session_id, "start_time": run.start_time}
+                for run in runs
+                if run.session_id is not None
+            ]
+            if keys:
+                client.add_runs_to_annotation_queue(queue_id, runs=keys)
+        return len(keys)
+
     def _project_id(self, client: Client, project: str | None) -> UUID | None:
         if project is None:
             return None
@@ -106,16 +153,30 @@ def feedback(
         ConfigError: `pass_at` is outside 0 to 1.
         KPError: LangSmith cannot be reached, refuses the key, or returns an unreadable answer.
     """
-    if not 0 <= pass_at <= 1:
-        raise ConfigError(f"pass_at is {pass_at!r}; give a number from 0 to 1")
+    check_pass_at(pass_at)
     ids = list(dict.fromkeys(run_ids))
     if not ids:
         return
-    client = client or _client()
-    for start in range(0, len(ids), _BATCH):
-        for one in _list_feedback(client, ids[start : start + _BATCH], keys):
-            if one.run_id is not None and (one.score, one.value) != (None, None):
-                yield _read(one, pass_at)
+    for one in _read_feedback(client or _client(), ids, keys):
+        yield run_verdict(one, LangSmithScores, one.external_id, pass_at)
+
+
+def _read_feedback(
+    client: Client, run_ids: Sequence[str], keys: Sequence[str]
+) -> Iterator[ToolFeedback]:
+    for start in range(0, len(run_ids), _BATCH):
+        for one in _list_feedback(client, run_ids[start : start + _BATCH], keys):
+            if one.run_id is None or (one.score, one.value) == (None, None):
+                continue
+            at = one.modified_at or one.created_at
+            yield ToolFeedback(
+                external_id=str(one.run_id),
+                key=one.key,
+                value=one.value if one.score is None else one.score,
+                comment=one.comment,
+                at=at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC),
+                by_model=one.feedback_source is not None and one.feedback_source.type in _MODELS,
+            )
 
 
 def _client() -> Client:
@@ -143,15 +204,23 @@ def _client() -> Client:
 
 
 def _list_feedback(client: Client, run_ids: Sequence[str], keys: Sequence[str]) -> list[Any]:
-    from langsmith.utils import LangSmithAuthError, LangSmithConnectionError
-
     feedback_by_id: dict[object, Any] = {}
     wanted_ids = set(run_ids)
-    try:
+    with _errors(client):
         for one in client.list_feedback(run_ids=list(run_ids), feedback_key=list(keys) or None):
             if one.id in feedback_by_id:  # the server repeats a page
                 break
             feedback_by_id[one.id] = one
+    return [one for one in feedback_by_id.values() if str(one.run_id) in wanted_ids]
+
+
+@contextmanager
+def _errors(client: Client) -> Iterator[None]:
+    """Raise what LangSmith's client raises as one clear error."""
+    from langsmith.utils import LangSmithAuthError, LangSmithConnectionError
+
+    try:
+        yield
     except LangSmithAuthError as error:
         raise KPError(_refusal_message(client)) from error
     except LangSmithConnectionError as error:
@@ -159,7 +228,7 @@ def _list_feedback(client: Client, run_ids: Sequence[str], keys: Sequence[str]) 
             f"LangSmith cannot be reached at {_address(client)}; check LANGSMITH_ENDPOINT"
         ) from error
     except Exception as error:  # the client raises many types for an unexpected answer
-        status = _status_of(error)
+        status = status_of(error)
         if status in (401, 403):
             raise KPError(_refusal_message(client)) from error
         what = type(error).__name__ if status is None else f"status {status}"
@@ -167,51 +236,15 @@ def _list_feedback(client: Client, run_ids: Sequence[str], keys: Sequence[str]) 
             f"LangSmith at {_address(client)} returned no readable feedback ({what}); "
             "check LANGSMITH_ENDPOINT, or try again later"
         ) from error
-    return [one for one in feedback_by_id.values() if str(one.run_id) in wanted_ids]
 
 
 def _refusal_message(client: Client) -> str:
     return (
         f"LangSmith at {_address(client)} refuses the key; set LANGSMITH_API_KEY to one that may "
-        "read its feedback"
+        "read and write its feedback"
     )
-
-
-def _status_of(error: BaseException | None) -> int | None:
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _address(client: Client) -> str:
     url = urlsplit(client.api_url)
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
-
-
-def _read(one: Any, pass_at: float) -> RunVerdict:
-    at = one.modified_at or one.created_at
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    value = one.value if one.score is None else one.score
-    run_id = str(one.run_id)
-    place = f"LangSmith, run {run_id}"
-    try:
-        success, confidence = _read_score(value, pass_at)
-    except VerdictError as error:
-        why = f"feedback {one.key!r}: {error}"
-        return RunVerdict(run_id, why=why, place=place, key=one.key, at=at)
-    verdict = Verdict(success, confidence, one.comment or None, SOURCE, at)
-    return RunVerdict(run_id, verdict, place=place, key=one.key, at=at)
-
-
-def _read_score(value: object, pass_at: float) -> tuple[bool, float | None]:
-    """Return success and, if the score states it, confidence."""
-    if isinstance(value, bool | str) or value in (0, 1):
-        return read_success(value), None
-    if isinstance(value, int | float):
-        if not (math.isfinite(value) and 0 <= value <= 1):
-            raise VerdictError(f"its score is {value:g}; only scores from 0 to 1 can be read")
-        return value >= pass_at, float(value)
-    raise VerdictError(f"its value is a {type(value).__name__}; only scores and words can be read")

@@ -1,7 +1,10 @@
-"""Send scores to MLflow, as feedback on the trace that its autologging makes of a run."""
+"""Send scores to MLflow, onto its autologging's trace of a run, and read feedback there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -9,12 +12,19 @@ from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.tool_feedback import (
+    VERDICT_WANTED,
+    ToolFeedback,
+    one_by_one,
+    tool_errors,
+)
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["MLflowScores"]
 
+_MODELS = ("LLM_JUDGE", "AI_JUDGE")
 _SOURCE_ID = "kp_langchain"
 
 
@@ -28,6 +38,9 @@ class MLflowScores:
     """
 
     name: ClassVar[str] = "mlflow"
+    title: ClassVar[str] = "MLflow"
+    has_run_ids: ClassVar[bool] = False
+    verdict_place: ClassVar[str] = f"the traces tagged with {VERDICT_WANTED!r}"
 
     def __init__(self) -> None:
         self._mlflow = import_package("mlflow", extra="mlflow")
@@ -81,3 +94,60 @@ class MLflowScores:
             for one in info.assessments or ()
             if one.source is not None and one.source.source_id == _SOURCE_ID
         }
+
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Yield the valid feedback on some traces.
+
+        Raises:
+            KPError: MLflow cannot be reached, refuses the key, or cannot be understood.
+        """
+        del key  # a trace comes with all of it
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracing.client import TracingClient
+
+        client = TracingClient()
+
+        def read(trace_id: str) -> Any:
+            with _errors():
+                try:
+                    return client.get_trace_info(trace_id)
+                except MlflowException as error:
+                    if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # deleted there
+                        return None
+                    raise
+
+        for info in one_by_one(read, [external.trace_id for external in traces]):
+            for one in info.assessments or ():
+                feedback = getattr(one, "feedback", None)  # an expectation has none
+                if feedback is None or feedback.value is None or one.valid is False:
+                    continue
+                yield ToolFeedback(
+                    external_id=info.trace_id,
+                    key=one.name,
+                    value=feedback.value,
+                    comment=one.rationale,
+                    at=datetime.fromtimestamp(one.last_update_time_ms / 1000, UTC),
+                    by_model=one.source is not None and one.source.source_type in _MODELS,
+                )
+
+    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Tag traces, by which MLflow finds them; its server has no annotation queues.
+
+        Raises:
+            KPError: MLflow cannot be reached, or refuses the key.
+        """
+        del queue
+        for external in traces:
+            with _errors():
+                self._mlflow.set_trace_tag(external.trace_id, VERDICT_WANTED, "true")
+        return len(traces)
+
+
+def _errors() -> AbstractContextManager[None]:
+    return tool_errors(
+        "MLflow",
+        address="MLFLOW_TRACKING_URI",
+        credentials="MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD",
+    )

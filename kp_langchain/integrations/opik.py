@@ -1,14 +1,23 @@
-"""Send scores to Opik, beside the trace that its tracer makes of a run."""
+"""Send scores to Opik, onto its tracer's trace of a run, and read feedback scores there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.tool_feedback import (
+    ToolFeedback,
+    one_by_one,
+    score_or_label,
+    status_of,
+    tool_errors,
+)
 
 if TYPE_CHECKING:
     from opik import Opik
@@ -16,6 +25,8 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["OpikScores"]
+
+_NOT_FOUND = 404
 
 
 class OpikScores:
@@ -29,6 +40,9 @@ class OpikScores:
     """
 
     name: ClassVar[str] = "opik"
+    title: ClassVar[str] = "Opik"
+    has_run_ids: ClassVar[bool] = False
+    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
 
     def __init__(self, client: Opik | None = None) -> None:
         self._opik = import_package("opik", extra="opik")
@@ -70,3 +84,62 @@ class OpikScores:
                 for score in run_scores(scored)
             ]
         )
+
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Yield the feedback scores of some traces, each author's own.
+
+        Raises:
+            KPError: Opik cannot be reached, refuses the key, or cannot be understood.
+        """
+        del key  # a trace comes with all of them
+        client = self._client or self._opik.get_global_client()
+
+        def read(trace_id: str) -> Any:
+            with _errors():
+                try:
+                    return client.rest_client.traces.get_trace_by_id(
+                        trace_id, strip_attachments=True
+                    )
+                except Exception as error:
+                    if status_of(error) == _NOT_FOUND:  # it was deleted there, or never arrived
+                        return None
+                    raise
+
+        for trace in one_by_one(read, [external.trace_id for external in traces]):
+            for score in trace.feedback_scores or ():
+                for one in (score.value_by_author or {"": score}).values():
+                    yield ToolFeedback(
+                        external_id=trace.id,
+                        key=score.name,
+                        value=score_or_label(one.value, one.category_name),
+                        comment=one.reason,
+                        at=one.last_updated_at or score.last_updated_at or trace.last_updated_at,
+                        by_model=(one.source or score.source) == "online_scoring",
+                    )
+
+    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Put traces into an annotation queue of their project, which is created if need be.
+
+        Opik itself leaves out traces that are in the queue already.
+
+        Raises:
+            KPError: Opik cannot be reached, or refuses the key.
+        """
+        by_project: dict[str | None, list[str]] = {}
+        for one in traces:
+            by_project.setdefault(one.project, []).append(one.trace_id)
+        with _errors():
+            client = self._client or self._opik.get_global_client()
+            api = client.rest_client
+            for project, trace_ids in by_project.items():
+                queues = client.get_traces_annotation_queues(project_name=project)
+                found = next((one for one in queues if one.name == queue), None)
+                found = found or client.create_traces_annotation_queue(queue, project_name=project)
+                api.annotation_queues.add_items_to_annotation_queue(found.id, ids=trace_ids)
+        return len(traces)
+
+
+def _errors() -> AbstractContextManager[None]:
+    return tool_errors("Opik", address="OPIK_URL_OVERRIDE", credentials="OPIK_API_KEY")

@@ -1,14 +1,24 @@
-"""Send scores to Phoenix, as annotations on the root span that OpenInference makes of a run."""
+"""Annotate the root span that OpenInference makes of a run, and read annotations of it."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.tool_feedback import (
+    VERDICT_WANTED,
+    ToolFeedback,
+    score_or_label,
+    tool_errors,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -17,6 +27,10 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["PhoenixScores"]
+
+_PROJECT_ATTRIBUTE = "openinference.project.name"
+_IDENTIFIER = "kp_langchain"
+_READ_S = 30
 
 
 def openinference_span(run_id: UUID) -> Span | None:
@@ -46,6 +60,9 @@ class PhoenixScores:
     """
 
     name: ClassVar[str] = "phoenix"
+    title: ClassVar[str] = "Phoenix"
+    has_run_ids: ClassVar[bool] = False
+    verdict_place: ClassVar[str] = f"the spans annotated with {VERDICT_WANTED!r}"
 
     def __init__(self, client: Client | None = None) -> None:
         self._phoenix = import_package("phoenix.client", extra="phoenix")
@@ -57,7 +74,9 @@ class PhoenixScores:
         span = openinference_span(root_id)
         if span is None or not (context := span.get_span_context()).is_valid:
             return None
-        return ExternalTrace(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+        resource = getattr(span, "resource", None)
+        project = None if resource is None else resource.attributes.get(_PROJECT_ATTRIBUTE)
+        return ExternalTrace(f"{context.trace_id:032x}", f"{context.span_id:016x}", project)
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Send the annotations in one request; Phoenix replaces those of the same name.
@@ -65,15 +84,13 @@ class PhoenixScores:
         Raises:
             httpx.HTTPError: Phoenix cannot be reached or refuses them.
         """
-        if self._client is None:
-            self._client = self._phoenix.Client()
-        self._client.spans.log_span_annotations(
+        self._connected().spans.log_span_annotations(
             span_annotations=[
                 {
                     "span_id": external.span_id or "",
                     "name": score.name,
                     "annotator_kind": "CODE",
-                    "identifier": "kp_langchain",
+                    "identifier": _IDENTIFIER,
                     "result": {
                         "score": score.value,
                         "explanation": score.comment,
@@ -83,3 +100,71 @@ class PhoenixScores:
                 for score in run_scores(scored)
             ]
         )
+
+    def read_feedback(
+        self, traces: Sequence[ExternalTrace], key: str | None
+    ) -> Iterator[ToolFeedback]:
+        """Yield the annotations of the root spans of some traces.
+
+        Raises:
+            KPError: Phoenix cannot be reached, refuses the key, or cannot be understood.
+        """
+        by_project: dict[str, dict[str, str]] = {}
+        for one in traces:
+            project = one.project or os.environ.get("PHOENIX_PROJECT_NAME", "default")
+            by_project.setdefault(project, {})[one.span_id or ""] = one.trace_id
+        for project, trace_ids in by_project.items():
+            with _errors():
+                annotations = self._connected().spans.get_span_annotations(
+                    span_ids=list(trace_ids),
+                    project_identifier=project,
+                    include_annotation_names=None if key is None else [key],
+                    timeout=_READ_S,
+                )
+                found = [_feedback(one, trace_ids) for one in annotations]
+            yield from (one for one in found if one.value is not None)
+
+    def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
+        """Annotate root spans, by which Phoenix finds them; it has no annotation queues.
+
+        Raises:
+            KPError: Phoenix cannot be reached, or refuses the key.
+        """
+        del queue
+        with _errors():
+            self._connected().spans.log_span_annotations(
+                span_annotations=[
+                    {
+                        "span_id": one.span_id or "",
+                        "name": VERDICT_WANTED,
+                        "annotator_kind": "CODE",
+                        "identifier": _IDENTIFIER,
+                        "result": {"label": "wanted"},
+                    }
+                    for one in traces
+                ]
+            )
+        return len(traces)
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self._phoenix.Client()
+        return self._client
+
+
+def _feedback(annotation: Any, trace_ids: dict[str, str]) -> ToolFeedback:
+    result = annotation.get("result") or {}
+    return ToolFeedback(
+        external_id=trace_ids[annotation["span_id"]],
+        key=annotation["name"],
+        value=score_or_label(result.get("score"), result.get("label")),
+        comment=result.get("explanation"),
+        at=datetime.fromisoformat(annotation["updated_at"]),
+        by_model=annotation["annotator_kind"] == "LLM",
+    )
+
+
+def _errors() -> AbstractContextManager[None]:
+    return tool_errors(
+        "Phoenix", address="PHOENIX_COLLECTOR_ENDPOINT", credentials="PHOENIX_API_KEY"
+    )

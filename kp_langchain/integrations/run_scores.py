@@ -11,6 +11,9 @@ from kp_langchain.gate.decision import decision_word
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
+PREFIX = "kp_"
+"""How the names of all scores of this package begin."""
+
 _NAMESPACE = UUID("3f2c1c7e-0d0b-5d3a-9a52-6b1f8f0f5a0e")
 
 
@@ -41,12 +44,12 @@ def run_scores(scored: ScoredTrace) -> list[RunScore]:
     label = decision_word(scored.decision, has_registry=False, twin_of=scored.twin_of)
     decided = f"{label} (threshold {scored.threshold:.2f} of {scored.gate})"
     numbers: list[tuple[str, float, str | None, str]] = [
-        ("kp_quality_score", breakdown.total, label, f"{decided}; {breakdown.line()}")
+        (f"{PREFIX}quality_score", breakdown.total, label, f"{decided}; {breakdown.line()}")
     ]
     if scored.worth is not None:
-        numbers.append(("kp_worth", scored.worth, label, decided))
+        numbers.append((f"{PREFIX}worth", scored.worth, label, decided))
     numbers += [
-        (f"kp_{name}", part.value, None, f"{part.why}; weight {part.weight:.2f}")
+        (f"{PREFIX}{name}", part.value, None, f"{part.why}; weight {part.weight:.2f}")
         for name, part in breakdown.dimensions.items()
     ]
     return [

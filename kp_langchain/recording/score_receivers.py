@@ -92,14 +92,21 @@ def receivers_of(names: Iterable[str | ScoreReceiver]) -> tuple[ScoreReceiver, .
     return receivers
 
 
-@cache
-def _named(name: str) -> ScoreReceiver:
-    # One for each process, so that handlers made per request share its thread and connections.
+def new_receiver(name: str) -> ScoreReceiver:
+    """Return a receiver of a name, as the environment configures it.
+
+    Raises:
+        ConfigError: There is none of this name, or its package is not installed.
+    """
     if name not in RECEIVERS:
         near = near_name(name, RECEIVERS)
         hint = f"did you mean {near!r}?" if near else f"choose from {', '.join(RECEIVERS)}"
         raise ConfigError(f"send_scores_to names {name!r}; {hint}")
     return cast("ScoreReceiver", resolve_name(RECEIVERS[name])())
+
+
+# One for each process, so that handlers made per request share its thread and connections.
+_named = cache(new_receiver)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ import sqlalchemy as sa
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name
-from kp_langchain.store.tables import external_traces
+from kp_langchain.store.tables import external_traces, runs
 
 _e = external_traces.c
-_MOST_IDS_AT_ONCE = 500
 
 
 def write(
@@ -46,21 +45,26 @@ def of_trace(connection: sa.Connection, trace_id: str) -> dict[str, ExternalTrac
     return {row[0]: ExternalTrace(row[1], row[2], row[3]) for row in rows}
 
 
-def find(connection: sa.Connection, tool: str, external_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the trace ids of the runs that a tool recorded under some of its own ids.
+def page(
+    connection: sa.Connection, tool: str, *, after: str, limit: int
+) -> list[tuple[str, ExternalTrace]]:
+    """Return runs that a tool recorded: trace id and external trace, in order of trace ids.
 
     Args:
         connection: A connection to read with.
         tool: The name of the tool.
-        external_ids: Its ids of traces.
-
-    Returns:
-        By the tool's id; ids that no run has are left out.
+        after: Only those with greater trace ids.
+        limit: At most so many.
     """
-    found: dict[str, list[str]] = {}
-    for start in range(0, len(external_ids), _MOST_IDS_AT_ONCE):
-        some = external_ids[start : start + _MOST_IDS_AT_ONCE]
-        select = sa.select(_e.external_id, _e.trace_id).order_by(_e.trace_id)
-        for row in connection.execute(select.where(_e.tool == tool, _e.external_id.in_(some))):
-            found.setdefault(row[0], []).append(row[1])
-    return found
+    columns = (_e.trace_id, _e.external_id, _e.span_id, _e.project)
+    select = sa.select(*columns).where(_e.tool == tool, _e.trace_id > after)
+    rows = connection.execute(select.order_by(_e.trace_id).limit(limit))
+    return [(row[0], ExternalTrace(row[1], row[2], row[3])) for row in rows]
+
+
+def page_of_run_ids(connection: sa.Connection, *, after: str, limit: int) -> list[tuple[str, str]]:
+    """Return trace id and run id of runs, in order of trace ids; the arguments as for `page`."""
+    columns = (runs.c.trace_id, runs.c.run_id)
+    select = sa.select(*columns).where(runs.c.trace_id > after)
+    rows = connection.execute(select.order_by(runs.c.trace_id).limit(limit))
+    return [(row[0], row[1]) for row in rows]

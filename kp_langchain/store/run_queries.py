@@ -208,12 +208,20 @@ def find_to_judge(connection: sa.Connection, id_prefix: str) -> list[dict[str, A
     trace_ids = [run["trace_id"] for run in matches]
     lock_domains(connection, {run["domain"] for run in matches})
     select = sa.select(runs).where(_c.trace_id.in_(trace_ids)).order_by(_c.trace_id)
-    rows = [dict(row) for row in connection.execute(select.with_for_update()).mappings()]
-    now = datetime.now(UTC)
-    for row in rows:
-        if row["body_expires_at"] is not None and row["body_expires_at"] <= now:
-            row |= {"body": None, "body_expires_at": None}
-    return rows
+    rows = connection.execute(select.with_for_update()).mappings()
+    return [_without_expired_body(dict(row)) for row in rows]
+
+
+def whole_row(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
+    """Return the whole row of a run, without a body that has expired."""
+    row = connection.execute(sa.select(runs).where(_c.trace_id == trace_id)).mappings().first()
+    return None if row is None else _without_expired_body(dict(row))
+
+
+def _without_expired_body(row: dict[str, Any]) -> dict[str, Any]:
+    if row["body_expires_at"] is not None and row["body_expires_at"] <= datetime.now(UTC):
+        row |= {"body": None, "body_expires_at": None}
+    return row
 
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:

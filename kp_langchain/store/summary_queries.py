@@ -189,11 +189,11 @@ def page_of_summaries(
 
 
 def labels(connection: sa.Connection) -> dict[str, bool]:
-    """Return what the newest verdict that states success says, by the trace's id."""
+    """Return what the verdict that counts says, of those that state success, by trace id."""
     select = (
         sa.select(verdicts.c.trace_id, verdicts.c.success)
         .where(verdicts.c.success.is_not(None))
-        .order_by(verdicts.c.at, verdicts.c.number)
+        .order_by(verdicts.c.by_model.desc(), verdicts.c.at, verdicts.c.number)
     )
     return {row[0]: row[1] for row in connection.execute(select)}  # the last one counts
 

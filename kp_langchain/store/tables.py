@@ -126,7 +126,6 @@ external_traces = sa.Table(
     sa.Column("external_id", key_text(), nullable=False),
     sa.Column("span_id", key_text()),
     sa.Column("project", sa.String()),
-    sa.Index("ix_external_traces_external_id", "tool", "external_id"),
 )
 
 # What runs are listed, searched and counted by. It repeats columns of `runs`, because that table
@@ -198,6 +197,7 @@ verdicts = sa.Table(
     sa.Column("confidence", sa.Double()),
     sa.Column("note", sa.String()),
     sa.Column("source", sa.String(), nullable=False),
+    sa.Column("by_model", sa.Boolean(), nullable=False, server_default=sa.false()),
     sa.Index("ix_verdicts_trace_id", "trace_id", "at", "number"),
 )
 

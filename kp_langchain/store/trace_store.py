@@ -23,6 +23,7 @@ from kp_langchain.store import deletion, pruning, sql
 from kp_langchain.store.confidence_models import ConfidenceModels
 from kp_langchain.store.database import Compaction, Database
 from kp_langchain.store.deletion import Deletion
+from kp_langchain.store.external_traces import ExternalTraces
 from kp_langchain.store.kept_traces import KeptTraces, entry_row, replace_kept
 from kp_langchain.store.location import locate
 from kp_langchain.store.notes import redact_note, redactor_of
@@ -36,7 +37,12 @@ from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.summaries import summary_of
 from kp_langchain.store.unscored import Unscored
-from kp_langchain.store.verdicts import ambiguous_id, complete_summaries, judge_stored
+from kp_langchain.store.verdicts import (
+    ambiguous_id,
+    complete_summaries,
+    judge_stored,
+    stored_as_scored,
+)
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -182,6 +188,11 @@ class TraceStore:
         return KeptTraces(self._database)
 
     @property
+    def external_traces(self) -> ExternalTraces:
+        """Where other tracers recorded the runs of this store."""
+        return ExternalTraces(self._database)
+
+    @property
     def models(self) -> ConfidenceModels:
         """The confidence models of this store."""
         return ConfidenceModels(self._database)
@@ -241,6 +252,7 @@ class TraceStore:
         note: str | None = None,
         source: str = "reported",
         at: datetime | None = None,
+        by_model: bool = False,
         registry: str | None = None,
     ) -> list[Rescored]:
         """Record how a run really ended, at any time after it was stored.
@@ -260,6 +272,8 @@ class TraceStore:
             source: Who gives the verdict.
             at: When the verdict was given; by default now. One that is older than another verdict
                 on the same run is stored, and changes nothing.
+            by_model: Whether a language model gave it. Where there is a verdict that none gave, it
+                is stored, and changes nothing.
             registry: As for `add`.
 
         Returns:
@@ -269,7 +283,7 @@ class TraceStore:
             ConfigError: Neither success nor confidence is given, or a value cannot be used.
             UnknownRunError: `id` fits no run, or several; the message lists them.
         """
-        verdict = Verdict(success, confidence, note, source, at)
+        verdict = Verdict(success, confidence, note, source, at, by_model)
         if verdict.note is not None:
             verdict = redact_note(verdict, redactor=redactor_of(self.location))
         runs = judge_stored(self._database, str(id), verdict, registry=registry)
@@ -278,6 +292,17 @@ class TraceStore:
             with suppress(Exception):  # the host's logging; the verdict is stored
                 log_rescored(change, verdict.source, has_registry=registry is not None)
         return changes
+
+    def scored(self, trace_id: str) -> ScoredTrace | None:
+        """Return a run as sinks receive it, with where other tracers recorded it.
+
+        Args:
+            trace_id: The whole id of its trace.
+
+        Returns:
+            None if there is no such run. Without a body, its trace has no steps.
+        """
+        return stored_as_scored(self._database, trace_id)
 
     def verdicts(self, trace_id: str) -> list[Verdict]:
         """Return the verdicts on a run, the oldest first.

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
 from kp_langchain.store.rows import clean_name, clean_text, json_text
 from kp_langchain.store.run_queries import is_kept
 from kp_langchain.store.tables import models, runs, verdicts
-
-if TYPE_CHECKING:
-    from kp_langchain.verdict import Verdict
+from kp_langchain.verdict import Verdict
 
 _oldest_first = (verdicts.c.at, verdicts.c.number)
-_newest_first = tuple(column.desc() for column in _oldest_first)
+# The verdict that counts comes first: see `Verdict.weight`.
+_weightiest_first = (verdicts.c.by_model, *(column.desc() for column in _oldest_first))
+_fields = tuple(verdicts.c[field.name] for field in dataclasses.fields(Verdict))
 _newest_runs_first = (runs.c.created_at.desc(), runs.c.trace_id.desc())
 # Of a longer objective, both ends tell it from others; foreign traces may have megabytes of it.
 _OBJECTIVE_CHARS = 10_000
@@ -32,6 +33,7 @@ def add(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdict]]) -> N
             "confidence": verdict.confidence,
             "note": verdict.note and clean_text(verdict.note),
             "source": clean_text(verdict.source),
+            "by_model": verdict.by_model,
         }
         for trace_id, verdict in by_trace
     ]
@@ -39,24 +41,17 @@ def add(connection: sa.Connection, by_trace: Iterable[tuple[str, Verdict]]) -> N
         connection.execute(sa.insert(verdicts), rows)
 
 
-def newest(connection: sa.Connection, trace_id: str) -> dict[str, Any] | None:
-    """Return the newest verdict on a trace."""
-    rows = of_trace(connection, trace_id)
-    return rows[-1] if rows else None
+def counting(connection: sa.Connection, trace_id: str) -> Verdict | None:
+    """Return the verdict on a trace that counts."""
+    select = sa.select(*_fields).where(verdicts.c.trace_id == trace_id)
+    row = connection.execute(select.order_by(*_weightiest_first).limit(1)).mappings().first()
+    return None if row is None else Verdict(**row)
 
 
 def of_trace(connection: sa.Connection, trace_id: str) -> list[dict[str, Any]]:
     """Return the verdicts on a trace, the oldest first."""
-    select = sa.select(
-        verdicts.c.success,
-        verdicts.c.confidence,
-        verdicts.c.note,
-        verdicts.c.source,
-        verdicts.c.at,
-    )
-    rows = connection.execute(
-        select.where(verdicts.c.trace_id == trace_id).order_by(*_oldest_first)
-    )
+    select = sa.select(*_fields).where(verdicts.c.trace_id == trace_id)
+    rows = connection.execute(select.order_by(*_oldest_first))
     return [dict(row) for row in rows.mappings()]
 
 
@@ -65,14 +60,7 @@ def of_traces(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the verdicts on several traces by trace id, those on each the oldest first."""
     select = (
-        sa.select(
-            verdicts.c.trace_id,
-            verdicts.c.success,
-            verdicts.c.confidence,
-            verdicts.c.note,
-            verdicts.c.source,
-            verdicts.c.at,
-        )
+        sa.select(verdicts.c.trace_id, *_fields)
         .where(verdicts.c.trace_id.in_(trace_ids))
         .order_by(*_oldest_first)
     )
@@ -86,7 +74,7 @@ def of_traces(
 def labelled_runs(connection: sa.Connection, domain: str) -> list[dict[str, Any]]:
     """Return what calibration needs of the runs of a domain that have a label, oldest first.
 
-    A run's label is the `success` of the newest verdict on it that states one.
+    A run's label is the `success` of the verdict that counts among those that state one.
     """
     labels = _labels()
     select = (
@@ -126,8 +114,8 @@ def label_counts(connection: sa.Connection) -> dict[str, tuple[int, int]]:
 
 
 def _labels() -> sa.Subquery:
-    """Return the verdicts that state success, each with its rank on its trace; 1 is the newest."""
-    rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=_newest_first)
+    """Return the verdicts that state success, each with its rank on its trace; 1 counts."""
+    rank = sa.func.row_number().over(partition_by=verdicts.c.trace_id, order_by=_weightiest_first)
     select = sa.select(verdicts.c.trace_id, verdicts.c.success, rank.label("rank"))
     return select.where(verdicts.c.success.is_not(None)).subquery()
 
@@ -186,7 +174,7 @@ def newest_labels(
     label = (
         sa.select(verdicts.c.success)
         .where(verdicts.c.trace_id == runs.c.trace_id, verdicts.c.success.is_not(None))
-        .order_by(*_newest_first)
+        .order_by(*_weightiest_first)
         .limit(1)
         .scalar_subquery()
     )

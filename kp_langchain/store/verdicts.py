@@ -25,7 +25,13 @@ from kp_langchain.store.kept_traces import (
     hold_stored_against_twins,
     replace_kept,
 )
-from kp_langchain.store.rows import clean_text, contribution_of, expiry_after, json_text
+from kp_langchain.store.rows import (
+    clean_text,
+    contribution_of,
+    expiry_after,
+    json_text,
+    trace_key,
+)
 from kp_langchain.store.stored_run import trace_of
 from kp_langchain.store.summaries import changed_by_verdict, summary_of
 
@@ -54,7 +60,7 @@ def judge_stored(
 
     Returns:
         For each trace that the id means, the run as it is now; `previous` is the run as it was, or
-        None if a newer verdict counts.
+        None if another verdict counts.
 
     Raises:
         UnknownRunError: There is no such run, or more than one; the message lists them.
@@ -77,23 +83,23 @@ def write_verdict(
     Args:
         connection: A write transaction.
         row: The run's row, read and locked within it.
-        verdict: The verdict; its note is redacted already. If it is older than another verdict on
-            the run, it is written, and the run stays as it is.
+        verdict: The verdict; its note is redacted already. If another one on the run counts more,
+            it is written, and the run stays as it is.
         registry: URL of the registry to contribute to, if any.
 
     Returns:
-        The run as it is now; `previous` is the run as it was, or None if the verdict is too old.
+        The run as it is now; `previous` is the run as it was, or None if it stays so.
 
     Raises:
         StoreError: The stored trace cannot be read.
     """
-    newest = sql.verdict_queries.newest(connection, row["trace_id"])
+    counting = sql.verdict_queries.counting(connection, row["trace_id"])
     sql.verdict_queries.add(connection, [(row["trace_id"], verdict)])
     run = replace(
         load_run(row),
         external_traces=sql.external_queries.of_trace(connection, row["trace_id"]),
     )
-    if newest is not None and verdict.at is not None and verdict.at < newest["at"]:
+    if counting is not None and verdict.weight < counting.weight:
         return run
     run = _decide(connection, row, rejudge(run, verdict))
     changes = _changes(row, run)
@@ -152,6 +158,20 @@ def _summary_of_row(row: dict[str, Any]) -> dict[str, Any]:
     except StoreError:  # its body was changed outside this package
         run, row = load_run(row | {"body": None}), row | {"body": None}
     return summary_of(run, row | {"body": row["body"] and json_text(row["body"])})
+
+
+def stored_as_scored(database: Database, trace_id: str) -> ScoredTrace | None:
+    """Return a run, with where other tracers recorded it; None if there is no such run.
+
+    Raises:
+        StoreError: The database or the run's body cannot be read.
+    """
+    with database.reading() as connection:
+        row = sql.run_queries.whole_row(connection, trace_key(trace_id))
+        if row is None:
+            return None
+        external_traces = sql.external_queries.of_trace(connection, row["trace_id"])
+    return replace(load_run(row), external_traces=external_traces)
 
 
 def load_run(row: dict[str, Any]) -> ScoredTrace:

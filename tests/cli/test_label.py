@@ -232,7 +232,7 @@ def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give one of ID, --from FILE, --langsmith and --next"),
+        ([], "give one of ID, --from FILE, --from-langsmith"),
         (["x", "--from", "v.jsonl"], "give one of"),
         (["x", "--langsmith"], "give one of"),
         (["x"], "--success or --failure"),
@@ -241,7 +241,7 @@ def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs)
         (["--from", "v.jsonl", "--success"], "belong to one ID"),
         (["--from", "nothing.jsonl"], "nothing.jsonl is not a file"),
         (["--from", "v.txt"], "is not a .csv, .jsonl, .ndjson file"),
-        (["x", "--success", "--key", "k"], "--key belongs to --langsmith"),
+        (["x", "--success", "--key", "k"], "--key and --since belong to --from-langsmith"),
     ],
 )
 def test_wrong_usage(words: list[str], told: str) -> None:

@@ -471,10 +471,10 @@ def test_calls_are_shown_with_their_outputs_and_their_errors(fill) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--next", "x"], "give one of ID, --from FILE, --langsmith and --next"),
+        (["--next", "x"], "give one of ID, --from FILE, --from-langsmith"),
         (["--next", "--success"], "belong to one ID"),
-        (["x", "--success", "--limit", "3"], "--domain and --limit belong to --next"),
-        (["--from", "-", "--domain", "d"], "--domain and --limit belong to --next"),
+        (["x", "--success", "--limit", "3"], "--domain, --limit and --ask-in belong to --next"),
+        (["--from", "-", "--domain", "d"], "--domain, --limit and --ask-in belong to --next"),
         (["--next", "--limit", "0"], "limit"),
     ],
 )

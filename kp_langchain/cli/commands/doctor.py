@@ -30,6 +30,11 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "demo": ("langchain", "langgraph"),
     "report": ("jinja2",),
+    "langfuse": ("langfuse",),
+    "phoenix": ("phoenix.client", "openinference.instrumentation.langchain"),
+    "opik": ("opik",),
+    "mlflow": ("mlflow",),
+    "opentelemetry": ("opentelemetry.sdk",),
 }
 """The extras, and the modules that each installs."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,8 +13,10 @@ from kp_langchain.cli.json_option import AsJsonLines
 from kp_langchain.cli.jsonl import STDIN
 from kp_langchain.cli.labelling import Labelling, report
 from kp_langchain.cli.store_option import Database, open_store
+from kp_langchain.cli.time_text import parse_time
+from kp_langchain.cli.tool_verdicts import ask_in_tool, tool_verdicts
 from kp_langchain.cli.verdict_files import read_labels
-from kp_langchain.errors import KPError
+from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
 from kp_langchain.verdict import RunVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".csv", ".jsonl", ".ndjson")
 _SKIPPED, _INTERRUPTED = 1, 130
-_PAGE = 1000
 _NEXT_LIMIT = 50
 
 RunId = Annotated[
@@ -42,14 +41,21 @@ File = Annotated[
     str | None,
     typer.Option("--from", metavar="FILE", help="Verdicts in a .jsonl or .csv; - for stdin."),
 ]
-LangSmith = Annotated[
-    bool, typer.Option("--langsmith", help="Feedback from LangSmith on these runs.")
+FromLangSmith = Annotated[
+    bool, typer.Option("--from-langsmith", "--langsmith", help="Feedback in LangSmith.")
 ]
-Key = Annotated[
-    str | None, typer.Option(help="The key of the feedback in LangSmith that means success.")
+FromLangfuse = Annotated[bool, typer.Option("--from-langfuse", help="Scores in Langfuse.")]
+FromPhoenix = Annotated[bool, typer.Option("--from-phoenix", help="Annotations in Phoenix.")]
+FromOpik = Annotated[bool, typer.Option("--from-opik", help="Feedback scores in Opik.")]
+FromMLflow = Annotated[bool, typer.Option("--from-mlflow", help="Feedback in MLflow.")]
+Key = Annotated[str | None, typer.Option(help="Of a tool's feedback: the key that means success.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Of a tool's feedback: what is new since 2026-03-31, 7d."),
 ]
 PassAt = Annotated[
-    float, typer.Option(min=0, max=1, help="The LangSmith score from which a run succeeded.")
+    float,
+    typer.Option(min=0, max=1, help="Of a tool's feedback: the score from which a run succeeded."),
 ]
 Next = Annotated[bool, typer.Option("--next", help="Ask about the runs whose verdict helps most.")]
 Domain = Annotated[str | None, typer.Option(help="With --next: only runs of this domain.")]
@@ -58,6 +64,13 @@ Limit = Annotated[
     typer.Option(
         min=1, help=f"With --next: ask about at most this many; {_NEXT_LIMIT} if not set."
     ),
+]
+AskIn = Annotated[
+    Literal["langsmith", "langfuse", "phoenix", "opik", "mlflow"] | None,
+    typer.Option(help="With --next: ask in this tool, where people give verdicts there."),
+]
+Queue = Annotated[
+    str, typer.Option(metavar="NAME", help="With --ask-in: the tool's annotation queue.")
 ]
 Timeout = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="Take at most this long to send.")
@@ -70,12 +83,19 @@ def label(
     confidence: Confidence = None,
     note: Note = None,
     file: File = None,
-    langsmith: LangSmith = False,
+    from_langsmith: FromLangSmith = False,
+    from_langfuse: FromLangfuse = False,
+    from_phoenix: FromPhoenix = False,
+    from_opik: FromOpik = False,
+    from_mlflow: FromMLflow = False,
     key: Key = None,
+    since: Since = None,
     pass_at: PassAt = 0.5,
     ask_next: Next = False,
     domain: Domain = None,
     limit: Limit = None,
+    ask_in: AskIn = None,
+    queue: Queue = "kp_langchain",
     timeout: Timeout = 20.0,
     database: Database = None,
     as_json: AsJsonLines = False,
@@ -86,65 +106,83 @@ def label(
     confidence and note; the first line of a CSV names its columns. A line that cannot be used is
     reported on stderr as FILE:LINE: reason, and skipped.
 
+    --from-langsmith and the like read the feedback that people and models gave there on the
+    store's runs. What a model says counts less than what anybody else says. Reading it again
+    changes nothing.
+
     --next shows runs without a verdict, one a screen, tasks without a verdict first; keys answer:
     y (it succeeded), n, s (skip), m (more: the whole run), b (back), o (a note for the verdict to
     come), q (quit). Answers may also come through a pipe, one a line. With --json it lists these
-    runs and asks nothing.
+    runs and asks nothing. With --ask-in it puts them into a queue of a tool.
 
     Exit status: 0, every verdict was used; 1, some were skipped, or an error ended the command;
     2, wrong usage; 130, interrupted.
     """
+    flags = (from_langsmith, from_langfuse, from_phoenix, from_opik, from_mlflow)
+    tools = [name for name, is_wanted in zip(FEEDBACK_TOOLS, flags, strict=True) if is_wanted]
     _check_options(
-        [run_id is not None, file is not None, langsmith, ask_next],
+        [run_id is not None, file is not None, *tools, ask_next],
         of_one_id=(success, confidence, note),
-        of_langsmith=key,
-        of_next=(domain, limit),
+        of_tool=(key, since),
+        of_next=(domain, limit, ask_in),
     )
+    if ask_in is not None and as_json:
+        raise typer.BadParameter("--ask-in prints no JSON")
     verdicts = None
     if run_id is not None:
         verdicts = _from_options(run_id, success, confidence, note)
     elif file is not None:
         verdicts = _from_file(file)
     with open_store(database) as store:
+        if ask_next and ask_in is not None:
+            _ask_in_tool(store, ask_in, domain, limit or _NEXT_LIMIT, queue)
+            return
         if ask_next:
             _label_next(store, domain, limit or _NEXT_LIMIT, timeout, as_json=as_json)
             return
         if verdicts is None:
-            verdicts = _from_langsmith(store, key, pass_at)
+            verdicts = tool_verdicts(
+                store,
+                tools[0],
+                key=key,
+                since=None if since is None else parse_time(since, "--since"),
+                pass_at=pass_at,
+            )
         labelling = Labelling(store, current_registry(), as_json=as_json)
         _run(labelling, lambda: labelling.run(verdicts), timeout)
 
 
 def _check_options(
-    ways: list[bool],
+    ways: list[object],
     *,
     of_one_id: tuple[object, ...],
-    of_langsmith: object,
+    of_tool: tuple[object, ...],
     of_next: tuple[object, ...],
 ) -> None:
     """Refuse options that do not belong together.
 
     Args:
-        ways: Whether an id, a file, LangSmith and the next runs are wanted.
+        ways: Whether an id and a file are wanted, the tools that are, and whether the next runs.
         of_one_id: The options that belong to an id.
-        of_langsmith: The option that belongs to LangSmith.
+        of_tool: The options that belong to a tool.
         of_next: The options that belong to the next runs.
 
     Raises:
         BadParameter: Not exactly one way is wanted, or an option belongs to another one.
     """
-    is_one_id, _, is_langsmith, is_next = ways
-    if ways.count(True) != 1:
-        raise typer.BadParameter("give one of ID, --from FILE, --langsmith and --next")
+    is_one_id, is_file, *tools, is_next = ways
+    if len([way for way in (is_one_id, is_file, *tools, is_next) if way]) != 1:
+        names = ", ".join(f"--from-{name}" for name in FEEDBACK_TOOLS)
+        raise typer.BadParameter(f"give one of ID, --from FILE, {names} and --next")
     if not is_one_id and any(value is not None for value in of_one_id):
         raise typer.BadParameter(
             "--success, --failure, --confidence and --note belong to one ID; "
             "the other ways bring their own"
         )
-    if of_langsmith is not None and not is_langsmith:
-        raise typer.BadParameter("--key belongs to --langsmith")
+    if not tools and any(value is not None for value in of_tool):
+        raise typer.BadParameter("--key and --since belong to --from-langsmith and the like")
     if not is_next and any(value is not None for value in of_next):
-        raise typer.BadParameter("--domain and --limit belong to --next")
+        raise typer.BadParameter("--domain, --limit and --ask-in belong to --next")
 
 
 def _label_next(
@@ -161,6 +199,16 @@ def _label_next(
     labelling = Labelling(store, current_registry(), as_json=False)
     dialog = Dialog(runs, labelling, make_console(), KeyReader())
     _run(labelling, dialog.run, timeout_s)
+
+
+def _ask_in_tool(store: TraceStore, tool: str, domain: str | None, limit: int, queue: str) -> None:
+    from kp_langchain.cli.next_runs import NOTHING_TO_ASK, NextRuns
+
+    runs = NextRuns(store, domain=domain, limit=limit)
+    if not runs.offers:
+        report(NOTHING_TO_ASK)
+        return
+    ask_in_tool(store, tool, [offer.run.trace_id for offer in runs.offers], queue)
 
 
 def _run(labelling: Labelling, give_verdicts: Callable[[], None], timeout_s: float) -> None:
@@ -190,37 +238,3 @@ def _from_file(file: str) -> Iterator[RunVerdict]:
     if file != STDIN and not Path(file).is_file():
         raise typer.BadParameter(f"{file} is not a file")
     return read_labels(file)
-
-
-def _from_langsmith(store: TraceStore, key: str | None, pass_at: float) -> Iterator[RunVerdict]:
-    """Yield the feedback of LangSmith on the store's runs that the store does not have yet.
-
-    Raises:
-        KPError: LangSmith cannot be read, or has feedback under several keys and `key` is None.
-    """
-    from kp_langchain.integrations.langsmith import feedback
-
-    trace_ids = dict(_run_ids(store))
-    items = list(feedback(trace_ids, keys=() if key is None else (key,), pass_at=pass_at))
-    by_key = Counter(item.key for item in items)
-    if key is None and len(by_key) > 1:
-        keys = ", ".join(f"{name} ({number})" for name, number in by_key.most_common(10))
-        raise KPError(
-            f"LangSmith has feedback under several keys: {keys}; choose the one that means "
-            "success: --key NAME"
-        )
-    under = "".join(f" under {name!r}" for name in by_key)
-    report(f"LangSmith has {len(items)} feedbacks{under} on {len(trace_ids)} runs.")
-    for item in sorted(items, key=attrgetter("at")):
-        if item.verdict is None or all(
-            (verdict.at, verdict.source) != (item.verdict.at, item.verdict.source)
-            for verdict in store.verdicts(trace_ids[item.run_id])
-        ):
-            yield item
-
-
-def _run_ids(store: TraceStore) -> Iterator[tuple[str, str]]:
-    """Yield the run id and the trace id of every run."""
-    for offset in range(0, store.count(), _PAGE):
-        for run in store.runs(limit=_PAGE, offset=offset, newest_first=False):
-            yield run.run_id, run.trace_id

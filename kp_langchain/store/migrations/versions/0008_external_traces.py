@@ -1,4 +1,4 @@
-"""Where other tracers recorded runs."""
+"""Where other tracers recorded runs, and which verdicts a model gave."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,4 +19,7 @@ def upgrade() -> None:
         sa.Column("span_id", key),
         sa.Column("project", sa.String()),
     )
-    op.create_index("ix_external_traces_external_id", "external_traces", ["tool", "external_id"])
+    op.add_column(
+        "verdicts",
+        sa.Column("by_model", sa.Boolean(), nullable=False, server_default=sa.false()),
+    )

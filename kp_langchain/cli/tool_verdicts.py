@@ -1,0 +1,101 @@
+"""`label --from-langsmith` and the like: verdicts from other tools; and `--ask-in`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from kp_langchain.cli.labelling import report
+from kp_langchain.cli.output import say
+from kp_langchain.errors import KPError
+from kp_langchain.integrations.tool_feedback import (
+    feedback_tool,
+    trace_of,
+    traces_in,
+    verdicts_from,
+)
+
+if TYPE_CHECKING:
+    from kp_langchain.integrations.tool_feedback import FeedbackTool
+    from kp_langchain.store import TraceStore
+    from kp_langchain.verdict import RunVerdict
+
+_KEYS_SHOWN = 10
+
+
+def tool_verdicts(
+    store: TraceStore, name: str, *, key: str | None, since: datetime | None, pass_at: float
+) -> Iterator[RunVerdict]:
+    """Yield the feedback of a tool on the store's runs, and report how much of it there is.
+
+    Args:
+        store: The store.
+        name: The name of the tool.
+        key: The key of the feedback that means success; None if all has one key.
+        since: Only feedback that was given or changed at this time or later.
+        pass_at: The lowest score of a run that succeeded, 0 to 1.
+
+    Raises:
+        KPError: The tool cannot be read, its package is not installed, it has none of the runs, or
+            it has feedback under several keys and `key` is None.
+    """
+    tool = feedback_tool(name)
+    runs = sum(1 for _ in traces_in(store, tool))
+    if not runs:
+        hint = "" if tool.has_run_ids else f"; attach its tracer and send_scores_to=[{name!r}]"
+        raise KPError(f"{store.location} has no run that {tool.title} is known to have{hint}")
+    verdicts: Iterable[RunVerdict] = verdicts_from(
+        tool, store, key=key, since=since, pass_at=pass_at
+    )
+    if key is None:  # nothing may be written before it is known that all has one key
+        verdicts = list(verdicts)
+        _check_one_key(verdicts, tool)
+    keys: set[str] = set()
+    number = 0
+    for one in verdicts:
+        keys.add(one.key)
+        number += 1
+        yield one
+    under = "".join(f" under {name!r}" for name in keys)
+    feedbacks = "feedback" if number == 1 else "feedbacks"
+    report(f"{tool.title} has {number} {feedbacks}{under} on {runs} {_runs(runs)}.")
+
+
+def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) -> None:
+    """Put runs where people give verdicts in a tool, and print how many.
+
+    Args:
+        store: The store with the runs.
+        name: The name of the tool.
+        trace_ids: The ids of the runs' traces.
+        queue: The name of the annotation queue, where the tool has such queues.
+
+    Raises:
+        KPError: The tool cannot be reached, its package is not installed, or it has no such queue.
+    """
+    tool = feedback_tool(name)
+    found = (trace_of(store, tool, trace_id) for trace_id in trace_ids)
+    traces = [external for external in found if external is not None]
+    new = tool.ask_for_verdicts(traces, queue) if traces else 0
+    place = tool.verdict_place.format(queue=queue)
+    absent = len(trace_ids) - len(traces)
+    say(
+        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} put into {place}"
+        f"{f'; of {absent} it has no trace that is known here' if absent else ''}."
+    )
+
+
+def _check_one_key(verdicts: Iterable[RunVerdict], tool: FeedbackTool) -> None:
+    by_key = Counter(one.key for one in verdicts)
+    if len(by_key) > 1:
+        keys = ", ".join(f"{name} ({number})" for name, number in by_key.most_common(_KEYS_SHOWN))
+        raise KPError(
+            f"{tool.title} has feedback under several keys: {keys}; choose the one that means "
+            "success: --key NAME"
+        )
+
+
+def _runs(number: int) -> str:
+    return "run" if number == 1 else "runs"
