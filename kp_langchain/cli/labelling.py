@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from kp_langchain.cli.contributions import send_due
@@ -135,8 +135,8 @@ class Labelling:
             return False
         verdicts = self._store.verdicts(run.trace_id)
         if entry.at is not None:
-            said = (verdict.at, verdict.source, verdict.success, verdict.confidence)
-            return said in [(one.at, one.source, one.success, one.confidence) for one in verdicts]
+            # Not the note, which is redacted only when it is stored.
+            return replace(verdict, note=None) in [replace(one, note=None) for one in verdicts]
         current = counting(verdicts)
         if current is None:
             return False

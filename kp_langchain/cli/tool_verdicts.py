@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kp_langchain.cli.labelling import report
 from kp_langchain.cli.output import say
+from kp_langchain.cli.score_sending import retry_less
 from kp_langchain.errors import KPError
 from kp_langchain.integrations.tool_feedback import (
     feedback_tool,
@@ -41,6 +42,7 @@ def tool_verdicts(
         KPError: The tool cannot be read, its package is not installed, it has none of the runs, or
             it has feedback under several keys and `key` is None.
     """
+    retry_less()
     tool = feedback_tool(name)
     runs = sum(1 for _ in traces_in(store, tool))
     if not runs:
@@ -75,14 +77,15 @@ def ask_in_tool(store: TraceStore, name: str, trace_ids: list[str], queue: str) 
     Raises:
         KPError: The tool cannot be reached, its package is not installed, or it has no such queue.
     """
+    retry_less()
     tool = feedback_tool(name)
     found = (trace_of(store, tool, trace_id) for trace_id in trace_ids)
     traces = [external for external in found if external is not None]
     new = tool.ask_for_verdicts(traces, queue) if traces else 0
-    place = tool.verdict_place.format(queue=queue)
+    asked = tool.asks_by.format(queue=queue)
     absent = len(trace_ids) - len(traces)
     say(
-        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} put into {place}"
+        f"{tool.title}: {new} of {len(trace_ids)} {_runs(len(trace_ids))} {asked}"
         f"{f'; of {absent} it has no trace that is known here' if absent else ''}."
     )
 

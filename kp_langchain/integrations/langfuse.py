@@ -32,7 +32,8 @@ class LangfuseScores:
 
     Args:
         client: Langfuse's client; by default the one that `langfuse.get_client` returns, which the
-            environment configures (`LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY`, `LANGFUSE_HOST`).
+            environment configures (`LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY`,
+            `LANGFUSE_BASE_URL`).
 
     Raises:
         MissingExtraError: The package langfuse is not installed.
@@ -41,7 +42,7 @@ class LangfuseScores:
     name: ClassVar[str] = "langfuse"
     title: ClassVar[str] = "Langfuse"
     has_run_ids: ClassVar[bool] = False
-    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
+    asks_by: ClassVar[str] = "put into the annotation queue {queue!r}"
 
     def __init__(self, client: Langfuse | None = None) -> None:
         self._langfuse = import_package("langfuse", extra="langfuse")
@@ -191,4 +192,4 @@ def _pages(read: Callable[..., Any], *words: str) -> Iterator[Any]:
 
 
 def _errors() -> AbstractContextManager[None]:
-    return tool_errors("Langfuse", address="LANGFUSE_HOST", credentials=_KEYS)
+    return tool_errors("Langfuse", address="LANGFUSE_BASE_URL", credentials=_KEYS)

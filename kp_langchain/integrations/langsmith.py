@@ -48,7 +48,7 @@ class LangSmithScores:
     name: ClassVar[str] = SOURCE
     title: ClassVar[str] = "LangSmith"
     has_run_ids: ClassVar[bool] = True
-    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
+    asks_by: ClassVar[str] = "put into the annotation queue {queue!r}"
 
     def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
         self._client = client

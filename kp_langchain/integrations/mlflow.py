@@ -40,7 +40,7 @@ class MLflowScores:
     name: ClassVar[str] = "mlflow"
     title: ClassVar[str] = "MLflow"
     has_run_ids: ClassVar[bool] = False
-    verdict_place: ClassVar[str] = f"the traces tagged with {VERDICT_WANTED!r}"
+    asks_by: ClassVar[str] = f"tagged with {VERDICT_WANTED!r}"
 
     def __init__(self) -> None:
         self._mlflow = import_package("mlflow", extra="mlflow")

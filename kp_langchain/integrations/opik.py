@@ -42,7 +42,7 @@ class OpikScores:
     name: ClassVar[str] = "opik"
     title: ClassVar[str] = "Opik"
     has_run_ids: ClassVar[bool] = False
-    verdict_place: ClassVar[str] = "the annotation queue {queue!r}"
+    asks_by: ClassVar[str] = "put into the annotation queue {queue!r}"
 
     def __init__(self, client: Opik | None = None) -> None:
         self._opik = import_package("opik", extra="opik")

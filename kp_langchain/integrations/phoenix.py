@@ -62,7 +62,7 @@ class PhoenixScores:
     name: ClassVar[str] = "phoenix"
     title: ClassVar[str] = "Phoenix"
     has_run_ids: ClassVar[bool] = False
-    verdict_place: ClassVar[str] = f"the spans annotated with {VERDICT_WANTED!r}"
+    asks_by: ClassVar[str] = f"annotated with {VERDICT_WANTED!r}"
 
     def __init__(self, client: Client | None = None) -> None:
         self._phoenix = import_package("phoenix.client", extra="phoenix")

@@ -28,6 +28,7 @@ VERDICT_WANTED = "kp_verdict_wanted"
 """What marks a trace that is to get a verdict, in tools without annotation queues."""
 
 _RUNS_AT_ONCE = 500
+_SERVER_ERROR = 500
 _REQUESTS_AT_ONCE = 8
 
 _Item = TypeVar("_Item")
@@ -62,13 +63,13 @@ class FeedbackTool(Protocol):
         name: Its name in settings and in the store.
         title: Its name as people write it.
         has_run_ids: Whether its id of a trace is LangChain's id of the root run.
-        verdict_place: What a run is put into that is to get a verdict, in words.
+        asks_by: What is done with a run that is to get a verdict, in words.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     has_run_ids: ClassVar[bool]
-    verdict_place: ClassVar[str]
+    asks_by: ClassVar[str]
 
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
@@ -245,8 +246,14 @@ def tool_errors(title: str, *, address: str, credentials: str) -> Iterator[None]
 def status_of(error: BaseException | None) -> int | None:
     """Return the HTTP status that an error, or what caused it, tells of."""
     while error is not None:
-        for holder in (error, getattr(error, "response", None)):
-            status = getattr(holder, "status_code", None)
+        response = getattr(error, "response", None)
+        mlflow_status = getattr(error, "get_http_status_code", lambda: None)()
+        for status in (
+            getattr(error, "status_code", None),
+            getattr(response, "status_code", None),
+            # It is 500 also where nothing answers.
+            None if mlflow_status == _SERVER_ERROR else mlflow_status,
+        ):
             if isinstance(status, int):
                 return status
         error = error.__cause__ or error.__context__
