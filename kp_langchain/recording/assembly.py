@@ -20,7 +20,7 @@ from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.run_queue import RunQueue
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.score_receivers import ReceiverSink
-from kp_langchain.recording.sinks import FunctionSink, LogSink, Sink, StoreSink
+from kp_langchain.recording.sinks import FunctionSink, LogSink, ObserverSink, Sink, StoreSink
 from kp_langchain.recording.store_scorer import scorer_of
 from kp_langchain.recording.store_writer import StoreWriter, writer_of
 from kp_langchain.recording.user_functions import UserFunctions
@@ -142,7 +142,7 @@ def _sinks(
     sinks: list[Sink] = []
     if writer is not None:
         sinks.append(StoreSink(writer, sender, functions.counters))
-    sinks.append(LogSink(has_registry=sender is not None))
+    sinks += [LogSink(has_registry=sender is not None), ObserverSink()]
     sinks += [ReceiverSink(receiver, functions.counters, max_queue) for receiver in receivers]
     if options.on_scored is not None:
         sinks.append(FunctionSink(options.on_scored, functions, writer))

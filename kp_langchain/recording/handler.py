@@ -22,6 +22,7 @@ from kp_langchain.recording.graph_events import hear_graph_events, without_graph
 from kp_langchain.recording.options import Default, HandlerOptions
 from kp_langchain.recording.outcome import OutcomeFunction
 from kp_langchain.recording.score_receivers import wait_for as wait_for_scores
+from kp_langchain.recording.sinks import ObserverSink
 from kp_langchain.recording.time_limit import is_own_thread
 from kp_langchain.recording.verdict_reader import plain_number
 from kp_langchain.scoring.scorer import Scorer
@@ -320,6 +321,18 @@ class KPCallbackHandler(LangChainCallbacks):
             "paused": paused_in_memory.count(self._recorder.owner),
             "paused_expired": 0 if self._writer is None else self._writer.expired_pauses,
         }
+
+    def add_observer(self, observer: Callable[[ScoredTrace], object]) -> None:
+        """Call a function with each run that is scored from now on, or scored again.
+
+        It is called wherever that happens, so it must not wait; `on_scored` is the place for
+        functions that do. If it raises, that is counted under `on_scored_errors`.
+
+        Args:
+            observer: The function. A copy of the handler in another process does not have it.
+        """
+        sinks = (sink for sink in self._sinks if isinstance(sink, ObserverSink))
+        next(sinks).observers.append(observer)
 
     def close(self, timeout: float | None = None) -> None:
         """Score and store what ended, abandon what is still under way, and record nothing more.

@@ -7,7 +7,7 @@ as it was. Each sink fails alone, and its failures are counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -93,6 +93,25 @@ class LogSink:
             log_scored(scored, has_registry=self.has_registry)
         elif scored.verdict is not None:
             log_rescored(Rescored.of(scored), scored.verdict.source, has_registry=self.has_registry)
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverSink:
+    """Calls what was added to the handler to observe its runs, such as metrics.
+
+    Attributes:
+        observers: Functions that must not wait.
+    """
+
+    observers: list[Callable[[ScoredTrace], object]] = field(default_factory=list)
+    name: ClassVar[str] = "an observer of scored runs"
+    error_counter: ClassVar[str] = "on_scored_errors"
+    calls_user_code: ClassVar[bool] = False
+
+    def receive(self, scored: ScoredTrace) -> None:
+        """Call each of them with the run."""
+        for observer in self.observers:
+            observer(scored)
 
 
 @dataclass(frozen=True, slots=True)

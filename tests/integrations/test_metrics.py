@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -10,7 +12,7 @@ from kp_langchain.integrations.opentelemetry import observe
 from tests.agents import ASK, searching
 
 
-def values(reader: InMemoryMetricReader) -> dict[tuple[str, str], float]:
+def values(reader: InMemoryMetricReader) -> dict[tuple[str, str], Any]:
     data = reader.get_metrics_data()
     assert data is not None
     found = {}
@@ -20,7 +22,10 @@ def values(reader: InMemoryMetricReader) -> dict[tuple[str, str], float]:
                 for point in metric.data.data_points:
                     attributes = dict(point.attributes or {})
                     assert attributes.pop("kp.domain") == "finance"
-                    found[metric.name, str(next(iter(attributes.values()), ""))] = point.value
+                    value = getattr(point, "value", None)
+                    if value is None:  # a histogram
+                        value = (point.count, round(point.sum, 6), point.explicit_bounds)
+                    found[metric.name, str(next(iter(attributes.values()), ""))] = value
     return found
 
 
@@ -32,9 +37,13 @@ def test_a_reader_collects_runs_queue_and_drops() -> None:
     searching().invoke(ASK, {"callbacks": [handler]})
     handler.flush()
     stats = handler.stats()
+    scored = handler.last()
+    assert scored is not None
+    score, tenths = scored.breakdown.total, tuple(number / 10 for number in range(1, 10))
     assert values(reader) == {
         ("kp.runs", "contributed"): stats["contributed"],
         ("kp.runs", "below_threshold"): stats["below_threshold"],
+        ("kp.score", scored.decision): (1, round(score, 6), tenths),
         ("kp.runs.queued", ""): 0,
         ("kp.runs.dropped", "dropped"): 0,
         ("kp.runs.dropped", "not_stored"): 0,

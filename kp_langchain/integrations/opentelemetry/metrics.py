@@ -11,16 +11,19 @@ from kp_langchain.integrations.packages import import_package
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
+    from kp_langchain.gate import ScoredTrace
     from kp_langchain.recording.handler import KPCallbackHandler
 
+_SCORE_BOUNDARIES = [tenths / 10 for tenths in range(1, 10)]
 _DROPS = ("dropped", "not_stored", "scores_dropped")
 
 
 def observe(handler: KPCallbackHandler, meter_provider: MeterProvider | None = None) -> None:
     """Report a handler's counts as metrics whenever a reader collects them.
 
-    `kp.runs` counts finished runs, with the attribute `kp.decision`; `kp.runs.queued` is how many
-    wait to be scored; `kp.runs.dropped` counts what was dropped, with the attribute `kp.reason`.
+    `kp.runs` counts scored runs, with the attribute `kp.decision`: `contributed` are those that
+    were kept. `kp.score` is the histogram of their scores. `kp.runs.queued` is how many wait to be
+    scored; `kp.runs.dropped` counts what was dropped, with the attribute `kp.reason`.
 
     Args:
         handler: The handler.
@@ -47,6 +50,18 @@ def observe(handler: KPCallbackHandler, meter_provider: MeterProvider | None = N
         for name in _DROPS:
             yield metrics.Observation(stats[name], domain | {"kp.reason": name})
 
+    scores = meter.create_histogram(
+        "kp.score",
+        unit="1",
+        description="Scores of runs, 0 to 1, as they were when the run ended.",
+        explicit_bucket_boundaries_advisory=_SCORE_BOUNDARIES,
+    )
+
+    def record(scored: ScoredTrace) -> None:
+        if scored.previous is None:
+            scores.record(scored.breakdown.total, domain | {"kp.decision": scored.decision})
+
+    handler.add_observer(record)
     meter.create_observable_counter(
         "kp.runs", [decisions], unit="{run}", description="Runs that were scored, by decision."
     )
