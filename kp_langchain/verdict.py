@@ -82,6 +82,11 @@ class Verdict:
         """What orders the verdicts on a run: the one with the greatest weight counts."""
         return not self.by_model, self.at
 
+    @property
+    def source_text(self) -> str:
+        """The source as people read it: it says whether a model gave the verdict."""
+        return f"{self.source} (model)" if self.by_model else self.source
+
     def to_list(self) -> list[Any]:
         """Return source, success, confidence and note, ready for JSON."""
         return [self.source, self.success, self.confidence, self.note]

@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
 from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
 from kp_langchain.redaction import Rules, redact
 from tests.agents import ASK, handler, searching
 from tests.trusting import write_trusted
@@ -47,7 +48,8 @@ NOT_RUN = {
     "outbox send": "asks a registry",
     "outbox retry": "needs a registry in the settings",
     "withdraw": "asks a registry",
-    "label --langsmith": "asks LangSmith",
+    **{f"label --from-{tool}": "asks a tool" for tool in FEEDBACK_TOOLS},
+    "label --next --ask-in": "asks a tool",
     "report --serve": "serves until it is interrupted",
     "score": "loads the embedding model",
     "calibrate": "refuses without 30 verdicts",
@@ -317,7 +319,7 @@ def pending_trace_id() -> str:
 def test_commands_run(document: Path, pending_trace_id: str) -> None:
     for words in command_lines(document):
         name = name_of(words).removeprefix("kp-langchain ")
-        if {name, " ".join(words[1:3])} & NOT_RUN.keys():
+        if {name, " ".join(words[1:3]), " ".join(words[1:4])} & NOT_RUN.keys():
             continue
         result = CliRunner().invoke(
             APP, [pending_trace_id if word == "ID" else word for word in words[1:]]

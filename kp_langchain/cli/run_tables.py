@@ -225,7 +225,8 @@ def verdict_line(verdict: Verdict) -> str:
     success = {True: "success", False: "failure", None: "success not stated"}[verdict.success]
     confidence = "" if verdict.confidence is None else f", confidence {verdict.confidence:.2f}"
     note = f": {_short(verdict.note)}" if verdict.note else ""
-    return f"{success}{confidence}, {verdict.at:%Y-%m-%d %H:%M} UTC, {verdict.source}{note}"
+    at = f"{verdict.at:%Y-%m-%d %H:%M} UTC"
+    return f"{success}{confidence}, {at}, {verdict.source_text}{note}"
 
 
 def _short(text: str, limit: int = 300) -> str:

@@ -110,13 +110,17 @@ class LangSmithScores:
         with _errors(client):
             found = next(iter(client.list_annotation_queues(name=queue, limit=1)), None)
             queue_id = (found or client.create_annotation_queue(name=queue)).id
-            # What identifies a run there; its id alone is accepted for some months only.
-            fields = ("id", "session_id", "start_time")
-            runs = list(client.list_runs(run_ids=ids, select=fields, limit=len(ids)))
+            # What identifies a run there: its id alone is accepted for some months only. `list_runs`
+            # asks this too, but is to be removed, and its successor must know project and time.
+            query = {"id": ids, "select": ["id", "session_id", "start_time"], "limit": len(ids)}
+            answer = client.request_with_retries("POST", "/runs/query", json=query)
             keys: list[RunKey] = [
-                {"run_id": run.id, "session_id": run.session_id, "start_time": run.start_time}
-                for run in runs
-                if run.session_id is not None
+                {
+                    "run_id": one["id"],
+                    "session_id": one["session_id"],
+                    "start_time": one["start_time"],
+                }
+                for one in answer.json()["runs"]
             ]
             if keys:
                 client.add_runs_to_annotation_queue(queue_id, runs=keys)
@@ -233,7 +237,7 @@ def _errors(client: Client) -> Iterator[None]:
             raise KPError(_refusal_message(client)) from error
         what = type(error).__name__ if status is None else f"status {status}"
         raise KPError(
-            f"LangSmith at {_address(client)} returned no readable feedback ({what}); "
+            f"LangSmith at {_address(client)} gave no readable answer ({what}); "
             "check LANGSMITH_ENDPOINT, or try again later"
         ) from error
 

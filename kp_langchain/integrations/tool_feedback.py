@@ -21,6 +21,8 @@ from kp_langchain.verdict import RunVerdict, Verdict, is_unit
 if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
 
+__all__ = ["FeedbackTool", "ToolFeedback", "feedback_tool", "verdicts_from"]
+
 FEEDBACK_TOOLS = ("langsmith", "langfuse", "phoenix", "opik", "mlflow")
 """The names of the tools that feedback is read from."""
 

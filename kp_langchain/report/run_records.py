@@ -239,7 +239,7 @@ def milliseconds(moment: datetime) -> int:
 def _verdict(verdict: Verdict) -> list[Any]:
     note = None if verdict.note is None else line_of(verdict.note, _NOTE_CHARS)
     at = None if verdict.at is None else milliseconds(verdict.at)
-    source = line_of(verdict.source, _NAME_CHARS)
+    source = line_of(verdict.source_text, _NAME_CHARS)
     return [at, verdict.success, figure(verdict.confidence), note, source]
 
 

@@ -19,6 +19,7 @@ from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli
 from tests.loopback_langsmith import BEGAN, LoopbackLangSmith
+from tests.loopback_tools import LoopbackTool, Request
 
 RUN = str(uuid.uuid4())
 
@@ -91,6 +92,14 @@ def test_a_changed_feedback_counts_from_its_change(server: LoopbackLangSmith) ->
     assert one.at == later
 
 
+@pytest.mark.parametrize(("source", "by_model"), [("app", False), ("api", False), ("model", True)])
+def test_whether_a_model_gave_it(server: LoopbackLangSmith, source: str, by_model: bool) -> None:
+    server.give(RUN, 1, feedback_source={"type": source, "metadata": None})
+    (one,) = read(server)
+    assert one.verdict is not None
+    assert one.verdict.by_model is by_model
+
+
 def test_pass_at(server: LoopbackLangSmith) -> None:
     server.give(RUN, 0.75)
     (one,) = read(server, pass_at=0.8)
@@ -141,10 +150,10 @@ def test_a_server_that_heeds_no_page_and_no_run() -> None:
         ({"status": 404}, "ls-key", "status 404"),
         ({"status": 429}, "ls-key", "status 429"),
         ({"status": 500}, "ls-key", "status 500"),
-        ({"body": b"<html>"}, "ls-key", "returned no readable feedback"),
-        ({"body": b'{"a": 1}'}, "ls-key", "returned no readable feedback"),
-        ({"body": b"[1]"}, "ls-key", "returned no readable feedback"),
-        ({"body": b'[{"id": 1}]'}, "ls-key", "returned no readable feedback"),
+        ({"body": b"<html>"}, "ls-key", "gave no readable answer"),
+        ({"body": b'{"a": 1}'}, "ls-key", "gave no readable answer"),
+        ({"body": b"[1]"}, "ls-key", "gave no readable answer"),
+        ({"body": b'[{"id": 1}]'}, "ls-key", "gave no readable answer"),
     ],
 )
 def test_what_goes_wrong_is_one_clear_error(faults: dict[str, Any], key: str, told: str) -> None:
@@ -227,3 +236,37 @@ def test_the_command_tells_that_the_key_is_refused(
     assert done.returncode == 1
     assert done.stderr.startswith("error: LangSmith at http://127.0.0.1")
     assert "Traceback" not in done.stderr
+
+
+def test_runs_worth_a_verdict_enter_an_annotation_queue(run_ids: list[str]) -> None:
+    queues: list[dict[str, str]] = []
+    put: list[dict[str, str]] = []
+
+    def answer(request: Request) -> tuple[int, Any]:
+        if request.path == "/annotation-queues" and request.method == "POST":
+            times = {"created_at": BEGAN.isoformat(), "updated_at": BEGAN.isoformat()}
+            ids = {"id": str(uuid.uuid4()), "tenant_id": str(uuid.uuid4())}
+            queues.append(times | ids | {"name": request.json["name"]})
+            return 200, queues[-1]
+        if request.path == "/annotation-queues":
+            return 200, queues
+        if request.path == "/runs/query":
+            assert set(request.json["id"]) <= set(run_ids)
+            run = {"session_id": str(uuid.UUID(int=1)), "start_time": BEGAN.isoformat()}
+            return 200, {"runs": [run | {"id": id_} for id_ in request.json["id"]]}
+        if request.path.endswith("/runs/by-key"):
+            put.extend(request.json)
+        return 200, {}
+
+    settings = {"LANGSMITH_API_KEY": "ls-key"}
+    words = ("label", "--next", "--ask-in", "langsmith", "--limit", "2", "--database", "runs.db")
+    with LoopbackTool(answer) as tool:
+        for _ in range(2):
+            done = cli(*words, LANGSMITH_ENDPOINT=tool.url, **settings)
+            assert done.returncode == 0, done.stderr
+            put_in = "2 of 2 runs put into the annotation queue 'kp_langchain'"
+            assert done.stdout == f"LangSmith: {put_in}.\n"
+    assert [queue["name"] for queue in queues] == ["kp_langchain"]  # made once
+    assert len(put) == 4
+    assert {one["run_id"] for one in put} < set(run_ids)
+    assert {one["session_id"] for one in put} == {str(uuid.UUID(int=1))}
