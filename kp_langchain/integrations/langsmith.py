@@ -110,8 +110,8 @@ class LangSmithScores:
         with _errors(client):
             found = next(iter(client.list_annotation_queues(name=queue, limit=1)), None)
             queue_id = (found or client.create_annotation_queue(name=queue)).id
-            # What identifies a run there: its id alone is accepted for some months only. `list_runs`
-            # asks this too, but is to be removed, and its successor must know project and time.
+            # What identifies a run there: its id alone is accepted for some months only.
+            # `list_runs` asks this too, but is to be removed; its successor must know more.
             query = {"id": ids, "select": ["id", "session_id", "start_time"], "limit": len(ids)}
             answer = client.request_with_retries("POST", "/runs/query", json=query)
             keys: list[RunKey] = [

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kp_langchain import ConfigError, Scorer, StoreError, UnknownRunError
 from kp_langchain.calibration.features import features_of
 from kp_langchain.gate import ScoredTrace, decide
+from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.registry.sender import Sender
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
@@ -468,3 +469,50 @@ def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
         assert set(server.units) == passing
         assert {store.outbox.get(id_).status for id_ in passing} <= {"sent"}
         assert all(store.get(id_).success == store.verdicts(id_)[-1].success for id_ in ids)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_model_verdict_counts_only_where_there_is_no_other(store, order):
+    verdicts = [
+        {"success": False, "at": EARLIER, "source": "label"},
+        {"success": True, "at": LATER, "source": "langfuse", "by_model": True},
+        {"success": True, "at": EARLIER, "source": "langfuse", "by_model": True},
+    ]
+    scored = run(success=True)
+    store.add(scored)
+    for number in order:
+        store.report_outcome(scored.trace.id, **verdicts[number])
+    stored = store.get(scored.trace.id)
+    assert (stored.success, stored.confidence_source) == (False, "label")
+    assert [one.label for one in store.summaries()] == [False]
+    assert [one.success for one in store.models.task_verdicts("finance")] == [False]
+    assert sum(one.by_model for one in store.verdicts(scored.trace.id)) == 2
+
+
+def test_a_model_verdict_alone_counts(store):
+    scored = run(success=True)
+    store.add(scored)
+    (change,) = store.report_outcome(scored.trace.id, success=False, by_model=True)
+    assert change.success is False
+    assert [one.label for one in store.summaries()] == [False]
+
+
+def test_a_run_as_sinks_receive_it_says_where_tools_have_it(store):
+    external = ExternalTrace("e" * 32, "5" * 16, "agents")
+    scored = replace(run(), external_traces={"langfuse": external})
+    other = run()
+    store.add_many([scored, other])
+    again = store.scored(scored.trace.id)
+    assert again is not None
+    assert again.external_traces == {"langfuse": external}
+    assert again.breakdown == scored.breakdown
+    assert [step.content for step in again.trace.steps] == [
+        step.content for step in scored.trace.steps
+    ]
+    assert store.scored("kp:trace:none") is None
+    assert list(store.external_traces.of_tool("langfuse")) == [(scored.trace.id, external)]
+    assert list(store.external_traces.of_tool("opik")) == []
+    ids = dict(store.external_traces.run_ids())
+    assert ids == {one.trace.id: str(one.run_id) for one in (scored, other)}
+    store.delete(scored.trace.id)
+    assert list(store.external_traces.of_tool("langfuse")) == []
