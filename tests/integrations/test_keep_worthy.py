@@ -676,7 +676,7 @@ def test_an_interrupt_in_the_middle_of_an_end_loses_no_span(
 
     root = rig.start("root")
     with monkeypatch.context() as patch:
-        patch.setattr(keep_worthy, "_span_bytes", interrupt)
+        patch.setattr(keep_worthy, "span_bytes_of", interrupt)
         with pytest.raises(KeyboardInterrupt):
             root.end()
     rig.provider.shutdown()
@@ -690,7 +690,7 @@ def test_a_span_that_ends_in_the_middle_of_another_end_is_held_like_others(
     root = rig.start("root")
     rig.keep.expect(trace_of(root))
     collected = [rig.start("collected", root)]
-    measure = keep_worthy._span_bytes
+    measure = keep_worthy.span_bytes_of
 
     def collect(span: ReadableSpan) -> int:
         assert rig.keep._lock.is_held_here
@@ -698,7 +698,7 @@ def test_a_span_that_ends_in_the_middle_of_another_end_is_held_like_others(
             collected.pop().end()
         return measure(span)
 
-    monkeypatch.setattr(keep_worthy, "_span_bytes", collect)
+    monkeypatch.setattr(keep_worthy, "span_bytes_of", collect)
     rig.start("model", root).end()
     assert rig.keep.counts()["held"] == 2
     root.end()

@@ -8,10 +8,9 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from numbers import Real
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import UUID
 
@@ -25,6 +24,8 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.opentelemetry.root_span import root_span
+from kp_langchain.integrations.opentelemetry.span_size import span_bytes_of
+from kp_langchain.integrations.opentelemetry.trace_share import EVERY_TRACE, spread
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -59,8 +60,6 @@ _FLUSH_MS = 30_000
 _DECISION_WAIT_S = 5.0
 _LONGEST_LOOK_S = 0.05
 _HANDING_WAIT_S = 5.0
-_SPAN_BYTES, _EVENT_BYTES, _VALUE_BYTES = 3200, 700, 100
-_ALL = 1 << 64
 
 
 class KeepWorthy(SpanProcessor):
@@ -146,7 +145,7 @@ class KeepWorthy(SpanProcessor):
         _check_number("max_bytes", max_bytes, 1)
         _check_number("max_wait_s", max_wait_s, 0.001)
         self._processor = processor
-        self._sampled_below = round(share_of_rest * _ALL)
+        self._sampled_below = round(share_of_rest * EVERY_TRACE)
         self._max_spans, self._max_bytes = max_spans, max_bytes
         self._max_wait_s = max_wait_s
         self._keep_failed = keep_failed
@@ -325,7 +324,7 @@ class KeepWorthy(SpanProcessor):
         if trace is None:
             self._end_late(span, trace_id, is_failed)
             return
-        span_bytes = _span_bytes(span)
+        span_bytes = span_bytes_of(span)
         self._held += 1
         self._held_bytes += span_bytes
         trace.spans.append((span, span_bytes))
@@ -458,9 +457,9 @@ class KeepWorthy(SpanProcessor):
         ]
 
     def _is_in_share(self, trace_id: int) -> bool:
-        if self._sampled_below in (0, _ALL):
+        if self._sampled_below in (0, EVERY_TRACE):
             return self._sampled_below != 0
-        return _spread(trace_id) < self._sampled_below
+        return spread(trace_id) < self._sampled_below
 
     def _is_over_limits(self) -> bool:
         return self._held > self._max_spans or self._held_bytes > self._max_bytes
@@ -658,47 +657,6 @@ def _watch(reference: weakref.ref[KeepWorthy], wake: threading.Event, period_s: 
 def _is_sampled(span: ReadableSpan) -> bool:
     context = span.context
     return context is not None and context.trace_flags.sampled
-
-
-def _span_bytes(span: ReadableSpan) -> int:
-    """Estimate the memory that a span takes; cheap rather than exact."""
-    try:
-        size = _SPAN_BYTES + _values_bytes(span.attributes)
-        for event in span.events:
-            size += _EVENT_BYTES + _values_bytes(event.attributes)
-    except Exception as error:
-        if raised_by_host(error):
-            raise
-        return _SPAN_BYTES
-    return size
-
-
-def _values_bytes(attributes: Any) -> int:
-    if not attributes:
-        return 0
-    # The SDK's mapping takes a lock for each value that is read, and none for a copy.
-    values = attributes.copy().values()
-    size = _VALUE_BYTES * len(values)
-    for value in values:
-        size += getsizeof(value) if type(value) is str else _nested_bytes(value)
-    return size
-
-
-def _nested_bytes(value: object) -> int:
-    size = getsizeof(value)
-    if isinstance(value, tuple | list):
-        size += sum(map(_nested_bytes, value))
-    elif isinstance(value, Mapping):
-        size += sum(map(_nested_bytes, value)) + sum(map(_nested_bytes, value.values()))
-    return size
-
-
-def _spread(trace_id: int) -> int:
-    """Return a number below 2**64 that any bit of the trace id changes; splitmix64."""
-    number = (trace_id ^ trace_id >> 64) % _ALL
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % _ALL
-    number = (number ^ number >> 27) * 0x94D049BB133111EB % _ALL
-    return number ^ number >> 31
 
 
 def _check_number(name: str, value: object, least: float, most: float = math.inf) -> None:
