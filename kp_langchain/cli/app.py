@@ -31,10 +31,11 @@ app = typer.Typer(
 def _add_commands() -> None:
     for module in iter_modules(commands.__path__):
         command = getattr(import_module(f"{commands.__name__}.{module.name}"), module.name)
+        name = module.name.removesuffix("_")  # of a command whose name Python reserves
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=module.name)
+            app.add_typer(command, name=name)
         else:
-            app.command(module.name)(command)
+            app.command(name)(command)
 
 
 _add_commands()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from kp_langchain.errors import KPError
 
@@ -30,26 +31,29 @@ class Line:
     content: bytes | None
 
 
-def read_lines(file: str, advance: Callable[[int], object]) -> Iterator[Line]:
+def read_lines(
+    file: str, advance: Callable[[int], object], *, longest_bytes: int = LONGEST_LINE_BYTES
+) -> Iterator[Line]:
     """Yield the lines of a file, or of standard input for `-`, reading as they are consumed.
 
     Skip blank lines, and a byte order mark at the beginning.
 
     Args:
-        file: The file.
+        file: The file; decompressed if its name ends in `.gz`.
         advance: Called with the number of bytes read.
+        longest_bytes: The length from which a line is not read.
 
     Raises:
         KPError: The file cannot be read.
     """
     number = 0
     with file_errors(file, "read"), _open(file) as stream:
-        while raw := stream.readline(LONGEST_LINE_BYTES):
+        while raw := stream.readline(longest_bytes):
             number += 1
             advance(len(raw))
             content: bytes | None = raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-            while len(raw) == LONGEST_LINE_BYTES and not raw.endswith(b"\n"):
-                raw = stream.readline(LONGEST_LINE_BYTES)
+            while len(raw) == longest_bytes and not raw.endswith(b"\n"):
+                raw = stream.readline(longest_bytes)
                 advance(len(raw))
                 content = None
             content = content and content.strip()
@@ -76,6 +80,8 @@ def file_errors(name: str, action: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise KPError(f"{name} cannot be {action}: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:  # of a compressed file
+        raise KPError(f"{name} cannot be {action}: {error}") from error
 
 
 @contextmanager
@@ -84,4 +90,10 @@ def _open(file: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     with Path(file).open("rb") as stream:
-        yield stream
+        if not file.endswith(".gz"):
+            yield stream
+            return
+        import gzip
+
+        with gzip.open(stream) as content:
+            yield cast("BinaryIO", content)

@@ -58,12 +58,15 @@ class Assembly:
     sinks: tuple[Sink, ...]
 
 
-def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
+def assemble(
+    options: HandlerOptions, settings: Settings, recorder_class: type[Recorder] = Recorder
+) -> Assembly:
     """Make the parts of a handler.
 
     Args:
         options: The handler's arguments, checked.
         settings: Defaults for arguments that were left out.
+        recorder_class: The kind of recorder.
 
     Raises:
         ConfigError: An argument or setting cannot be used; the message says which and why.
@@ -79,7 +82,7 @@ def assemble(options: HandlerOptions, settings: Settings) -> Assembly:
     paused_runs = _paused_runs(options, settings, writer, agent_id)
     receivers = resolve.receivers_of(options.send_scores_to, settings)
     recorder = _recorder(
-        options, settings, agent_id, paused_runs, receivers,
+        recorder_class, options, settings, agent_id, paused_runs, receivers,
         add=lambda record: queue.add(record), add_paused=lambda record: queue.add_paused(record),
     )  # fmt: skip
     user_code = (options.scorer, options.outcome, options.on_scored, redactor, *options.verifiers)
@@ -178,6 +181,7 @@ def _paused_runs(
 
 
 def _recorder(
+    recorder_class: type[Recorder],
     options: HandlerOptions,
     settings: Settings,
     agent_id: str | None,
@@ -194,7 +198,7 @@ def _recorder(
         open_runs=settings.max_open_runs,
         run_timeout_s=settings.run_timeout_s,
     )
-    return Recorder(
+    return recorder_class(
         bounds,
         add,
         ambient=ambient_run_id,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langchain_core.messages import (
@@ -64,7 +64,7 @@ def trace_from_messages(
         ValueError: The messages hold no answer of a model, something in them cannot be read,
             `success` or `confidence` cannot be used, or the agent's id cannot be written as it is.
     """
-    message_list = _message_list(messages)
+    message_list = read_messages(messages)
     record = _record(message_list, objective)
     record.write_out()
     step_list = build_steps(record.timeline, fatal="", answer=record.answer or "")
@@ -86,7 +86,12 @@ def trace_from_messages(
     )
 
 
-def _message_list(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+    """Return messages in any form that LangChain reads as messages.
+
+    Raises:
+        ValueError: Something in them cannot be read.
+    """
     if isinstance(messages, str):
         raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
     try:
@@ -118,9 +123,31 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
     recorder = Recorder(
         Bounds(), records.append, objective_of=None if objective is None else lambda _: objective
     )
-    first, end = _extent(messages)
     root = uuid.uuid4()
-    recorder.chain_started(Start(root), {"messages": messages[:first]})
+    replay_messages(messages, recorder, Start(root))
+    if not records:  # nothing but human messages, for which the caller raises
+        return RunRecord(recorder.owner, Start(root))
+    return records[0]
+
+
+def replay_messages(
+    messages: list[BaseMessage],
+    recorder: Recorder,
+    start: Start,
+    on_started: Callable[[], object] = lambda: None,
+) -> None:
+    """Send a conversation to a recorder, as the events of a run.
+
+    Args:
+        messages: The conversation.
+        recorder: Where the events go.
+        start: The start of the run.
+        on_started: Called when the run has begun.
+    """
+    first, end = _extent(messages)
+    root = start.run_id
+    recorder.chain_started(start, {"messages": messages[:first]})
+    on_started()
     results = [one for one in messages if isinstance(one, ToolMessage)]
     for message in messages[first:end]:
         if not isinstance(message, AIMessage):
@@ -139,9 +166,6 @@ def _record(messages: list[BaseMessage], objective: str | None) -> RunRecord:
             )
             recorder.tool_answered(tool, result)
     recorder.chain_ended(root, {"messages": messages[:end]})
-    if not records:  # nothing but human messages, for which the caller raises
-        return RunRecord(recorder.owner, Start(root))
-    return records[0]
 
 
 def _extent(messages: list[BaseMessage]) -> tuple[int, int]:

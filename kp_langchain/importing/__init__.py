@@ -1,0 +1,1 @@
+"""Runs that were recorded elsewhere: files of other tracers, read and replayed to a recorder."""

@@ -1,0 +1,214 @@
+"""LangChain's objects from the JSON that tracers make of them: messages, documents, commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    HumanMessageChunk,
+    SystemMessage,
+    ToolMessage,
+)
+
+from kp_langchain.importing.json_text import json_or_text
+
+_CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
+    kind.__name__: kind
+    for kind in (
+        AIMessage,
+        AIMessageChunk,
+        ChatMessage,
+        FunctionMessage,
+        HumanMessage,
+        HumanMessageChunk,
+        SystemMessage,
+        ToolMessage,
+    )
+}
+_TYPES: Final[Mapping[str, type[BaseMessage]]] = {
+    "ai": AIMessage,
+    "AIMessageChunk": AIMessageChunk,
+    "chat": ChatMessage,
+    "function": FunctionMessage,
+    "human": HumanMessage,
+    "HumanMessageChunk": HumanMessageChunk,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+_ROLES: Final = {
+    "assistant": "ai",
+    "ai": "ai",
+    "model": "ai",
+    "user": "human",
+    "human": "human",
+    "system": "system",
+    "developer": "system",
+    "tool": "tool",
+    "function": "function",
+}
+_COMMAND: Final = frozenset({"graph", "update", "resume", "goto"})
+_MAX_DEPTH = 60
+
+
+def restore(value: Any, depth: int = 0) -> Any:
+    """Return a value with the messages, documents and commands in it as objects again.
+
+    Three forms of a message are known: LangChain's serialised constructor, its `message_to_dict`,
+    and the fields of the object.
+
+    Args:
+        value: What JSON holds.
+        depth: Levels of nesting above it.
+    """
+    if depth >= _MAX_DEPTH:
+        return value
+    if isinstance(value, list):
+        return [restore(item, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("lc") == 1 and "id" in value:
+        return _from_constructor(value, depth)
+    if (message := message_in(value)) is not None:
+        return message
+    page = value.get("page_content")
+    if isinstance(page, str) and value.get("type") == "Document":
+        return Document(page)
+    fields = {key: restore(item, depth + 1) for key, item in value.items()}
+    return SimpleNamespace(**fields) if set(fields) == _COMMAND else fields
+
+
+def message_in(value: Any) -> BaseMessage | None:
+    """Return the message that a value is in one of LangChain's own forms; None if it is none."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("type")
+    if value.get("lc") == 1:
+        message = _from_constructor(value, 0)
+        return message if isinstance(message, BaseMessage) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return None
+    data = value.get("data")
+    if isinstance(data, dict) and "content" in data:
+        return _message(_TYPES[kind], data)
+    if "content" in value and ("additional_kwargs" in value or "response_metadata" in value):
+        return _message(_TYPES[kind], value)
+    return None
+
+
+def message_of_role(role: object, content: Any, **fields: Any) -> BaseMessage:
+    """Return a message by the role that OpenAI and others give it; unknown roles are a user's."""
+    kind = _ROLES.get(role.lower(), "human") if isinstance(role, str) else "human"
+    return _message(_TYPES[kind], {"content": content, **fields})
+
+
+def _from_constructor(value: Mapping[str, Any], depth: int) -> Any:
+    """Return the object of LangChain's serialised form; of other classes only their arguments."""
+    path, arguments = value.get("id"), value.get("kwargs")
+    if not isinstance(arguments, dict):
+        return value.get("repr") or dict(value)
+    name = path[-1] if isinstance(path, list) and path else ""
+    if isinstance(name, str) and name in _CLASSES:
+        return _message(_CLASSES[name], arguments)
+    if name == "Document" and isinstance(page := arguments.get("page_content"), str):
+        return Document(page)
+    return {key: restore(item, depth + 1) for key, item in arguments.items()}
+
+
+def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
+    """Return a message with those of the fields that can be used."""
+    content = fields.get("content")
+    if not isinstance(content, str) and not _is_content(content):
+        content = "" if content is None else str(content)
+    known = {name: value for name, value in fields.items() if _is_usable(kind, name, value)}
+    if kind is ToolMessage:
+        known.setdefault("tool_call_id", "")
+    if kind is FunctionMessage:
+        known.setdefault("name", "")
+    if kind is ChatMessage:
+        known.setdefault("role", "user")
+    known["content"] = content
+    try:
+        return kind(**known)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        required = {name: known[name] for name in ("tool_call_id", "name", "role") if name in known}
+        return kind(content=content, **required)
+
+
+def _is_content(content: object) -> bool:
+    return isinstance(content, list) and all(isinstance(part, str | dict) for part in content)
+
+
+_FIELD_TYPES: Final[Mapping[str, type]] = {
+    "additional_kwargs": dict,
+    "response_metadata": dict,
+    "name": str,
+    "id": str,
+    "tool_calls": list,
+    "invalid_tool_calls": list,
+    "tool_call_id": str,
+    "status": str,
+    "role": str,
+}
+
+
+def _is_usable(kind: type[BaseMessage], name: str, value: Any) -> bool:
+    expected = _FIELD_TYPES.get(name)
+    if expected is None or name not in kind.model_fields or not isinstance(value, expected):
+        return False
+    return name != "status" or value in ("success", "error")
+
+
+def openai_message(value: Any) -> BaseMessage | None:
+    """Return the message that a dictionary in OpenAI's form describes; None if it is none."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return None
+    if value.get("content") is None and not value.get("tool_calls"):
+        content: Any = value.get("refusal") or ""
+    else:
+        content = value.get("content") or ""
+    fields: dict[str, Any] = {
+        name: value[name] for name in ("name", "tool_call_id", "status", "id") if name in value
+    }
+    if calls := value.get("tool_calls"):
+        fields |= tool_call_fields(calls)
+    return message_of_role(value["role"], content, **fields)
+
+
+def tool_call_fields(calls: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return `tool_calls` and `invalid_tool_calls` for an `AIMessage`.
+
+    Args:
+        calls: Requests in OpenAI's form or in LangChain's.
+    """
+    good: list[dict[str, Any]] = []
+    bad: list[dict[str, Any]] = []
+    for call in calls if isinstance(calls, Sequence) and not isinstance(calls, str) else ():
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = call
+        name = function.get("name")
+        arguments = function.get("arguments", function.get("args"))
+        call_id = call.get("id")
+        names = {
+            "name": name if isinstance(name, str) else "",
+            "id": call_id if isinstance(call_id, str) else None,
+        }
+        arguments = json_or_text(arguments or {})
+        if isinstance(arguments, dict):
+            good.append({**names, "args": arguments, "type": "tool_call"})
+        else:
+            bad.append(
+                {**names, "args": str(arguments), "error": None, "type": "invalid_tool_call"}
+            )
+    return {"tool_calls": good, "invalid_tool_calls": bad}

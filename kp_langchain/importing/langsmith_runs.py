@@ -1,0 +1,195 @@
+"""Runs as LangSmith exports them: objects of its API, a line each, in a list or in `{"runs": []}`.
+
+Inputs and outputs may be JSON texts, as in a bulk export.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.importing.call_values import (
+    call_output,
+    chain_value,
+    model_answer,
+    model_inputs,
+    set_tool_call_ids,
+    tool_inputs,
+)
+from kp_langchain.importing.errors import error_in_text
+from kp_langchain.importing.json_text import json_or_text
+from kp_langchain.importing.recorded_run import (
+    RecordedCall,
+    RecordedError,
+    RecordedKind,
+    RecordedRun,
+    Unusable,
+    in_order,
+)
+
+_KINDS: Final[Mapping[str, RecordedKind]] = {
+    "llm": "model",
+    "chat_model": "model",
+    "tool": "tool",
+    "retriever": "retriever",
+}
+_FRACTION = re.compile(r"\.(\d{6})\d+")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_CHILD_DEPTH = 200
+
+
+def is_langsmith_run(value: object) -> bool:
+    """Return whether a JSON value looks like a run of LangSmith's."""
+    return isinstance(value, dict) and "run_type" in value and "id" in value
+
+
+def runs_of_value(value: object) -> list[Any] | None:
+    """Return the runs that a document holds; None if it is no export of LangSmith's."""
+    if isinstance(value, dict) and isinstance(value.get("runs"), list) and "run_type" not in value:
+        value = value["runs"]
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return value if any(map(is_langsmith_run, value)) else None
+    return [value] if is_langsmith_run(value) else None
+
+
+@dataclass(slots=True)
+class LangSmithRuns:
+    """Collects the runs of a file, which may come in any order."""
+
+    _calls: list[RecordedCall] = field(default_factory=list)
+    _roots: dict[UUID, tuple[str, str | None, UUID]] = field(default_factory=dict)
+
+    def add(self, value: object, place: str) -> Iterator[Unusable]:
+        """Add a run, with the runs in its `child_runs`; yield what cannot be used."""
+        waiting: list[tuple[Any, UUID | None, int]] = [(value, None, 0)]
+        while waiting:
+            fields, parent_id, depth = waiting.pop()
+            call = _call(fields, parent_id)
+            if isinstance(call, str):
+                yield Unusable(place, call)
+                continue
+            self._calls.append(call)
+            session = fields.get("session_name")
+            trace_id = _uuid(fields.get("trace_id")) or call.id
+            self._roots.setdefault(
+                call.id, (place, session if isinstance(session, str) else None, trace_id)
+            )
+            children = fields.get("child_runs")
+            if isinstance(children, list) and depth < _MAX_CHILD_DEPTH:
+                waiting.extend((child, call.id, depth + 1) for child in children)
+
+    def conclude(self) -> Iterator[RecordedRun | Unusable]:
+        """Yield the collected runs by the time at which they began."""
+        groups, cyclic = in_order(self._calls)
+        for calls in groups:
+            root = calls[0]
+            set_tool_call_ids(calls)
+            place, session, trace_id = self._roots[root.id]
+            external = ExternalTrace(str(trace_id), str(root.id), session)
+            yield RecordedRun(root.id, place, calls, external_traces={"langsmith": external})
+        for call in cyclic:
+            yield Unusable(self._roots[call.id][0], f"run {call.id} is part of itself")
+
+
+def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
+    if not isinstance(fields, dict):
+        return f"a run is {type(fields).__name__}, not an object"
+    call_id = _uuid(fields.get("id"))
+    if call_id is None:
+        return f"the id of a run is {_quote(fields.get('id'))}; a UUID is needed"
+    started_ns = _time_ns(fields.get("start_time"))
+    if started_ns is None:
+        return f"run {call_id} has no start_time"
+    run_type = fields.get("run_type")
+    kind = _KINDS.get(run_type, "chain") if isinstance(run_type, str) else "chain"
+    extra = _mapping(fields.get("extra"))
+    metadata = _mapping(extra.get("metadata")) or _mapping(fields.get("metadata"))
+    tags, name, error = fields.get("tags"), fields.get("name"), fields.get("error")
+    tool_call_id = extra.get("tool_call_id")
+    call = RecordedCall(
+        kind=kind,
+        id=call_id,
+        parent_id=_uuid(fields.get("parent_run_id")) or parent_id,
+        name=name if isinstance(name, str) else "",
+        started_ns=started_ns,
+        ended_ns=_time_ns(fields.get("end_time")),
+        error=error_in_text(error) if isinstance(error, str) and error else None,
+        metadata=metadata,
+        tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
+        tool_call_id=tool_call_id if isinstance(tool_call_id, str) else None,
+        retries=_retries(fields.get("events")),
+    )
+    set_values(call, json_or_text(fields.get("inputs")), json_or_text(fields.get("outputs")))
+    return call
+
+
+def set_values(call: RecordedCall, inputs: Any, outputs: Any) -> None:
+    """Set a call's inputs and output from what LangSmith's tracer wrote of them."""
+    match call.kind:
+        case "model":
+            call.inputs, call.output = model_inputs(inputs), model_answer(outputs)
+        case "tool":
+            call.inputs, call.output = tool_inputs(inputs), call_output("tool", outputs)
+        case "retriever":
+            is_query = isinstance(inputs, dict) and set(inputs) == {"query"}
+            call.inputs = inputs["query"] if is_query else inputs
+            call.output = call_output("retriever", outputs)
+        case "chain":
+            call.inputs = chain_value(inputs, "input")
+            call.output = chain_value(outputs, "output")
+
+
+def _retries(events: Any) -> list[tuple[int, RecordedError]]:
+    retries = []
+    for event in events if isinstance(events, list) else ():
+        if not isinstance(event, dict) or event.get("name") != "retry":
+            continue
+        values = _mapping(event.get("kwargs"))
+        attempt, name = values.get("attempt"), values.get("exception_type")
+        if isinstance(attempt, int) and values.get("outcome") == "failed":
+            message = values.get("exception")
+            retries.append(
+                (
+                    attempt,
+                    RecordedError(
+                        name if isinstance(name, str) and name else "Error",
+                        message if isinstance(message, str) else "",
+                    ),
+                )
+            )
+    return retries
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    value = json_or_text(value)
+    return value if isinstance(value, dict) else {}
+
+
+def _uuid(value: Any) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _time_ns(value: Any) -> int | None:
+    """Return a time in ISO 8601 in nanoseconds since 1970; one without a zone is in UTC."""
+    if not isinstance(value, str):
+        return None
+    try:
+        time = datetime.fromisoformat(_FRACTION.sub(r".\1", value))
+        since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH
+    except (ValueError, OverflowError):
+        return None
+    time_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return time_us * 1000 if time_us > 0 else None
+
+
+def _quote(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

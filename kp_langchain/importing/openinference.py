@@ -1,0 +1,126 @@
+"""OpenInference: what Phoenix, Arize and its instrumentations write into spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from kp_langchain.importing.call_values import (
+    call_output,
+    chain_value,
+    model_answer,
+    model_inputs,
+)
+from kp_langchain.importing.json_text import json_or_text, read_json
+from kp_langchain.importing.langchain_values import openai_message
+from kp_langchain.importing.otlp_json import Span
+from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall, RecordedKind
+from kp_langchain.importing.span_calls import Convention, error_of_span, unflatten
+
+_KIND = "openinference.span.kind"
+_KINDS: Final[Mapping[str, RecordedKind]] = {
+    "LLM": "model",
+    "TOOL": "tool",
+    "RETRIEVER": "retriever",
+}
+
+
+def _describes(span: Span) -> bool:
+    return bool(span.text(_KIND))
+
+
+def _set_call(span: Span, call: RecordedCall) -> None:
+    call.kind = _kind(span)
+    if call.kind == "tool":
+        call.name = span.text("tool.name") or span.name
+    metadata = json_or_text(span.attributes.get("metadata"))
+    call.metadata = metadata if isinstance(metadata, dict) else {}
+    inputs, output = _value(span, "input"), _value(span, "output")
+    call.error = error_of_span(span, has_output="output.value" in span.attributes)
+    match call.kind:
+        case "model":
+            call.inputs = _model_inputs(span, inputs)
+            call.output = _model_answer(span, output)
+        case "tool":
+            call.inputs = inputs
+            call.output = call_output("tool", output)
+        case "retriever":
+            call.inputs = inputs
+            call.output = call_output("retriever", output)
+        case "chain":
+            call.inputs = chain_value(inputs, "input")
+            call.output = chain_value(output, "output")
+
+
+def _kind(span: Span) -> RecordedKind:
+    kind = span.text(_KIND).upper()
+    if kind == "AGENT":  # LangChain's instrumentation calls everything so that has such a name
+        if "tool.name" in span.attributes:
+            return "tool"
+        if "llm.invocation_parameters" in span.attributes or "llm.model_name" in span.attributes:
+            return "model"
+    return _KINDS.get(kind, "chain")
+
+
+def _value(span: Span, name: str) -> Any:
+    text = span.attributes.get(f"{name}.value")
+    if isinstance(text, str) and span.text(f"{name}.mime_type") == "application/json":
+        try:
+            return read_json(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _model_inputs(span: Span, value: Any) -> Any:
+    if isinstance(value, dict) and ("messages" in value or "prompts" in value):
+        return model_inputs(value)
+    messages = _messages(span, "llm.input_messages")
+    if messages:
+        return messages
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _model_answer(span: Span, value: Any) -> ModelAnswer:
+    answer = model_answer(value)
+    if answer.message is None and (messages := _messages(span, "llm.output_messages")):
+        return ModelAnswer(messages[0], answer.text, answer.info)
+    return answer
+
+
+def _messages(span: Span, prefix: str) -> list[Any]:
+    """Return the messages whose parts are attributes of their own."""
+    items = unflatten(span.attributes, prefix)
+    messages = []
+    for item in items if isinstance(items, list) else ():
+        fields = item.get("message") if isinstance(item, dict) else None
+        if not isinstance(fields, dict):
+            continue
+        contents = fields.get("contents")
+        content = fields.get("content")
+        if content is None and isinstance(contents, list):
+            content = [
+                {"type": "text", "text": part["text"]}
+                for one in contents
+                if isinstance(one, dict)
+                and isinstance(part := one.get("message_content"), dict)
+                and isinstance(part.get("text"), str)
+            ]
+        requested = fields.get("tool_calls")
+        calls = [
+            one["tool_call"]
+            for one in (requested if isinstance(requested, list) else ())
+            if isinstance(one, dict) and isinstance(one.get("tool_call"), dict)
+        ]
+        message = openai_message({**fields, "content": content, "tool_calls": calls})
+        if message is not None:
+            messages.append(message)
+    return messages
+
+
+def _run_id(_span: Span) -> UUID | None:
+    return None
+
+
+OPENINFERENCE: Final = Convention("phoenix", _describes, _set_call, _run_id)

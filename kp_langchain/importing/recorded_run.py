@@ -1,0 +1,160 @@
+"""`RecordedRun`: a run as another tool recorded it, in one form for all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID
+
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.verdict import Verdict
+
+RecordedKind = Literal["chain", "model", "tool", "retriever"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedError:
+    """Why a call failed.
+
+    Attributes:
+        name: The name of the exception's class, without its module.
+        message: Its text.
+        causes: Name and message of the exceptions that it was raised from.
+    """
+
+    name: str
+    message: str
+    causes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model returned.
+
+    Attributes:
+        message: The message of a chat model; None for plain text.
+        text: The text, read only without a message.
+        info: LangChain's `generation_info`.
+    """
+
+    message: Any
+    text: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class RecordedCall:
+    """A chain, or a call of a model, tool or retriever.
+
+    Attributes:
+        kind: What it is.
+        id: Its id.
+        parent_id: The id of what it is part of; None for a root.
+        name: Its name.
+        started_ns: When it began, in nanoseconds since 1970.
+        ended_ns: When it ended; None if that was not recorded.
+        inputs: What it was given: the messages or prompts of a model, the query of a retriever.
+        output: What it returned; of a model, a `ModelAnswer`.
+        error: Why it failed; None if it did not.
+        metadata: LangChain's metadata.
+        tags: LangChain's tags.
+        tool_call_id: The id by which a model requested it.
+        retries: The number of each failed attempt that it made again inside, and why it failed.
+    """
+
+    kind: RecordedKind
+    id: UUID
+    parent_id: UUID | None
+    name: str
+    started_ns: int
+    ended_ns: int | None
+    inputs: Any = None
+    output: Any = None
+    error: RecordedError | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[Any] = ()
+    tool_call_id: str | None = None
+    retries: Sequence[tuple[int, RecordedError]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A run: a root, and everything that it called.
+
+    Attributes:
+        run_id: The id under which the run is stored.
+        place: Where it was read, for messages: a file and a line.
+        calls: The root first, then the others, each behind what it is part of and its elder
+            siblings.
+        messages: In place of `calls`, the conversation that a message line holds.
+        domain: The domain that the file states; "" if it states none.
+        objective: The task that the file states; "" if it states none.
+        started_ns: When the conversation of `messages` began; None if that is not known.
+        verdict: How it ended, if the file states that.
+        external_traces: The tool that recorded it, and its ids.
+    """
+
+    run_id: UUID
+    place: str
+    calls: Sequence[RecordedCall] = ()
+    messages: Sequence[Any] = ()
+    domain: str = ""
+    objective: str = ""
+    started_ns: int | None = None
+    verdict: Verdict | None = None
+    external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Something in a file that is no run.
+
+    Attributes:
+        place: Where it stands.
+        why: Why it cannot be used.
+    """
+
+    place: str
+    why: str
+
+
+def in_order(
+    calls: Iterable[RecordedCall],
+) -> tuple[list[list[RecordedCall]], list[RecordedCall]]:
+    """Group calls into runs.
+
+    A call whose parent is not among them is a root. Of calls of one id, the first that ended
+    counts.
+
+    Args:
+        calls: The calls, in any order.
+
+    Returns:
+        The runs by the time at which they began, each in the order of `RecordedRun.calls`; and the
+        calls that are part of themselves, through their parents.
+    """
+    by_id: dict[UUID, RecordedCall] = {}
+    for call in calls:
+        known = by_id.get(call.id)
+        if known is None or (known.ended_ns is None and call.ended_ns is not None):
+            by_id[call.id] = call
+    children: dict[UUID | None, list[RecordedCall]] = {}
+    for call in sorted(by_id.values(), key=_start_order):
+        children.setdefault(call.parent_id if call.parent_id in by_id else None, []).append(call)
+    runs = []
+    for root in children.get(None, ()):
+        run: list[RecordedCall] = []
+        waiting = [root]
+        while waiting:
+            call = waiting.pop()
+            by_id.pop(call.id)
+            run.append(call)
+            waiting.extend(reversed(children.get(call.id, ())))
+        runs.append(run)
+    return runs, list(by_id.values())
+
+
+def _start_order(call: RecordedCall) -> tuple[int, float, str]:
+    # LangChain's own ids are ordered by time as well.
+    return call.started_ns, float("inf") if call.ended_ns is None else call.ended_ns, str(call.id)

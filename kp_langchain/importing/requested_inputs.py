@@ -1,0 +1,81 @@
+"""Tool calls whose spans name neither the request nor the names of their arguments.
+
+A span of OpenInference holds the value of a tool's only argument, without its name. The request of
+the model, or the input of the node around the tool, has both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kp_langchain.importing.recorded_run import ModelAnswer, RecordedCall
+
+
+def set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
+    """Give tool calls the ids, and where names are missing the arguments, of their requests.
+
+    Args:
+        calls: The calls of one run; changed.
+    """
+    by_id = {call.id: call for call in calls}
+    requests: dict[str, Mapping[str, Any]] = {}
+    for call in calls:
+        for request in _requests(call):
+            requests.setdefault(request["id"], request)
+    taken = {call.tool_call_id for call in calls if call.tool_call_id}
+    for call in sorted(calls, key=lambda call: call.started_ns):
+        if call.kind != "tool":
+            continue
+        if call.tool_call_id is None:
+            parent = by_id.get(call.parent_id) if call.parent_id is not None else None
+            nearby = list(_tool_calls(parent.inputs)) if parent is not None else []
+            candidates = [*nearby, *requests.values()]
+            match = next(
+                (
+                    one
+                    for one in candidates
+                    if one["name"] == call.name and one["id"] not in taken and _fits(one, call)
+                ),
+                None,
+            )
+            if match is None:
+                continue
+            call.tool_call_id = match["id"]
+            taken.add(match["id"])
+            requests.setdefault(match["id"], match)
+        requested = requests.get(call.tool_call_id)
+        if requested is not None and not isinstance(call.inputs, dict) and _fits(requested, call):
+            call.inputs = requested["args"]
+
+
+def _requests(call: RecordedCall) -> Iterator[Mapping[str, Any]]:
+    if isinstance(call.output, ModelAnswer):
+        for request in getattr(call.output.message, "tool_calls", None) or ():
+            if isinstance(request.get("id"), str) and request["id"]:
+                yield request
+
+
+def _tool_calls(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the tool calls that a node's input holds."""
+    for item in value if isinstance(value, list) else [value]:
+        one = item.get("tool_call", item) if isinstance(item, dict) else None
+        if (
+            isinstance(one, dict)
+            and one.get("type") == "tool_call"
+            and isinstance(one.get("id"), str)
+            and isinstance(one.get("args"), dict)
+        ):
+            yield {"name": one.get("name"), "id": one["id"], "args": one["args"]}
+
+
+def _fits(request: Mapping[str, Any], call: RecordedCall) -> bool:
+    """Return whether the input of a tool may be that of a request."""
+    arguments, inputs = request["args"], call.inputs
+    if isinstance(inputs, dict):
+        return bool(inputs == arguments)
+    if len(arguments) != 1:
+        return not arguments and inputs in (None, "")
+    value = next(iter(arguments.values()))
+    return inputs == value or (isinstance(inputs, str) and inputs == json.dumps(value))

@@ -1,0 +1,63 @@
+"""One run recorded in several ways, and how the imported traces differ from the handler's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
+from kp_langchain.importing.formats import FileReader
+from kp_langchain.importing.importer import Imported, Importer
+from kp_langchain.importing.recorded_run import RecordedRun
+
+
+def import_values(
+    values: Iterable[Any], folder: Path, *, domain: str = "default"
+) -> list[Imported]:
+    """Import what the lines of one file hold, into a new store without an embedder."""
+    reader = FileReader()
+    parts: list[Any] = []
+    for number, value in enumerate(values, 1):
+        parts += reader.add(json.loads(json.dumps(value)), f"file:{number}")
+    parts += reader.conclude()
+    runs = [part for part in parts if isinstance(part, RecordedRun)]
+    assert len(runs) == len(parts), [part for part in parts if part not in runs]
+    with TraceStore(folder / "imported.db") as store:
+        importer = Importer(store, Settings(), domain=domain, scorer=Scorer(embedder=None))
+        result = list(importer.run(runs))
+        importer.close()
+    return result
+
+
+def comparable(scored: ScoredTrace) -> dict[str, Any]:
+    """What must be equal: everything except ids and the last digits of times."""
+    trace = scored.trace
+    return {
+        "steps": [
+            step.model_dump(exclude_none=True, exclude={"latency_ms"}) for step in trace.steps
+        ],
+        "has_latency": [step.latency_ms is not None for step in trace.steps],
+        "task": trace.task.model_dump(),
+        "outcome": trace.outcome.model_dump(),
+        "success": trace.metadata.success,
+        "framework": trace.metadata.framework,
+        "domain": trace.metadata.task_domain,
+        "score": round(scored.breakdown.total, 6),
+        "decision": scored.decision,
+    }
+
+
+def differences(recorded: list[ScoredTrace], imported: list[ScoredTrace]) -> list[str]:
+    """In words, what differs; empty if nothing does."""
+    ours = [comparable(one) for one in sorted(recorded, key=lambda one: one.trace.timestamp)]
+    theirs = [comparable(one) for one in sorted(imported, key=lambda one: one.trace.timestamp)]
+    if len(ours) != len(theirs):
+        return [f"{len(ours)} traces, imported {len(theirs)}"]
+    found = []
+    for a, b in zip(ours, theirs, strict=True):
+        for name in a:
+            if a[name] != b[name]:
+                found.append(f"{name}: {a[name]!r}, imported {b[name]!r}")
+    return found

@@ -1,0 +1,113 @@
+"""One run seen in several ways: by the handler, and by tracers whose files are then imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.tracers.langchain import LangChainTracer
+from langsmith import Client
+from openinference.instrumentation.langchain import LangChainInstrumentor
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.loopback_tools import LoopbackTool, Request
+
+_UNLIMITED = 100_000
+
+
+@dataclass
+class Files:
+    """What the tracers recorded, in the form of their exports."""
+
+    langsmith: list[dict[str, Any]] = field(default_factory=list)
+    openinference: list[dict[str, Any]] = field(default_factory=list)
+
+    def lines(self, name: str) -> str:
+        return "".join(f"{json.dumps(one)}\n" for one in getattr(self, name))
+
+
+@contextmanager
+def traced() -> Iterator[Files]:
+    """Record what runs inside the block with OpenInference's and LangSmith's tracers."""
+    files = Files()
+    with _openinference(files), _langsmith(files):
+        yield files
+
+
+@contextmanager
+def _openinference(files: Files) -> Iterator[None]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = LangChainInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, separate_trace_from_runtime_context=True)
+    try:
+        yield
+    finally:
+        instrumentor.uninstrument()
+        files.openinference.extend(otlp_json(span) for span in exporter.get_finished_spans())
+
+
+def otlp_json(*spans: ReadableSpan) -> dict[str, Any]:
+    """Spans as the collector's file exporter writes them."""
+    batch = MessageToDict(encode_spans(spans))
+    for resource in batch["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                _write_ids_as_hex(span)
+    return batch
+
+
+def _write_ids_as_hex(span: dict[str, Any]) -> None:
+    from base64 import b64decode
+
+    for name in ("traceId", "spanId", "parentSpanId"):
+        if span.get(name):
+            span[name] = b64decode(span[name]).hex()
+
+
+@contextmanager
+def _langsmith(files: Files) -> Iterator[None]:
+    runs: dict[str, dict[str, Any]] = {}
+
+    def receive(request: Request) -> tuple[int, Any]:
+        if request.method in ("POST", "PATCH") and request.body:
+            body = request.json
+            name = body.get("id") or request.path.rsplit("/", 1)[-1]
+            runs.setdefault(name, {"id": name}).update(
+                {key: value for key, value in body.items() if value is not None}
+            )
+        return 200, {}
+
+    with LoopbackTool(receive) as tool:
+        client = Client(tool.url, api_key="key", auto_batch_tracing=False, info={})
+        tracer = LangChainTracer(project_name="recorded", client=client)
+        with _attached(tracer):
+            yield
+        tracer.wait_for_futures()
+    files.langsmith.extend(runs.values())
+
+
+@contextmanager
+def _attached(handler: BaseCallbackHandler) -> Iterator[None]:
+    """Attach a handler to every callback manager that is made, as instrumentors do."""
+    original = BaseCallbackManager.__init__
+
+    def init(self: BaseCallbackManager, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if handler not in self.inheritable_handlers:
+            self.add_handler(handler, inherit=True)
+
+    BaseCallbackManager.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BaseCallbackManager.__init__ = original  # type: ignore[method-assign]
