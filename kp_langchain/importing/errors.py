@@ -19,6 +19,8 @@ _LAST_FRAME = re.compile(r'^  File "[^\n]*", line \d+.*?(?=^\S)', re.MULTILINE |
 _LINE = re.compile(r"([A-Za-z_][\w.<>]*?)(?:: (.*))?\Z", re.DOTALL)
 _CONSTRUCTOR = re.compile(r"([A-Za-z_]\w*)\(")
 _UNNAMED = "Error"
+# What LangGraph notes beside an exception, which a traceback shows behind its message.
+_NOTE = re.compile(r"\n+During task with name '[^\n]*' and id '[^\n]*'\s*\Z")
 _LONGEST_CHARS = 200_000
 _CLASSES_KEPT = 1000
 
@@ -36,7 +38,7 @@ def error_in_text(text: str) -> RecordedError:
         return RecordedError(name, text if message is None else message)
     error = error_of(name, None, f"{mark}{traceback}")
     message = _only_argument(before, len(name))
-    if message is not None and text.rstrip().endswith(message.rstrip()):
+    if message is not None and error.message.startswith(message.strip()):
         return RecordedError(name, message, error.causes)
     return error
 
@@ -62,7 +64,7 @@ def _last_line(section: str) -> tuple[str, str] | None:
     """Return class and message of the exception that one traceback ends with."""
     frames = list(_LAST_FRAME.finditer(section))
     rest = section[frames[-1].end() :] if frames else section.partition(_TRACEBACK)[2]
-    match = _LINE.match(rest.strip())
+    match = _LINE.match(_NOTE.sub("", rest).strip())
     return None if match is None else (_without_module(match[1]), match[2] or "")
 
 

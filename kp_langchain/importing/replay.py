@@ -19,6 +19,7 @@ from kp_langchain.recording.run_start import Start
 from kp_langchain.recording.run_tree import OpenRun, RunTree
 
 _NS_PER_S = 1_000_000_000
+_EXECUTOR = "AgentExecutor"
 
 
 class ReplayRecorder(Recorder):
@@ -105,7 +106,7 @@ def replay(run: RecordedRun, recorder: ReplayRecorder) -> None:
         _replay_messages(run, recorder)
         return
     exceptions = Exceptions()
-    root = run.calls[0]
+    root, executors = run.calls[0], _executors(run.calls)
     for call, is_start in _events(run.calls):
         recorder.now_ns = call.started_ns if is_start else call.ended_ns
         if is_start:
@@ -116,9 +117,20 @@ def replay(run: RecordedRun, recorder: ReplayRecorder) -> None:
         for attempt, error in call.retries:
             recorder.call_retried(call.id, attempt, exceptions.of(error))
         if call.error is None:
-            _end(call, recorder)
+            _end(call, recorder, executors.get(call.id))
         else:
             _fail(call, exceptions.of(call.error), recorder)
+
+
+def _executors(calls: Sequence[RecordedCall]) -> dict[UUID, UUID]:
+    """Return, for each chain inside a classic agent's executor, the id of the executor."""
+    executors: dict[UUID, UUID] = {}
+    for call in calls:
+        if call.name == _EXECUTOR:
+            executors[call.id] = call.id
+        elif call.parent_id in executors:
+            executors[call.id] = executors[call.parent_id]
+    return executors
 
 
 def _replay_messages(run: RecordedRun, recorder: ReplayRecorder) -> None:
@@ -176,8 +188,20 @@ def _start(call: RecordedCall, recorder: ReplayRecorder, run: RecordedRun) -> No
             recorder.retriever_started(start, call.inputs)
 
 
-def _end(call: RecordedCall, recorder: ReplayRecorder) -> None:
+def _act(call: RecordedCall, recorder: ReplayRecorder, executor: UUID | None) -> None:
+    """Send what the parser of a classic agent chose as the events of its executor."""
+    choice = call.output if isinstance(call.output, dict) else {}
+    if executor is None:
+        return
+    if choice.get("type") == "AgentAction":
+        recorder.agent_acted(executor, choice.get("tool"), choice.get("tool_input"))
+    elif choice.get("type") == "AgentFinish":
+        recorder.agent_finished(executor, choice.get("return_values"))
+
+
+def _end(call: RecordedCall, recorder: ReplayRecorder, executor: UUID | None) -> None:
     if call.kind == "chain":
+        _act(call, recorder, executor)
         recorder.chain_ended(call.id, call.output, call.inputs)
     elif call.kind == "model":
         _end_model(call, recorder)

@@ -51,11 +51,16 @@ def comparable(scored: ScoredTrace) -> dict[str, Any]:
 
 def differences(recorded: list[ScoredTrace], imported: list[ScoredTrace]) -> list[str]:
     """In words, what differs; empty if nothing does."""
-    ours = [comparable(one) for one in sorted(recorded, key=lambda one: one.trace.timestamp)]
-    theirs = [comparable(one) for one in sorted(imported, key=lambda one: one.trace.timestamp)]
+    ours = [comparable(one) for one in sorted(recorded, key=lambda one: one.trace.metadata.created_at)]
+    theirs = [comparable(one) for one in sorted(imported, key=lambda one: one.trace.metadata.created_at)]
     if len(ours) != len(theirs):
         return [f"{len(ours)} traces, imported {len(theirs)}"]
     found = []
+    # Which of several runs at once is the first of its kind is not stated.
+    for one in (ours, theirs):
+        scores = sorted(each["score"] for each in one)
+        for each, score in zip(one, scores, strict=True):
+            each["score"] = score
     for a, b in zip(ours, theirs, strict=True):
         for name in a:
             if a[name] != b[name]:
