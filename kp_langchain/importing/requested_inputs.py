@@ -28,26 +28,20 @@ def set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
     for call in sorted(calls, key=lambda call: call.started_ns):
         if call.kind != "tool":
             continue
-        if call.tool_call_id is None:
-            parent = by_id.get(call.parent_id) if call.parent_id is not None else None
-            nearby = list(_tool_calls(parent.inputs)) if parent is not None else []
-            candidates = [*nearby, *requests.values()]
-            match = next(
-                (
-                    one
-                    for one in candidates
-                    if one["name"] == call.name and one["id"] not in taken and _fits(one, call)
-                ),
-                None,
-            )
-            if match is None:
-                continue
-            call.tool_call_id = match["id"]
-            taken.add(match["id"])
-            requests.setdefault(match["id"], match)
-        requested = requests.get(call.tool_call_id)
-        if requested is not None and not isinstance(call.inputs, dict) and _fits(requested, call):
-            call.inputs = requested["args"]
+        parent = by_id.get(call.parent_id) if call.parent_id is not None else None
+        nearby = [] if parent is None else list(_tool_calls(parent.inputs))
+        candidates = [one for one in (*nearby, *requests.values()) if _fits(one, call)]
+        if call.tool_call_id is not None:
+            candidates = [one for one in candidates if one["id"] == call.tool_call_id]
+        elif len(nearby) != 1:  # a node of one call may make it again
+            candidates = [one for one in candidates if one["id"] not in taken]
+        if not candidates:
+            continue
+        request = candidates[0]
+        call.tool_call_id = request["id"]
+        taken.add(request["id"])
+        if not isinstance(call.inputs, dict):
+            call.inputs = request["args"]
 
 
 def _requests(call: RecordedCall) -> Iterator[Mapping[str, Any]]:
@@ -73,6 +67,8 @@ def _tool_calls(value: Any) -> Iterator[Mapping[str, Any]]:
 def _fits(request: Mapping[str, Any], call: RecordedCall) -> bool:
     """Return whether the input of a tool may be that of a request."""
     arguments, inputs = request["args"], call.inputs
+    if request["name"] != call.name:
+        return False
     if isinstance(inputs, dict):
         return bool(inputs == arguments)
     if len(arguments) != 1:

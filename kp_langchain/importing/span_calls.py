@@ -11,6 +11,7 @@ from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.importing.call_values import set_tool_call_ids
 from kp_langchain.importing.errors import error_in_text, error_of
 from kp_langchain.importing.ids import span_uuid
+from kp_langchain.importing.lost_parents import join_lost
 from kp_langchain.importing.otlp_json import Span, spans_in
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
@@ -74,6 +75,7 @@ class SpanRuns:
                 call = self._call(span, convention)
                 spans[call.id] = span
                 calls.append(call)
+        join_lost(calls)
         groups, cyclic = in_order(calls)
         for group in groups:
             span = spans[group[0].id]

@@ -51,18 +51,20 @@ def comparable(scored: ScoredTrace) -> dict[str, Any]:
 
 def differences(recorded: list[ScoredTrace], imported: list[ScoredTrace]) -> list[str]:
     """In words, what differs; empty if nothing does."""
-    ours = [comparable(one) for one in sorted(recorded, key=lambda one: one.trace.metadata.created_at)]
-    theirs = [comparable(one) for one in sorted(imported, key=lambda one: one.trace.metadata.created_at)]
+    ours, theirs = (
+        [comparable(one) for one in sorted(runs, key=lambda one: one.trace.metadata.created_at)]
+        for runs in (recorded, imported)
+    )
     if len(ours) != len(theirs):
         return [f"{len(ours)} traces, imported {len(theirs)}"]
-    found = []
     # Which of several runs at once is the first of its kind is not stated.
     for one in (ours, theirs):
         scores = sorted(each["score"] for each in one)
         for each, score in zip(one, scores, strict=True):
             each["score"] = score
-    for a, b in zip(ours, theirs, strict=True):
-        for name in a:
-            if a[name] != b[name]:
-                found.append(f"{name}: {a[name]!r}, imported {b[name]!r}")
-    return found
+    return [
+        f"{name}: {a[name]!r}, imported {b[name]!r}"
+        for a, b in zip(ours, theirs, strict=True)
+        for name in a
+        if a[name] != b[name]
+    ]
