@@ -1,0 +1,68 @@
+"""Every situation of `tests.recording`, recorded by the handler and by tracers at once.
+
+The trace of the import must be equal to the handler's, except where the file of a tracer does not
+hold what the handler sees. Those differences are listed here, and in the guide.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.importing.compared import differences, import_values
+from tests.importing.ways import traced
+from tests.recording import situations_of_requests
+from tests.recording.situations import SITUATIONS, Situation, play
+
+assert situations_of_requests  # importing it adds its situations to the list
+
+# What no tracer's file holds, by situation: how many traces the handler and the import have, or
+# the parts of the traces that differ.
+DIFFERENT: dict[str, tuple[int, int] | set[str]] = {
+    # The words of the executor itself are an event that no tracer records.
+    "AgentExecutor, stream to the iteration limit": {"outcome", "success", "score"},
+    # A call that is still open when its run ends looks like a stream that is closed half-way.
+    "a chain that does not wait for its other model": (1, 0),
+    # A breakpoint is an event of LangGraph's that no tracer records.
+    "breakpoint before tools, then continued": (1, 2),
+    "a human rejects by changing the state": (1, 2),
+    "the state of a paused run is changed with the handler looking on": (1, 2),
+    # The tracers see the whole run.
+    "a handler on the model only": (2, 1),
+    # Custom events are not recorded.
+    "an outcome dispatched by the agent": {"outcome", "success", "score"},
+    "an outcome dispatched by an async agent": {"outcome", "success", "score"},
+}
+# A span holds the value of a tool's only argument, and its name only where a model asked for it.
+DIFFERENT_OPENINFERENCE: dict[str, tuple[int, int] | set[str]] = {
+    "a tool alone, raising": {"steps"},
+    "a human edits a call": {"steps"},
+}
+# The tracer gets its events late, from a pool of threads.
+UNORDERED_OPENINFERENCE = {"parallel tool calls, async"}
+
+
+@pytest.mark.parametrize("one", SITUATIONS, ids=lambda one: one.name)
+@pytest.mark.filterwarnings("ignore")
+def test_situation(one: Situation, tmp_path: Path) -> None:
+    if one.needs:
+        pytest.importorskip(one.needs, reason="this release of langgraph does not tell of it")
+    with traced() as files:
+        result = play(one)
+    for name in ("langsmith", "openinference"):
+        folder = tmp_path / name
+        folder.mkdir()
+        imported = import_values(getattr(files, name), folder)
+        traces = [one.scored for one in imported if one.scored is not None]
+        expected = DIFFERENT.get(one.name)
+        if name == "openinference":
+            expected = DIFFERENT_OPENINFERENCE.get(one.name, expected)
+            if one.name in UNORDERED_OPENINFERENCE:
+                assert len(traces[0].trace.steps) == len(result.scored[0].trace.steps)
+                continue
+        if isinstance(expected, tuple):
+            assert (len(result.scored), len(traces)) == expected
+            continue
+        found = differences(result.scored, traces)
+        assert {difference.partition(":")[0] for difference in found} == (expected or set()), found
