@@ -79,7 +79,8 @@ def _set_by_langsmith(span: Span, call: RecordedCall) -> None:
         if name.startswith(_LANGSMITH_METADATA)
     }
     outputs = span.attributes.get("gen_ai.completion")
-    error = error_of_span(span, has_output=bool(outputs))
+    # The status is of no use: the exporter calls a span good before the run has ended.
+    error = error_of_span(span, has_output=False)
     # Its exporter wraps the text that LangSmith has of the error.
     call.error = error and error_in_text(error.message)
     set_values(call, json_or_text(span.attributes.get("gen_ai.prompt")), json_or_text(outputs))
@@ -209,8 +210,8 @@ def _with_functions(item: Mapping[str, Any]) -> dict[str, Any]:
 def _run_id(span: Span) -> UUID | None:
     """Return the id of LangChain's run, where an exporter writes it."""
     if span.text("langsmith.span.kind"):
-        # LangSmith makes the ids of trace and span of the root run's.
-        return UUID(span.trace_id) if span.trace_id.startswith(span.span_id) else None
+        # LangSmith makes the trace's id, and that of a span above the root, of the root run's.
+        return UUID(span.trace_id) if span.trace_id.startswith(span.parent_id or "-") else None
     if not span.text("traceloop.span.kind"):
         return None  # elsewhere an agent's id is the same for all its runs
     for name in _RUN_IDS:

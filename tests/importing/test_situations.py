@@ -50,7 +50,7 @@ def test_situation(one: Situation, tmp_path: Path) -> None:
         pytest.importorskip(one.needs, reason="this release of langgraph does not tell of it")
     with traced() as files:
         result = play(one)
-    for name in ("langsmith", "openinference"):
+    for name in ("langsmith", "openinference", "genai"):
         folder = tmp_path / name
         folder.mkdir()
         imported = import_values(getattr(files, name), folder)

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from google.protobuf.json_format import MessageToDict
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.tracers.langchain import LangChainTracer
 from langsmith import Client
+from langsmith._internal._operations import serialize_run_dict
+from langsmith._internal.otel._otel_exporter import OTELExporter
 from openinference.instrumentation.langchain import LangChainInstrumentor
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -29,6 +32,7 @@ class Files:
 
     langsmith: list[dict[str, Any]] = field(default_factory=list)
     openinference: list[dict[str, Any]] = field(default_factory=list)
+    genai: list[dict[str, Any]] = field(default_factory=list)
 
     def lines(self, name: str) -> str:
         return "".join(f"{json.dumps(one)}\n" for one in getattr(self, name))
@@ -94,6 +98,24 @@ def _langsmith(files: Files) -> Iterator[None]:
             yield
         tracer.wait_for_futures()
     files.langsmith.extend(runs.values())
+    files.genai.extend(_as_spans(files.langsmith))
+
+
+def _as_spans(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """LangSmith runs as its own exporter writes them into spans."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    bodies = [
+        {**run, "id": UUID(run["id"]), "trace_id": UUID(run["trace_id"])}
+        for run in sorted(runs, key=lambda run: run["dotted_order"])
+        if run.get("end_time")
+    ]
+    late = {"outputs": None, "error": None, "end_time": None}
+    begun = [serialize_run_dict("post", {**body, **late}) for body in bodies]
+    ended = [serialize_run_dict("patch", body) for body in reversed(bodies)]
+    OTELExporter(provider).export_batch([*begun, *ended], {})
+    return (otlp_json(span) for span in exporter.get_finished_spans())
 
 
 @contextmanager
