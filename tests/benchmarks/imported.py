@@ -1,0 +1,72 @@
+"""Record real agent runs by the handler and by tracers at once, import, and print what is equal.
+
+    python -m tests.benchmarks.imported [--every N]
+
+It needs the folder of recorded runs beside the checkout. By default every seventh run is played.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
+from tests.importing.compared import differences, import_values
+from tests.importing.ways import traced
+from tests.recorded import FOLDER, load, present, replayer
+
+FORMATS = ("langsmith", "openinference", "genai")
+MODES = (("conversation", "raise"), ("turns", "tool_exception"), ("wrapped", "return"))
+
+
+def play(run: dict[str, Any], mode: str, errors: str) -> tuple[list[ScoredTrace], dict[str, Any]]:
+    """Replay a run; return what the handler scored, and what the tracers wrote."""
+    scored: list[ScoredTrace] = []
+    handler = KPCallbackHandler(scorer=Scorer(embedder=None), store=None, on_scored=scored.append)
+    with traced() as files:
+        replayer().replay(run, [handler], mode, errors)
+    assert handler.flush(60)
+    return scored, {name: getattr(files, name) for name in FORMATS}
+
+
+def found_differences(values: Any, scored: list[ScoredTrace]) -> list[str]:
+    """Import what a tracer wrote; return in words what differs from the handler's traces."""
+    with tempfile.TemporaryDirectory() as folder:
+        imported = import_values(values, Path(folder))
+    return differences(scored, [one.scored for one in imported if one.scored is not None])
+
+
+def main() -> None:
+    """Print, by mode and format, how many runs have equal traces, and the first differences."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=7, help="play every Nth run")
+    options = parser.parse_args()
+    if not present():
+        sys.exit(f"no recorded runs at {FOLDER}")
+    logging.disable(logging.WARNING)
+    runs = list(itertools.islice(load(), 0, None, options.every))
+    print(f"{len(runs)} runs")
+    for mode, errors in MODES:
+        equal: Counter[str] = Counter()
+        shown: list[str] = []
+        traces = 0
+        for run in runs:
+            scored, files = play(run, mode, errors)
+            traces += len(scored)
+            for name in FORMATS:
+                found = found_differences(files[name], scored)
+                equal[name] += not found
+                shown += [f"  {name} {run['run_id']}: {one[:300]}" for one in found[:1]]
+        counts = ", ".join(f"{name} {equal[name]}" for name in FORMATS)
+        print(f"{mode}, {errors}: {traces} traces; runs with equal traces: {counts}", flush=True)
+        print("\n".join(shown[:10]))
+
+
+if __name__ == "__main__":
+    main()
