@@ -128,7 +128,7 @@ class Importer:
         except UnknownRunError:  # several handlers recorded it
             return True
         return any(
-            external.span_id is not None and self._store.has_external_trace(tool, external)
+            external.span_id is not None and self._store.external_traces.has(tool, external)
             for tool, external in run.external_traces.items()
         )
 

@@ -45,6 +45,16 @@ def of_trace(connection: sa.Connection, trace_id: str) -> dict[str, ExternalTrac
     return {row[0]: ExternalTrace(row[1], row[2], row[3]) for row in rows}
 
 
+def has(connection: sa.Connection, tool: str, external: ExternalTrace) -> bool:
+    """Return whether there is a run that a tool recorded as this trace and span."""
+    select = sa.select(_e.trace_id).where(
+        _e.tool == tool,
+        _e.external_id == clean_name(external.trace_id),
+        _e.span_id == (external.span_id and clean_name(external.span_id)),
+    )
+    return connection.execute(select.limit(1)).first() is not None
+
+
 def page(
     connection: sa.Connection, tool: str, *, after: str, limit: int
 ) -> list[tuple[str, ExternalTrace]]:

@@ -56,6 +56,19 @@ class ExternalTraces:
         with self._database.reading() as connection:
             return sql.external_queries.of_trace(connection, trace_id)
 
+    def has(self, tool: str, external: ExternalTrace) -> bool:
+        """Return whether there is a run that a tool recorded as this trace and span.
+
+        Args:
+            tool: The name of the tool.
+            external: The trace and the root span of the run there.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        with self._database.reading() as connection:
+            return sql.external_queries.has(connection, tool, external)
+
     def run_ids(self) -> Iterator[tuple[str, str]]:
         """Yield trace id and run id of each run, in order of trace ids; paged as `of_tool` is.
 

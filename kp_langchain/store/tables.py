@@ -126,6 +126,7 @@ external_traces = sa.Table(
     sa.Column("external_id", key_text(), nullable=False),
     sa.Column("span_id", key_text()),
     sa.Column("project", sa.String()),
+    sa.Index("ix_external_traces_external_id", "tool", "external_id"),
 )
 
 # What runs are listed, searched and counted by. It repeats columns of `runs`, because that table

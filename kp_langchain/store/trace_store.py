@@ -48,7 +48,6 @@ from kp_langchain.verdict import Verdict
 if TYPE_CHECKING:
     from kp_langchain.domain_policy import Gate
     from kp_langchain.gate import ScoredTrace
-    from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.store.run_filters import RunFilters, Sort
     from kp_langchain.store.summary_queries import Filter
@@ -243,16 +242,6 @@ class TraceStore:
         if len(matches) > 1:
             raise ambiguous_id(str(id), matches)
         return self._stored_run(matches[0]) if matches else None
-
-    def has_external_trace(self, tool: str, external: ExternalTrace) -> bool:
-        """Return whether a run is stored that a tool has recorded as this trace and span."""
-        with self._database.reading() as connection:
-            trace_ids = sql.external_queries.find(connection, tool, [external.trace_id])
-            return any(
-                stored.span_id == external.span_id
-                for trace_id in trace_ids.get(external.trace_id, ())
-                if (stored := sql.external_queries.of_trace(connection, trace_id).get(tool))
-            )
 
     def report_outcome(
         self,

@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("span_id", key),
         sa.Column("project", sa.String()),
     )
+    op.create_index("ix_external_traces_external_id", "external_traces", ["tool", "external_id"])
     op.add_column(
         "verdicts",
         sa.Column("by_model", sa.Boolean(), nullable=False, server_default=sa.false()),
