@@ -1,0 +1,172 @@
+"""`kp-langchain import` as a user types it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kp_langchain import TraceStore
+from tests.agents import ASK, handler, searching
+from tests.commands import Done, cli, cli_apart
+from tests.importing.test_conventions import MESSAGES, genai_spans, lines, span
+from tests.importing.ways import traced
+
+SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
+
+
+def write(name: str, *values: Any) -> str:
+    Path(name).write_text("".join(f"{json.dumps(value)}\n" for value in values))
+    return name
+
+
+def run_import(*words: str, stdin: str = "") -> Done:
+    """Import in a process of its own, because the threads that score stay until it ends."""
+    return cli_apart("import", *words, "--database", "runs.db", stdin=stdin)
+
+
+def count() -> int:
+    with TraceStore("runs.db") as store:
+        return store.count()
+
+
+def test_new_runs_have_a_line_each_and_known_ones_are_counted() -> None:
+    file = write("spans.jsonl", *lines(*genai_spans()))
+    done = run_import(file, "--domain", "finance")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, summary = done.stdout.splitlines()
+    assert first.split()[1] == "finance"
+    assert summary.startswith("Imported 1, of which kept ")
+    again = run_import(file, "--domain", "finance")
+    assert again.returncode == 0
+    assert again.stdout == "Imported 0, of which kept 0, known before 1.\n"
+    assert count() == 1
+
+
+def test_what_the_handler_recorded_is_known() -> None:
+    with TraceStore("runs.db") as store, traced() as files:
+        watching = handler(store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(60)
+    done = run_import(write("langsmith.jsonl", *files.langsmith))
+    assert done.stdout == "Imported 0, of which kept 0, known before 1.\n"
+    assert run_import(write("spans.jsonl", *files.genai)).stdout == done.stdout
+
+
+def test_files_of_every_format_and_packing() -> None:
+    messages = write("messages.jsonl", {"messages": MESSAGES, "id": 1}, MESSAGES)
+    Path("document.json").write_text(json.dumps({"messages": MESSAGES, "id": 2}, indent=2))
+    with gzip.open("spans.jsonl.gz", "wt") as stream:
+        stream.write("".join(f"{json.dumps(one)}\n" for one in lines(*genai_spans())))
+    done = run_import(messages, "document.json", "spans.jsonl.gz", "--json")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["source"] for one in found] == [
+        "messages.jsonl:1", "messages.jsonl:2", "document.json:1", "spans.jsonl.gz:1",
+    ]  # fmt: skip
+    assert all({"trace_id", "run_id", "domain", "score", "decision"} <= set(one) for one in found)
+    assert done.stderr.startswith("Imported 4, ")
+    assert run_import("-", stdin=json.dumps(MESSAGES)).stdout.endswith("known before 1.\n")
+
+
+def test_lines_that_cannot_be_used() -> None:
+    file = write(
+        "bad.jsonl",
+        {"messages": MESSAGES},
+        {"messages": [{"role": "user", "content": "hello"}]},
+        {"messages": MESSAGES, "success": "perhaps"},
+        {"messages": MESSAGES, "domain": 3},
+        {"hello": "world"},
+        5,
+        {"run_type": "chain", "id": "no uuid"},
+        {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "x"}, 7]}]}]},
+    )
+    with Path(file).open("ab") as stream:
+        stream.write(b'{"messages": [\n\xff\xfe\n' + b"[" * 100_000 + b"\n")
+    done = run_import(file)
+    assert done.returncode == 1
+    assert done.stdout.endswith("skipped 11.\n")
+    reasons = {}
+    for line in done.stderr.splitlines():
+        _, number, reason = line.split(":", 2)
+        reasons.setdefault(int(number), reason.strip())
+    assert reasons[2] == "1 messages hold no model answer and no tool call: nothing to trace"
+    assert "success" in reasons[3]
+    assert reasons[4] == "domain is 3; give a text"
+    assert reasons[5] == reasons[6] == "neither spans in OTLP JSON, LangSmith runs, nor messages"
+    assert reasons[7] == "the id of a run is 'no uuid'; a UUID is needed"
+    assert reasons[8] == "a span without a traceId of 32 or a spanId of 16 hexadecimal digits"
+    assert reasons[9] == reasons[10] == "not valid JSON"
+    assert reasons[11] == "nested too deeply"
+
+
+def test_runs_that_did_not_end_or_show_nothing() -> None:
+    kind = "openinference.span.kind"
+    endless = span(1, 0, 0, 1, having={kind: "CHAIN"}) | {"endTimeUnixNano": "0"}
+    empty = span(2, 0, 0, 1, having={kind: "CHAIN"})
+    circle = [span(3, 4, 0, 1, having={kind: "LLM"}), span(4, 3, 0, 1, having={kind: "LLM"})]
+    done = run_import(write("odd.jsonl", *lines(endless, empty, *circle)))
+    assert done.returncode == 1
+    assert done.stdout == (
+        "Imported 0, of which kept 0, without an end 1, without a step 1, skipped 2.\n"
+    )
+    assert done.stderr.count("is part of itself") == 2
+
+
+def test_nothing_is_written_unredacted() -> None:
+    text = json.dumps({"messages": MESSAGES, "objective": f"use {SECRET}"}).replace(
+        "result", SECRET
+    )
+    text = text.replace('"content": "b"', f'"content": "key {SECRET}"')
+    Path("secret.jsonl").write_text(text)
+    assert run_import("secret.jsonl").returncode == 0
+    assert count() == 1
+    for file in Path().glob("runs.db*"):
+        assert SECRET.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.jsonl"], "missing.jsonl: No such file"),
+        (["."], ". is a folder"),
+        (["a.jsonl", "a.jsonl"], "a.jsonl is given more than once"),
+        (["a.jsonl", "--domain", " "], "--domain is empty"),
+        (["a.jsonl", "--format", "csv"], "csv"),
+    ],
+)
+def test_wrong_usage(words: list[str], message: str) -> None:
+    write("a.jsonl", MESSAGES)
+    done = cli("import", *words, "--database", "runs.db")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not Path("runs.db").exists()
+
+
+def test_a_format_that_is_named_is_the_only_one() -> None:
+    file = write("spans.jsonl", *lines(*genai_spans()), MESSAGES)
+    done = run_import(file, "--format", "langsmith")
+    assert done.returncode == 1
+    assert done.stderr.count("not in the format langsmith") == 5
+    assert run_import(file, "--format", "openinference").stdout.startswith("Imported 0, ")
+    assert run_import(file, "--format", "genai").stdout.splitlines()[-1].startswith("Imported 1, ")
+
+
+def test_a_damaged_compressed_file() -> None:
+    content = gzip.compress(json.dumps(MESSAGES).encode() * 50)
+    Path("cut.gz").write_bytes(content[:-20])
+    Path("false.gz").write_bytes(b"no gzip")
+    for name in ("cut.gz", "false.gz"):
+        done = run_import(name)
+        assert done.returncode == 1
+        assert f"error: {name} cannot be read: " in done.stderr
+
+
+def test_a_switched_off_recorder_imports_nothing() -> None:
+    file = write("a.jsonl", MESSAGES)
+    done = cli("import", file, "--database", "runs.db", KP_DISABLED="true")
+    assert done.returncode == 1
+    assert "recording is switched off" in done.stderr
