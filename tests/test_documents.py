@@ -51,6 +51,7 @@ NOT_RUN = {
     **{f"label --from-{tool}": "asks a tool" for tool in FEEDBACK_TOOLS},
     "label --next --ask-in": "asks a tool",
     "report --serve": "serves until it is interrupted",
+    "import": "loads the embedding model",
     "score": "loads the embedding model",
     "calibrate": "refuses without 30 verdicts",
     "calibrate remove": "refuses without a model",

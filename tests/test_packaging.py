@@ -44,6 +44,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"store"},
     {"registry"},
     {"recording"},
+    {"importing"},
     {"review"},
     {"integrations"},
     {"report"},
@@ -61,6 +62,7 @@ PUBLIC = [
 KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
     "recording/process_capture.py",
+    "importing/langchain_values.py", "importing/message_lines.py",
     "integrations/current_handlers.py", "integrations/langsmith.py",
 }  # fmt: skip
 

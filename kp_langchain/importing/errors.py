@@ -11,23 +11,22 @@ from typing import Any, Final
 from kp_langchain.importing.recorded_run import RecordedError
 
 _CAUSES = re.compile(
-    r"\n+The above exception was the direct cause of the following exception:\n+"
-    r"|\n+During handling of the above exception, another exception occurred:\n+"
+    r"\nThe above exception was the direct cause of the following exception:\n"
+    r"|\nDuring handling of the above exception, another exception occurred:\n"
 )
-_TRACEBACK = "Traceback (most recent call last):"
-_LAST_FRAME = re.compile(r'^  File "[^\n]*", line \d+.*?(?=^\S)', re.MULTILINE | re.DOTALL)
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FRAME = '  File "'
 _LINE = re.compile(r"([A-Za-z_][\w.<>]*?)(?:: (.*))?\Z", re.DOTALL)
 _CONSTRUCTOR = re.compile(r"([A-Za-z_]\w*)\(")
 _UNNAMED = "Error"
 # What LangGraph notes beside an exception, which a traceback shows behind its message.
-_NOTE = re.compile(r"\n+During task with name '[^\n]*' and id '[^\n]*'\s*\Z")
+_NOTE = "During task with name '"
 _LONGEST_CHARS = 200_000
 _CLASSES_KEPT = 1000
 
 
 def error_in_text(text: str) -> RecordedError:
     """Return the error that LangChain's tracers write: its `repr`, and then its traceback."""
-    text = text[-_LONGEST_CHARS:] if len(text) > _LONGEST_CHARS else text
     start = _CONSTRUCTOR.match(text)
     before, mark, traceback = text.partition(_TRACEBACK)
     if start is None:
@@ -37,8 +36,9 @@ def error_in_text(text: str) -> RecordedError:
         message = _only_argument(text, len(name))
         return RecordedError(name, text if message is None else message)
     error = error_of(name, None, f"{mark}{traceback}")
+    # A message may hold a traceback itself; `repr` says where it ends.
     message = _only_argument(before, len(name))
-    if message is not None and error.message.startswith(message.strip()):
+    if message and f"{name}: {message}".rstrip() in traceback:
         return RecordedError(name, message, error.causes)
     return error
 
@@ -62,9 +62,13 @@ def error_of(name: str, message: str | None, stacktrace: str) -> RecordedError:
 
 def _last_line(section: str) -> tuple[str, str] | None:
     """Return class and message of the exception that one traceback ends with."""
-    frames = list(_LAST_FRAME.finditer(section))
-    rest = section[frames[-1].end() :] if frames else section.partition(_TRACEBACK)[2]
-    match = _LINE.match(_NOTE.sub("", rest).strip())
+    lines = section.rstrip().split("\n")
+    at = max((at for at, line in enumerate(lines) if line.startswith(_FRAME)), default=-1) + 1
+    while at < len(lines) and (not lines[at] or lines[at][0].isspace()):
+        at += 1
+    if lines[-1].startswith(_NOTE):
+        lines.pop()
+    match = _LINE.match("\n".join(lines[at:]).strip().removeprefix(_TRACEBACK))
     return None if match is None else (_without_module(match[1]), match[2] or "")
 
 

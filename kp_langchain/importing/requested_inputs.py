@@ -20,28 +20,33 @@ def set_requested_inputs(calls: Sequence[RecordedCall]) -> None:
         calls: The calls of one run; changed.
     """
     by_id = {call.id: call for call in calls}
-    requests: dict[str, Mapping[str, Any]] = {}
+    by_request_id: dict[str, Mapping[str, Any]] = {}
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
     for call in calls:
         for request in _requests(call):
-            requests.setdefault(request["id"], request)
+            if by_request_id.setdefault(request["id"], request) is request:
+                by_name.setdefault(request["name"], []).append(request)
     taken = {call.tool_call_id for call in calls if call.tool_call_id}
     for call in sorted(calls, key=lambda call: call.started_ns):
         if call.kind != "tool":
             continue
         parent = by_id.get(call.parent_id) if call.parent_id is not None else None
         nearby = [] if parent is None else list(_tool_calls(parent.inputs))
-        candidates = [one for one in (*nearby, *requests.values()) if _fits(one, call)]
         if call.tool_call_id is not None:
-            candidates = [one for one in candidates if one["id"] == call.tool_call_id]
-        elif len(nearby) != 1:  # a node of one call may make it again
-            candidates = [one for one in candidates if one["id"] not in taken]
-        if not candidates:
+            requested = by_request_id.get(call.tool_call_id)
+            candidates = [one for one in nearby if one["id"] == call.tool_call_id]
+            candidates += [] if requested is None else [requested]
+        else:
+            candidates = [*nearby, *by_name.get(call.name, ())]
+            if len(nearby) != 1:  # a node of one call may make it again
+                candidates = [one for one in candidates if one["id"] not in taken]
+        match = next((one for one in candidates if _fits(one, call)), None)
+        if match is None:
             continue
-        request = candidates[0]
-        call.tool_call_id = request["id"]
-        taken.add(request["id"])
+        call.tool_call_id = match["id"]
+        taken.add(match["id"])
         if not isinstance(call.inputs, dict):
-            call.inputs = request["args"]
+            call.inputs = match["args"]
 
 
 def _requests(call: RecordedCall) -> Iterator[Mapping[str, Any]]:

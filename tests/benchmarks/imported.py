@@ -35,15 +35,25 @@ def play(run: dict[str, Any], mode: str, errors: str) -> tuple[list[ScoredTrace]
     return scored, {name: getattr(files, name) for name in FORMATS}
 
 
-def found_differences(values: Any, scored: list[ScoredTrace]) -> list[str]:
-    """Import what a tracer wrote; return in words what differs from the handler's traces."""
+def found_differences(
+    values: Any, scored: list[ScoredTrace], *, any_order: bool = False
+) -> list[str]:
+    """Import what a tracer wrote; return in words what differs from the handler's traces.
+
+    Args:
+        values: What the tracer wrote.
+        scored: What the handler scored.
+        any_order: Whether the order of tools at once may differ: each tracer hears of it as the
+            threads of the tools come by.
+    """
     with tempfile.TemporaryDirectory() as folder:
         imported = import_values(values, Path(folder))
-    return differences(scored, [one.scored for one in imported if one.scored is not None])
+    traces = [one.scored for one in imported if one.scored is not None]
+    return differences(scored, traces, any_order=any_order)
 
 
 def main() -> None:
-    """Print, by mode and format, how many runs have equal traces, and the first differences."""
+    """Print, by mode and format, how many runs have equal traces, and what differs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=7, help="play every Nth run")
     options = parser.parse_args()
@@ -54,6 +64,7 @@ def main() -> None:
     print(f"{len(runs)} runs")
     for mode, errors in MODES:
         equal: Counter[str] = Counter()
+        reordered: Counter[str] = Counter()
         shown: list[str] = []
         traces = 0
         for run in runs:
@@ -62,10 +73,14 @@ def main() -> None:
             for name in FORMATS:
                 found = found_differences(files[name], scored)
                 equal[name] += not found
+                if found and not found_differences(files[name], scored, any_order=True):
+                    reordered[name] += 1
+                    continue
                 shown += [f"  {name} {run['run_id']}: {one[:300]}" for one in found[:1]]
-        counts = ", ".join(f"{name} {equal[name]}" for name in FORMATS)
-        print(f"{mode}, {errors}: {traces} traces; runs with equal traces: {counts}", flush=True)
-        print("\n".join(shown[:10]))
+        print(f"{mode}, {errors}: {traces} traces of {len(runs)} runs")
+        for name in FORMATS:
+            print(f"  {name:15}{equal[name]:5} equal{reordered[name]:5} but for parallel tools")
+        print("\n".join(shown), flush=True)
 
 
 if __name__ == "__main__":

@@ -49,14 +49,26 @@ def comparable(scored: ScoredTrace) -> dict[str, Any]:
     }
 
 
-def differences(recorded: list[ScoredTrace], imported: list[ScoredTrace]) -> list[str]:
-    """In words, what differs; empty if nothing does."""
+def differences(
+    recorded: list[ScoredTrace], imported: list[ScoredTrace], *, any_order: bool = False
+) -> list[str]:
+    """In words, what differs; empty if nothing does.
+
+    Args:
+        recorded: What the handler scored.
+        imported: What the import scored.
+        any_order: Whether tools between two thoughts may come in another order.
+    """
     ours, theirs = (
         [comparable(one) for one in sorted(runs, key=lambda one: one.trace.metadata.created_at)]
         for runs in (recorded, imported)
     )
     if len(ours) != len(theirs):
         return [f"{len(ours)} traces, imported {len(theirs)}"]
+    if any_order:
+        for one in (*ours, *theirs):
+            one["steps"] = _without_order(one["steps"])
+            one["has_latency"] = sorted(one["has_latency"])
     # Which of several runs at once is the first of its kind is not stated.
     for one in (ours, theirs):
         scores = sorted(each["score"] for each in one)
@@ -68,3 +80,13 @@ def differences(recorded: list[ScoredTrace], imported: list[ScoredTrace]) -> lis
         for name in a
         if a[name] != b[name]
     ]
+
+
+def _without_order(steps: list[dict[str, Any]]) -> list[list[str]]:
+    """Steps without their numbers, sorted between each two thoughts."""
+    groups: list[list[str]] = [[]]
+    for step in steps:
+        if step["type"] == "thought":
+            groups.append([])
+        groups[-1].append(json.dumps({**step, "step_id": 0}, sort_keys=True))
+    return [sorted(group) for group in groups]

@@ -22,8 +22,6 @@ assert situations_of_requests  # importing it adds its situations to the list
 DIFFERENT: dict[str, tuple[int, int] | set[str]] = {
     # The words of the executor itself are an event that no tracer records.
     "AgentExecutor, stream to the iteration limit": {"outcome", "success", "score"},
-    # A call that is still open when its run ends looks like a stream that is closed half-way.
-    "a chain that does not wait for its other model": (1, 0),
     # A breakpoint is an event of LangGraph's that no tracer records.
     "breakpoint before tools, then continued": (1, 2),
     "a human rejects by changing the state": (1, 2),
@@ -39,8 +37,15 @@ DIFFERENT_OPENINFERENCE: dict[str, tuple[int, int] | set[str]] = {
     "a tool alone, raising": {"steps"},
     "a human edits a call": {"steps"},
 }
-# The tracer gets its events late, from a pool of threads.
-UNORDERED_OPENINFERENCE = {"parallel tool calls, async"}
+# A call that is still open when its run ends looks like a stream that is closed half-way, unless
+# the tracer was closed before the call ended, and has nothing of it.
+LEFT_OPEN = {"a chain that does not wait for its other model"}
+# Each tracer hears of tools that run at once as their threads come by.
+UNORDERED = {
+    "parallel tool calls",
+    "parallel tool calls, async",
+    "one of two branches ends the run",
+}
 
 
 @pytest.mark.parametrize("one", SITUATIONS, ids=lambda one: one.name)
@@ -58,11 +63,11 @@ def test_situation(one: Situation, tmp_path: Path) -> None:
         expected = DIFFERENT.get(one.name)
         if name == "openinference":
             expected = DIFFERENT_OPENINFERENCE.get(one.name, expected)
-            if one.name in UNORDERED_OPENINFERENCE:
-                assert len(traces[0].trace.steps) == len(result.scored[0].trace.steps)
-                continue
+        if one.name in LEFT_OPEN:
+            assert len(traces) == 1 or [one.fate for one in imported] == ["cancelled"]
+            continue
         if isinstance(expected, tuple):
             assert (len(result.scored), len(traces)) == expected
             continue
-        found = differences(result.scored, traces)
+        found = differences(result.scored, traces, any_order=one.name in UNORDERED)
         assert {difference.partition(":")[0] for difference in found} == (expected or set()), found
