@@ -46,7 +46,9 @@ def test_version_and_help() -> None:
 def test_each_command_is_the_file_of_its_name() -> None:
     files = (ROOT / "kp_langchain" / "cli" / "commands").glob("[!_]*.py")
     lines = cli("--help").stdout.partition("Commands:")[2].splitlines()
-    assert {file.stem for file in files} == {line.split()[0] for line in lines if line.strip()}
+    assert {file.stem.removesuffix("_") for file in files} == {
+        line.split()[0] for line in lines if line.strip()
+    }
 
 
 def test_the_package_runs_as_a_module() -> None:
