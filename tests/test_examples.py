@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ALL_EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# Those for other tools need their servers: tests/integrations runs them.
+FOR_TOOLS = ("scores_to_", "keep_worthy_")
+EXAMPLES = [path for path in ALL_EXAMPLES if not path.name.startswith(FOR_TOOLS)]
 OUTPUT = {
     "code_review.py": ["The same review again", "weights of profile code", "3 distinct tools"],
     "domains_and_thresholds.py": [
@@ -83,12 +86,12 @@ def test_example(path, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [], "neither the working folder nor the data folder is used"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_short(path):
     assert SHORTEST <= len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.name)
 def test_an_example_uses_public_names_only(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kp_langchain"):

@@ -96,8 +96,8 @@ class KeepWorthy(SpanProcessor):
 
     Nothing is lost: undecided spans are exported, the oldest trace first, when a limit is reached,
     after `max_wait_s` without any span or decision, in `force_flush`, in `shutdown`, and when
-    something fails here. `counts` counts them by reason, and each reason is logged once. Flush the
-    `KPCallbackHandler` before the tracer provider is shut down, so that decisions come first.
+    something fails here. `counts` counts them by reason, and each reason is logged once. Call
+    `KPCallbackHandler.send` before the tracer provider is shut down, so that decisions come first.
 
     The agent's thread never waits for an export. Released spans are passed to the wrapped processor
     by the thread that released them, and beyond 512 by a thread of this processor. That thread
