@@ -61,6 +61,7 @@ class LangfuseScores:
         """Send the scores in one request, or replace those of the same ids.
 
         Raises:
+            KPError: Langfuse rejects some of them, which it would do again.
             Exception: Langfuse cannot be reached or refuses them, with its client's error.
         """
         client: Any = self._client or self._langfuse.get_client()
@@ -78,7 +79,7 @@ class LangfuseScores:
             return
         from langfuse.api import CreateScoreRequest
 
-        client.api.scores.create(
+        answer = client.api.scores.create(
             request=[
                 CreateScoreRequest(
                     id=str(score.id),
@@ -90,6 +91,8 @@ class LangfuseScores:
                 for score in scores
             ]
         )
+        if rejected := getattr(answer, "rejected", 0):
+            raise KPError(f"Langfuse rejects {rejected} of {len(scores)} scores")
 
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None

@@ -17,7 +17,7 @@ from uuid import UUID
 from kp_langchain._forksafe import allow_forks
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.errors import ConfigError
+from kp_langchain.errors import ConfigError, KPError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.near_names import near_name
 from kp_langchain.recording.worker import Worker, lane_for
@@ -65,11 +65,15 @@ class ScoreReceiver(Protocol):
         """
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send a run's score, or replace what was sent before; may wait, and may raise.
+        """Send a run's score, or replace what was sent before; may wait.
 
         Args:
             scored: The run, scored or scored again.
             external: Where the tool recorded it.
+
+        Raises:
+            KPError: It cannot be sent, and another attempt would not help.
+            Exception: It cannot be sent now.
         """
 
 
@@ -216,13 +220,19 @@ class ReceiverSink:
 
     def _send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         # Imported here because it is slow to import, and most handlers send no scores.
-        from tenacity import Retrying, stop_after_attempt, wait_exponential
+        from tenacity import (
+            Retrying,
+            retry_if_not_exception_type,
+            stop_after_attempt,
+            wait_exponential,
+        )
 
         # A tool often takes in the trace only after the run has ended. While the tool does not
         # answer at all, each further score is tried once.
         attempts = 1 if self._is_failing else _ATTEMPTS
         retrying = Retrying(
             stop=stop_after_attempt(attempts),
+            retry=retry_if_not_exception_type(KPError),  # a receiver's word that it is final
             wait=wait_exponential(0.25, max=_LONGEST_PAUSE_S),
             reraise=True,
         )

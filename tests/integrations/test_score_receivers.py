@@ -549,3 +549,22 @@ def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_a_receiver_is_refused(receivers: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         KPCallbackHandler(store=None, send_scores_to=receivers)
+
+
+def test_scores_that_langfuse_rejects_are_counted_as_failed(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = langfuse(server, monkeypatch)
+
+    def reject(request: Request) -> tuple[int, Any]:
+        if request.path.endswith("/api/public/scores"):
+            return 207, {"accepted": 3, "rejected": 2, "errors": [{"message": "no such config"}]}
+        return answer(request)
+
+    server.answer = reject
+    handler = KPCallbackHandler("finance", store=None, send_scores_to=["langfuse"])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    stats = handler.stats()
+    assert (stats["scores_sent"], stats["scores_failed"]) == (0, 1)
+    assert len(server.sent_to("/api/public/scores")) == 1  # the same answer would come again
