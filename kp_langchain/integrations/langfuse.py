@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
@@ -25,6 +26,7 @@ _KEYS = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
 _READABLE = ("NUMERIC", "BOOLEAN", "CATEGORICAL")
 _TRACES_AT_ONCE = 50  # their ids are part of the URL, whose length is limited
 _MOST_PER_PAGE = 100
+_BATCHES_SINCE = 5  # the major version
 
 
 class LangfuseScores:
@@ -47,6 +49,7 @@ class LangfuseScores:
     def __init__(self, client: Langfuse | None = None) -> None:
         self._langfuse = import_package("langfuse", extra="langfuse")
         self._client = client
+        self._is_before_5 = int(version("langfuse").partition(".")[0]) < _BATCHES_SINCE
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run; its id is private to the handler, and random."""
@@ -66,7 +69,7 @@ class LangfuseScores:
         """
         client: Any = self._client or self._langfuse.get_client()
         scores = run_scores(scored)
-        if not hasattr(client.api.scores, "create"):  # before version 5, sent in the background
+        if self._is_before_5:  # they are sent in the background
             for score in scores:
                 client.create_score(
                     name=score.name,
@@ -155,15 +158,12 @@ class LangfuseScores:
     def _get_scores(self) -> Callable[..., Any]:
         """Return what reads scores: each major version of the package names it differently."""
         api = self._connected().api
-        if hasattr(api, "scores_v3"):
-            read: Callable[..., Any] = api.scores_v3.get_many_v3
-        elif hasattr(api.scores, "create"):
-            read = api.scores.get_many
+        if not self._is_before_5:
+            read: Callable[..., Any] = api.scores.get_many
+        elif hasattr(api, "scores_v3"):
+            read = api.scores_v3.get_many_v3
         else:
-            raise KPError(
-                f"langfuse {self._langfuse.__version__} cannot read scores by trace; "
-                "pip install -U langfuse"
-            )
+            raise KPError("this langfuse cannot read scores by trace; pip install -U langfuse")
         return read
 
     def _connected(self) -> Any:
