@@ -141,3 +141,23 @@ def test_an_unknown_case_is_refused() -> None:
     )
     assert done.returncode == 2
     assert "'nothing'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["receivers", "--rounds", "1", "--tool", "opentelemetry"], "CPU of a run, process"),
+        (["delivered", "--tool", "opentelemetry"], "16 of 16"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_what_is_sent_to_other_tools_is_measured(words: list[str], printed: str) -> None:
+    name, *options = words
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", f"tests.benchmarks.{name}", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
