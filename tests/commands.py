@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from kp_langchain.cli.app import main
+from kp_langchain.embedding.embedder_protocol import _default_embedder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "from kp_langchain.cli.app import main; main()"
@@ -40,6 +41,20 @@ class Done(NamedTuple):
 
 def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) -> Done:
     """Run a command in this process, as if it were a new one."""
+    if "KP_EMBEDDING_MODEL" in environment:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
+            _default_embedder.cache_clear()
+            try:
+                return _run_here(words, stdin, columns, environment)
+            finally:
+                _default_embedder.cache_clear()
+    return _run_here(words, stdin, columns, environment)
+
+
+def _run_here(
+    words: tuple[str, ...], stdin: str, columns: int, environment: dict[str, str]
+) -> Done:
     out, err = _stream(), _stream()
     threads = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as patch:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kp_langchain import KPCallbackHandler, Scorer, VectorCache, default_scorer, evaluate_value
+from kp_langchain.embedding.embedder_protocol import _default_embedder
 from kp_langchain.errors import ConfigError
 from kp_langchain.schema import ReasoningTrace
 from tests.agents import ASK, searching
@@ -15,10 +17,13 @@ from tests.scoring.test_scorer import Words
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, onnx_folder: Path) -> None:
+def fresh(monkeypatch: pytest.MonkeyPatch, onnx_folder: Path) -> Iterator[None]:
     """The default scorer is still to be made, with a real model."""
+    _default_embedder.cache_clear()
     monkeypatch.setattr("kp_langchain.scoring.process_scorer._default_scorer", None)
     monkeypatch.setenv("KP_EMBEDDING_MODEL", str(onnx_folder))
+    yield
+    _default_embedder.cache_clear()
 
 
 def pass_time() -> None:

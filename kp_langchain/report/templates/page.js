@@ -5,7 +5,8 @@ const PAGE_ROWS = 100;
 const STEPS = { tool_call: "call", error_recovery: "recovered error" };
 const DIMENSIONS = ["complexity", "novelty", "tool diversity", "outcome confidence"];
 const SORTS = { // by what to sort, ascending
-  newest: run => -run.at, oldest: run => run.at, best: run => -value(run), worst: run => value(run),
+  newest: run => run.index, oldest: run => -run.index, // the store's order, also of runs of one time
+  best: run => -value(run), worst: run => value(run),
   new: run => -novelty(run), known: run => novelty(run),
 };
 
