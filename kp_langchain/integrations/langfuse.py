@@ -56,46 +56,54 @@ class LangfuseScores:
         del parent_id
         for handler in current_handlers("langfuse.langchain", "CallbackHandler"):
             observation = handler._runs.get(root_id)  # noqa: SLF001 - there is no public way
-            if observation is not None:
+            if observation is None:
+                continue
+            span = observation._otel_span.get_span_context()  # noqa: SLF001
+            # Otherwise nothing is exported: tracing is off, or the trace is not in the sample.
+            if span.is_valid and span.trace_flags.sampled:
                 return ExternalTrace(observation.trace_id, observation.id)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Send the scores in one request, or replace those of the same ids.
+        """Send the scores, or replace those of the same ids.
 
         Raises:
-            KPError: Langfuse rejects some of them, which it would do again.
+            KPError: Langfuse has no keys, or rejects some of the scores; the others are there.
             Exception: Langfuse cannot be reached or refuses them, with its client's error.
         """
-        client: Any = self._client or self._langfuse.get_client()
-        scores = run_scores(scored)
-        if self._is_before_5:  # they are sent in the background
+        client = self._connected()
+        # As of its spans, which the environment of its client is part of.
+        environment = getattr(client, "_environment", None) or "default"
+        scores: list[dict[str, Any]] = [
+            {
+                "id": str(score.id),
+                "trace_id": external.trace_id,
+                "name": score.name,
+                "value": score.value,
+                "comment": score.comment,
+                "environment": environment,
+            }
+            for score in run_scores(scored)
+        ]
+        if not self._takes_batches():
+            # Not `create_score`, which sends in the background and tells of no failure.
+            scores_v1 = client.api.legacy.score_v1
             for score in scores:
-                client.create_score(
-                    name=score.name,
-                    value=score.value,
-                    trace_id=external.trace_id,
-                    data_type="NUMERIC",
-                    comment=score.comment,
-                    score_id=str(score.id),
-                )
+                scores_v1.create(**score)
             return
         from langfuse.api import CreateScoreRequest
 
-        answer = client.api.scores.create(
-            request=[
-                CreateScoreRequest(
-                    id=str(score.id),
-                    trace_id=external.trace_id,
-                    name=score.name,
-                    value=score.value,
-                    comment=score.comment,
-                )
-                for score in scores
-            ]
+        # A score replaces another only if both have the same id and the same time.
+        at = scored.trace.metadata.created_at
+        response = client.api.scores.create(
+            request=[CreateScoreRequest(timestamp=at, **score) for score in scores]
         )
-        if rejected := getattr(answer, "rejected", 0):
-            raise KPError(f"Langfuse rejects {rejected} of {len(scores)} scores")
+        if rejected := getattr(response, "rejected", 0):
+            raise KPError(f"Langfuse rejected {rejected} of {len(scores)} scores of a run")
+
+    def _takes_batches(self) -> bool:
+        """Return whether this is version 5 or later of the package."""
+        return hasattr(self._langfuse.api, "CreateScoresResponse")
 
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
@@ -158,12 +166,15 @@ class LangfuseScores:
     def _get_scores(self) -> Callable[..., Any]:
         """Return what reads scores: each major version of the package names it differently."""
         api = self._connected().api
-        if not self._is_before_5:
-            read: Callable[..., Any] = api.scores.get_many
-        elif hasattr(api, "scores_v3"):
-            read = api.scores_v3.get_many_v3
+        if hasattr(api, "scores_v3"):
+            read: Callable[..., Any] = api.scores_v3.get_many_v3
+        elif self._takes_batches():
+            read = api.scores.get_many
         else:
-            raise KPError("this langfuse cannot read scores by trace; pip install -U langfuse")
+            raise KPError(
+                f"langfuse {version('langfuse')} cannot read scores by trace; "
+                "pip install -U langfuse"
+            )
         return read
 
     def _connected(self) -> Any:

@@ -72,8 +72,8 @@ class ScoreReceiver(Protocol):
             external: Where the tool recorded it.
 
         Raises:
-            KPError: It cannot be sent, and another attempt would not help.
-            Exception: It cannot be sent now.
+            KPError: The tool does not take it, and would not take it a second time either.
+            Exception: Anything else; it is tried again a few times.
         """
 
 
@@ -234,13 +234,14 @@ class ReceiverSink:
             stop=stop_after_attempt(attempts),
             retry=retry_if_not_exception_type(KPError),  # a receiver's word that it is final
             wait=wait_exponential(0.25, max=_LONGEST_PAUSE_S),
+            retry=retry_if_not_exception_type(KPError),
             reraise=True,
         )
         try:
             with allow_forks():
                 retrying(self.receiver.send, scored, external)
         except Exception as error:  # noqa: BLE001 - whatever the tool's package raises
-            self._is_failing = True
+            self._is_failing = not isinstance(error, KPError)  # that is an answer
             self.counters.add("scores_failed")
             warn_once(
                 f"scores:{self.receiver.name}:{type(error).__name__}",

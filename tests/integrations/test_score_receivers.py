@@ -8,6 +8,8 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -80,6 +82,8 @@ def answer(request: Request) -> tuple[int, Any]:
     if path.endswith("/sessions"):
         project = {"name": "p", "start_time": "2026-01-01T00:00:00Z", "reference_dataset_id": None}
         return 200, [project | {"id": str(uuid.UUID(int=1)), "tenant_id": str(uuid.UUID(int=2))}]
+    if path.endswith("/api/public/scores"):  # a list from version 5 of langfuse, one from 4
+        return (202, {"message": "Accepted"}) if request.body[:1] == b"[" else (200, {"id": "s"})
     return 200, {}
 
 
@@ -136,7 +140,7 @@ def langfuse(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
         return [
             Received(one["id"], one["traceId"], one["name"], one["value"], one["comment"])
             for request in server.sent_to("/api/public/scores")
-            for one in request.json
+            for one in (request.json if isinstance(request.json, list) else [request.json])
         ]
 
     return Tool([CallbackHandler(public_key=key)], client.flush, traces, scores)
@@ -442,6 +446,56 @@ def test_a_tool_that_refuses_costs_only_its_scores(
     assert "secret" not in str(own)
     with TraceStore("runs.db") as store:
         assert store.count() == 2
+
+
+def test_scores_that_langfuse_takes_in_part_have_failed(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if version("langfuse") < "5":
+        pytest.skip("langfuse 4 sends them one by one")
+    tool = attach("langfuse", server, monkeypatch)
+    results = {"accepted": 4, "rejected": 1, "errors": [{"message": "a secret of the server"}]}
+    server.answer = lambda request: (207, results) if "scores" in request.path else (200, {})
+    handler = recorder("langfuse", [])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 0)
+    assert len(server.sent_to("/api/public/scores")) == 1  # its API asks not to repeat these
+    assert "KPError: Langfuse rejected 1 of 5 scores" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_langfuse_gets_the_same_time_and_the_environment_with_each_score(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version("langfuse") < "5":
+        pytest.skip("langfuse 4 sends no time")
+    monkeypatch.setenv("LANGFUSE_TRACING_ENVIRONMENT", "staging")
+    tool = attach("langfuse", server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder("langfuse", scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    handler.report_outcome(scored[0].run_id, success=False)
+    assert handler.send(60)
+    first, second = (request.json for request in server.sent_to("/api/public/scores"))
+    # Langfuse replaces a score only if its time is the same as well.
+    times = {one["timestamp"] for one in (*first, *second)}
+    assert [datetime.fromisoformat(one) for one in times] == [scored[0].trace.metadata.created_at]
+    assert {one["environment"] for one in (*first, *second)} == {"staging"}
+
+
+def test_langfuse_without_tracing_has_no_trace(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANGFUSE_TRACING_ENABLED", "false")
+    tool = attach("langfuse", server, monkeypatch)
+    handler = recorder("langfuse", [])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["scores_without_trace"] == 1
+    assert not server.sent_to("/api/public/scores")
 
 
 @pytest.mark.parametrize("name", TOOLS)
