@@ -26,15 +26,16 @@ _KEYS = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
 _READABLE = ("NUMERIC", "BOOLEAN", "CATEGORICAL")
 _TRACES_AT_ONCE = 50  # their ids are part of the URL, whose length is limited
 _MOST_PER_PAGE = 100
-_BATCHES_SINCE = 5  # the major version
+_ONCE: Any = {"max_retries": 0}  # who calls `send` tries again itself
 
 
 class LangfuseScores:
     """Sends the score of each run to the trace that `langfuse.langchain.CallbackHandler` made.
 
     Args:
-        client: Langfuse's client; by default the one that `langfuse.get_client` returns, which the
-            environment configures (`LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY`,
+        client: Langfuse's client; by default that of the callback handler which made the trace.
+            For a run of an earlier process it is the one that `langfuse.get_client` returns, which
+            the environment configures (`LANGFUSE_PUBLIC_KEY`, `LANGFUSE_SECRET_KEY`,
             `LANGFUSE_BASE_URL`).
 
     Raises:
@@ -49,7 +50,7 @@ class LangfuseScores:
     def __init__(self, client: Langfuse | None = None) -> None:
         self._langfuse = import_package("langfuse", extra="langfuse")
         self._client = client
-        self._is_before_5 = int(version("langfuse").partition(".")[0]) < _BATCHES_SINCE
+        self._clients: dict[str | None, Any] = {}
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run; its id is private to the handler, and random."""
@@ -61,7 +62,11 @@ class LangfuseScores:
             span = observation._otel_span.get_span_context()  # noqa: SLF001
             # Otherwise nothing is exported: tracing is off, or the trace is not in the sample.
             if span.is_valid and span.trace_flags.sampled:
-                return ExternalTrace(observation.trace_id, observation.id)
+                # In a process with several clients, `get_client` returns one of no project.
+                client = handler._langfuse_client  # noqa: SLF001 - there is no public way
+                project = getattr(client._resources, "public_key", None)  # noqa: SLF001
+                self._clients[project] = client
+                return ExternalTrace(observation.trace_id, observation.id, project)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -71,7 +76,7 @@ class LangfuseScores:
             KPError: Langfuse has no keys, or rejects some of the scores; the others are there.
             Exception: Langfuse cannot be reached or refuses them, with its client's error.
         """
-        client = self._connected()
+        client = self._connected(external.project)
         # As of its spans, which the environment of its client is part of.
         environment = getattr(client, "_environment", None) or "default"
         scores: list[dict[str, Any]] = [
@@ -89,14 +94,15 @@ class LangfuseScores:
             # Not `create_score`, which sends in the background and tells of no failure.
             scores_v1 = client.api.legacy.score_v1
             for score in scores:
-                scores_v1.create(**score)
+                scores_v1.create(**score, request_options=_ONCE)
             return
         from langfuse.api import CreateScoreRequest
 
         # A score replaces another only if both have the same id and the same time.
         at = scored.trace.metadata.created_at
         response = client.api.scores.create(
-            request=[CreateScoreRequest(timestamp=at, **score) for score in scores]
+            request=[CreateScoreRequest(timestamp=at, **score) for score in scores],
+            request_options=_ONCE,
         )
         if rejected := getattr(response, "rejected", 0):
             raise KPError(f"Langfuse rejected {rejected} of {len(scores)} scores of a run")
@@ -177,8 +183,8 @@ class LangfuseScores:
             )
         return read
 
-    def _connected(self) -> Any:
-        client = self._client or self._langfuse.get_client()
+    def _connected(self, project: str | None = None) -> Any:
+        client = self._client or self._clients.get(project) or self._langfuse.get_client()
         if not hasattr(client, "api"):
             raise KPError(f"Langfuse has no keys; set {_KEYS}")
         return client

@@ -69,8 +69,10 @@ class OpikScores:
         client = self._client or self._opik.get_global_client()
         from opik.rest_api import FeedbackScoreBatchItem
 
-        # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure.
-        client.rest_client.traces.score_batch_of_traces(
+        # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure;
+        # nor without `with_raw_response`, since Opik then tries for up to a minute, and the caller
+        # tries again itself.
+        client.rest_client.traces.with_raw_response.score_batch_of_traces(
             scores=[
                 FeedbackScoreBatchItem(
                     id=external.trace_id,

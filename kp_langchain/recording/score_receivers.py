@@ -234,7 +234,6 @@ class ReceiverSink:
             stop=stop_after_attempt(attempts),
             retry=retry_if_not_exception_type(KPError),  # a receiver's word that it is final
             wait=wait_exponential(0.25, max=_LONGEST_PAUSE_S),
-            retry=retry_if_not_exception_type(KPError),
             reraise=True,
         )
         try:
