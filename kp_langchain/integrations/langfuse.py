@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +24,7 @@ __all__ = ["LangfuseScores"]
 
 _KEYS = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
 _READABLE = ("NUMERIC", "BOOLEAN", "CATEGORICAL")
+_MADE_UP_PARENT = "langfuse.internal.as_root"
 _TRACES_AT_ONCE = 50  # their ids are part of the URL, whose length is limited
 _MOST_PER_PAGE = 100
 _ONCE: Any = {"max_retries": 0}  # who calls `send` tries again itself
@@ -66,7 +67,8 @@ class LangfuseScores:
                 client = handler._langfuse_client  # noqa: SLF001 - there is no public way
                 project = getattr(client._resources, "public_key", None)  # noqa: SLF001
                 self._clients[project] = client
-                return ExternalTrace(observation.trace_id, observation.id, project)
+                is_part = _is_inside_a_span(observation._otel_span)  # noqa: SLF001
+                return ExternalTrace(observation.trace_id, observation.id, project, is_part)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -87,6 +89,7 @@ class LangfuseScores:
                 "value": score.value,
                 "comment": score.comment,
                 "environment": environment,
+                **({"observation_id": external.span_id} if external.is_part else {}),
             }
             for score in run_scores(scored)
         ]
@@ -114,13 +117,13 @@ class LangfuseScores:
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the scores of some traces and of their root spans.
+        """Yield the scores of some traces and of the spans in them.
 
         Raises:
             KPError: Langfuse cannot be reached, refuses the keys, or cannot be understood.
         """
         for start in range(0, len(traces), _TRACES_AT_ONCE):
-            some = {one.trace_id: one.span_id for one in traces[start : start + _TRACES_AT_ONCE]}
+            some = {one.trace_id: None for one in traces[start : start + _TRACES_AT_ONCE]}
             cursor: str | None = None
             while True:
                 with _errors():
@@ -132,10 +135,11 @@ class LangfuseScores:
                         cursor=cursor,
                     )
                 for score in page.data:
-                    trace_id = _trace_of(score.subject, some)
-                    if trace_id is not None and score.data_type in _READABLE:
+                    place = _place_of(score.subject)
+                    if place is not None and score.data_type in _READABLE:
                         yield ToolFeedback(
-                            external_id=trace_id,
+                            trace_id=place[0],
+                            span_id=place[1],
                             key=score.name,
                             value=score.value,
                             comment=score.comment,
@@ -164,9 +168,15 @@ class LangfuseScores:
                     "or name one with --queue"
                 )
             present = {item.object_id for item in _pages(api.list_queue_items, queue_id)}
-            missing = [one.trace_id for one in traces if one.trace_id not in present]
-            for trace_id in missing:
-                api.create_queue_item(queue_id, object_id=trace_id, object_type="TRACE")
+            kinds = {
+                one.span_id if one.is_part else one.trace_id: "OBSERVATION"
+                if one.is_part
+                else "TRACE"
+                for one in traces
+            }
+            missing = kinds.keys() - present
+            for object_id in missing:
+                api.create_queue_item(queue_id, object_id=object_id, object_type=kinds[object_id])
         return len(missing)
 
     def _get_scores(self) -> Callable[..., Any]:
@@ -190,14 +200,17 @@ class LangfuseScores:
         return client
 
 
-def _trace_of(subject: Any, root_spans: Mapping[str, str | None]) -> str | None:
-    """Return the trace that a score is about: it has the trace or its root span as its subject."""
-    if subject is None:
-        return None
-    if subject.kind == "observation" and root_spans.get(subject.trace_id) == subject.id:
-        trace_id: str = subject.trace_id
-        return trace_id
-    return subject.id if subject.kind == "trace" else None
+def _is_inside_a_span(span: Any) -> bool:
+    """Return whether a span has a parent of the program; a trace context makes up a parent."""
+    return span.parent is not None and _MADE_UP_PARENT not in (span.attributes or ())
+
+
+def _place_of(subject: Any) -> tuple[str, str | None] | None:
+    """Return the trace and, if it is about one, the span that a score is about."""
+    kind = getattr(subject, "kind", None)
+    if kind == "observation":
+        return subject.trace_id, subject.id
+    return (subject.id, None) if kind == "trace" else None
 
 
 def _pages(read: Callable[..., Any], *words: str) -> Iterator[Any]:

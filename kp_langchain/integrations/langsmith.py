@@ -17,8 +17,8 @@ from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,
     check_pass_at,
     run_verdict,
-    status_of,
 )
+from kp_langchain.recording.http_status import status_of
 from kp_langchain.verdict import RunVerdict
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class LangSmithScores:
         for tracer in current_handlers("langchain_core.tracers.langchain", "LangChainTracer"):
             run = tracer.run_map.get(str(root_id))
             if run is not None:
-                return ExternalTrace(str(run.trace_id), str(root_id), run.session_name)
+                is_part = run.trace_id != root_id
+                return ExternalTrace(str(run.trace_id), str(root_id), run.session_name, is_part)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -162,7 +163,7 @@ def feedback(
     if not ids:
         return
     for one in _read_feedback(client or _client(), ids, keys):
-        yield run_verdict(one, LangSmithScores, one.external_id, pass_at)
+        yield run_verdict(one, LangSmithScores, one.trace_id, pass_at)
 
 
 def _read_feedback(
@@ -174,7 +175,8 @@ def _read_feedback(
                 continue
             at = one.modified_at or one.created_at
             yield ToolFeedback(
-                external_id=str(one.run_id),
+                trace_id=str(one.run_id),
+                span_id=None,
                 key=one.key,
                 value=one.value if one.score is None else one.score,
                 comment=one.comment,

@@ -53,7 +53,8 @@ class MLflowScores:
         ):
             entry = tracer._run_span_mapping.get(str(root_id))  # noqa: SLF001 - no public way
             if entry is not None and entry.span.trace_id.startswith("tr-"):
-                return ExternalTrace(entry.span.trace_id, entry.span.span_id)
+                is_part = entry.span.parent_id is not None
+                return ExternalTrace(entry.span.trace_id, entry.span.span_id, is_part=is_part)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -65,7 +66,8 @@ class MLflowScores:
         from mlflow.entities import AssessmentSource
 
         source = AssessmentSource(source_type="CODE", source_id=_SOURCE_ID)
-        sent_before = self._sent_before(external.trace_id)
+        span_id = external.span_id if external.is_part else None
+        sent_before = self._sent_before(external.trace_id, span_id)
         for score in run_scores(scored):
             if (assessment := sent_before.get(score.name)) is not None:
                 self._mlflow.update_assessment(
@@ -82,17 +84,22 @@ class MLflowScores:
                     value=score.value,
                     source=source,
                     rationale=score.comment,
+                    span_id=span_id,
                 )
 
-    def _sent_before(self, trace_id: str) -> dict[str, Any]:
-        """Return what was sent to a trace, by name; MLflow gives feedback ids of its own."""
+    def _sent_before(self, trace_id: str, span_id: str | None) -> dict[str, Any]:
+        """Return what was sent to a trace or span, by name; MLflow gives feedback its own ids."""
         from mlflow.tracing.client import TracingClient
 
-        info = TracingClient().get_trace_info(trace_id)
+        # Not `get_trace_info` of the client, which knows nothing of feedback as long as the trace
+        # is in this process.
+        info = TracingClient().store.get_trace_info(trace_id)
         return {
             one.name: one
             for one in info.assessments or ()
-            if one.source is not None and one.source.source_id == _SOURCE_ID
+            if one.source is not None
+            and one.source.source_id == _SOURCE_ID
+            and (one.span_id or None) == span_id
         }
 
     def read_feedback(
@@ -118,13 +125,14 @@ class MLflowScores:
                         return None
                     raise
 
-        for info in one_by_one(read, [external.trace_id for external in traces]):
+        for info in one_by_one(read, list({external.trace_id: None for external in traces})):
             for one in info.assessments or ():
                 feedback = getattr(one, "feedback", None)  # an expectation has none
                 if feedback is None or feedback.value is None or one.valid is False:
                     continue
                 yield ToolFeedback(
-                    external_id=info.trace_id,
+                    trace_id=info.trace_id,
+                    span_id=one.span_id or None,
                     key=one.name,
                     value=feedback.value,
                     comment=one.rationale,

@@ -15,9 +15,9 @@ from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,
     one_by_one,
     score_or_label,
-    status_of,
     tool_errors,
 )
+from kp_langchain.recording.http_status import NOT_FOUND, status_of
 
 if TYPE_CHECKING:
     from opik import Opik
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
 
 __all__ = ["OpikScores"]
-
-_NOT_FOUND = 404
 
 
 class OpikScores:
@@ -51,13 +49,13 @@ class OpikScores:
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run, as the tracer knows it of the run's root or of one inside.
 
-        The tracer makes a trace and no span of a root run.
+        The tracer makes a trace and no span of a root run, unless it is inside a span already.
         """
         for handler in current_handlers("opik.integrations.langchain", "OpikTracer"):
-            for run_id in (root_id, parent_id):
-                span = handler.get_current_span_data_for_run(run_id)
-                if span is not None:
-                    return ExternalTrace(span.trace_id, project=span.project_name)
+            if (root := handler.get_current_span_data_for_run(root_id)) is not None:
+                return ExternalTrace(root.trace_id, root.id, root.project_name, is_part=True)
+            if (inner := handler.get_current_span_data_for_run(parent_id)) is not None:
+                return ExternalTrace(inner.trace_id, project=inner.project_name)
         return None
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -72,10 +70,16 @@ class OpikScores:
         # Not `log_traces_feedback_scores`, which sends in the background and tells of no failure;
         # nor without `with_raw_response`, since Opik then tries for up to a minute, and the caller
         # tries again itself.
-        client.rest_client.traces.with_raw_response.score_batch_of_traces(
+        api = client.rest_client
+        score_batch = (
+            api.spans.with_raw_response.score_batch_of_spans
+            if external.is_part
+            else api.traces.with_raw_response.score_batch_of_traces
+        )
+        score_batch(
             scores=[
                 FeedbackScoreBatchItem(
-                    id=external.trace_id,
+                    id=(external.span_id if external.is_part else None) or external.trace_id,
                     project_name=external.project,
                     name=score.name,
                     value=score.value,
@@ -90,7 +94,7 @@ class OpikScores:
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
     ) -> Iterator[ToolFeedback]:
-        """Yield the feedback scores of some traces, each author's own.
+        """Yield the feedback scores of some traces and of the runs' own spans, by each author.
 
         Raises:
             KPError: Opik cannot be reached, refuses the key, or cannot be understood.
@@ -98,26 +102,32 @@ class OpikScores:
         del key  # a trace comes with all of them
         client = self._client or self._opik.get_global_client()
 
-        def read(trace_id: str) -> Any:
+        api = client.rest_client
+
+        def read(place: tuple[str, str | None]) -> Any:
+            trace_id, span_id = place
             with _errors():
                 try:
-                    return client.rest_client.traces.get_trace_by_id(
-                        trace_id, strip_attachments=True
-                    )
+                    if span_id is not None:
+                        return place, api.spans.get_span_by_id(span_id, strip_attachments=True)
+                    return place, api.traces.get_trace_by_id(trace_id, strip_attachments=True)
                 except Exception as error:
-                    if status_of(error) == _NOT_FOUND:  # it was deleted there, or never arrived
+                    if status_of(error) == NOT_FOUND:  # it was deleted there, or never arrived
                         return None
                     raise
 
-        for trace in one_by_one(read, [external.trace_id for external in traces]):
-            for score in trace.feedback_scores or ():
+        places: set[tuple[str, str | None]] = {(one.trace_id, None) for one in traces}
+        places |= {(one.trace_id, one.span_id) for one in traces if one.is_part}
+        for (trace_id, span_id), subject in one_by_one(read, list(places)):
+            for score in subject.feedback_scores or ():
                 for one in (score.value_by_author or {"": score}).values():
                     yield ToolFeedback(
-                        external_id=trace.id,
+                        trace_id=trace_id,
+                        span_id=span_id,
                         key=score.name,
                         value=score_or_label(one.value, one.category_name),
                         comment=one.reason,
-                        at=one.last_updated_at or score.last_updated_at or trace.last_updated_at,
+                        at=one.last_updated_at or score.last_updated_at or subject.last_updated_at,
                         by_model=(one.source or score.source) == "online_scoring",
                     )
 

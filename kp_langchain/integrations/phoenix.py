@@ -76,7 +76,9 @@ class PhoenixScores:
             return None
         resource = getattr(span, "resource", None)
         project = None if resource is None else resource.attributes.get(_PROJECT_ATTRIBUTE)
-        return ExternalTrace(f"{context.trace_id:032x}", f"{context.span_id:016x}", project)
+        is_part = getattr(span, "parent", None) is not None
+        trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+        return ExternalTrace(trace_id, span_id, project, is_part)
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
         """Send the annotations in one request; Phoenix replaces those of the same name.
@@ -109,20 +111,20 @@ class PhoenixScores:
         Raises:
             KPError: Phoenix cannot be reached, refuses the key, or cannot be understood.
         """
-        by_project: dict[str, dict[str, str]] = {}
+        by_project: dict[str, dict[str, ExternalTrace]] = {}
         for one in traces:
             project = one.project or os.environ.get("PHOENIX_PROJECT_NAME", "default")
-            by_project.setdefault(project, {})[one.span_id or ""] = one.trace_id
-        for project, trace_ids in by_project.items():
+            by_project.setdefault(project, {})[one.span_id or ""] = one
+        for project, by_span in by_project.items():
             with _errors():
                 annotations = self._connected().spans.get_span_annotations(
-                    span_ids=list(trace_ids),
+                    span_ids=list(by_span),
                     project_identifier=project,
                     include_annotation_names=None if key is None else [key],
                     timeout=_READ_S,
                 )
-                found = [_feedback(one, trace_ids) for one in annotations]
-            yield from (one for one in found if one.value is not None)
+                found = [_feedback(one, by_span[one["span_id"]]) for one in annotations]
+            yield from (feedback for feedback in found if feedback.value is not None)
 
     def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
         """Annotate root spans, by which Phoenix finds them; it has no annotation queues.
@@ -152,10 +154,11 @@ class PhoenixScores:
         return self._client
 
 
-def _feedback(annotation: Any, trace_ids: dict[str, str]) -> ToolFeedback:
+def _feedback(annotation: Any, external: ExternalTrace) -> ToolFeedback:
     result = annotation.get("result") or {}
     return ToolFeedback(
-        external_id=trace_ids[annotation["span_id"]],
+        trace_id=external.trace_id,
+        span_id=external.span_id,
         key=annotation["name"],
         value=score_or_label(result.get("score"), result.get("label")),
         comment=result.get("explanation"),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from kp_langchain.errors import ConfigError, KPError, VerdictError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.run_scores import PREFIX
+from kp_langchain.recording.http_status import status_of
 from kp_langchain.recording.score_receivers import new_receiver
 from kp_langchain.recording.verdict_reader import read_success
 from kp_langchain.verdict import RunVerdict, Verdict, is_unit
@@ -30,7 +32,6 @@ VERDICT_WANTED = "kp_verdict_wanted"
 """What marks a trace that is to get a verdict, in tools without annotation queues."""
 
 _RUNS_AT_ONCE = 500
-_SERVER_ERROR = 500
 _REQUESTS_AT_ONCE = 8
 
 _Item = TypeVar("_Item")
@@ -42,7 +43,8 @@ class ToolFeedback:
     """One feedback, score, annotation or assessment of a tool.
 
     Attributes:
-        external_id: The tool's id of the trace.
+        trace_id: The tool's id of the trace.
+        span_id: The tool's id of the span that it is about; None if it is about the whole trace.
         key: The name that it has in the tool.
         value: What it says: a number, a truth value, or a word.
         comment: The reason, in words.
@@ -50,7 +52,8 @@ class ToolFeedback:
         by_model: Whether a language model gave it.
     """
 
-    external_id: str
+    trace_id: str
+    span_id: str | None
     key: str
     value: object
     comment: str | None
@@ -132,16 +135,51 @@ def verdicts_from(
     """
     check_pass_at(pass_at)
     traces = traces_in(store, tool)
-    while page := list(islice(traces, _RUNS_AT_ONCE)):
-        trace_ids: dict[str, list[str]] = {}
-        for trace_id, external in page:
-            trace_ids.setdefault(external.trace_id, []).append(trace_id)
-        for one in tool.read_feedback([external for _, external in page], key):
+    while page := dict(islice(traces, _RUNS_AT_ONCE)):
+        runs_in_trace = _runs_by_trace(page, store, tool)
+        for one in tool.read_feedback(list(page.values()), key):
             if one.key.startswith(PREFIX) or (key is not None and one.key != key):
                 continue
             if since is None or one.at >= since:
-                for trace_id in trace_ids.get(one.external_id, ()):
-                    yield run_verdict(one, tool, trace_id, pass_at)
+                runs = _runs_meant(one, runs_in_trace(one.trace_id))
+                is_clear = len({external.span_id for external in runs.values()}) <= 1
+                for trace_id in runs if is_clear else list(runs)[:1]:
+                    if trace_id not in page:  # it is yielded with the runs of its own page
+                        continue
+                    yield (
+                        run_verdict(one, tool, trace_id, pass_at)
+                        if is_clear
+                        else _unclear_verdict(one, tool, trace_id, len(runs))
+                    )
+
+
+def _runs_by_trace(
+    page: Mapping[str, ExternalTrace], store: TraceStore, tool: FeedbackTool
+) -> Callable[[str], Mapping[str, ExternalTrace]]:
+    """Return what returns all runs that a tool has in a trace, also those of other pages."""
+    if not tool.has_run_ids:
+        return cache(lambda id_: dict(store.external_traces.in_trace(tool.name, id_)))
+    runs: dict[str, dict[str, ExternalTrace]] = {}
+    for trace_id, external in page.items():
+        runs.setdefault(external.trace_id, {})[trace_id] = external
+    return lambda id_: runs.get(id_, {})
+
+
+def _runs_meant(
+    feedback: ToolFeedback, runs: Mapping[str, ExternalTrace]
+) -> dict[str, ExternalTrace]:
+    """Return which runs of a trace a feedback is about; those of several spans if unclear."""
+    if feedback.span_id is not None:
+        return {id_: one for id_, one in runs.items() if one.span_id == feedback.span_id}
+    return {id_: one for id_, one in runs.items() if not one.is_part} or dict(runs)
+
+
+def _unclear_verdict(
+    feedback: ToolFeedback, tool: FeedbackTool, run_id: str, runs: int
+) -> RunVerdict:
+    why = f"feedback {feedback.key!r} is on a trace with {runs} runs; give it on the span of one"
+    place = f"{tool.title}, trace {feedback.trace_id}"
+    return RunVerdict(run_id, why=why, place=place, key=feedback.key, at=feedback.at)
 
 
 def traces_in(store: TraceStore, tool: FeedbackTool) -> Iterator[tuple[str, ExternalTrace]]:
@@ -189,7 +227,7 @@ def run_verdict(
 ) -> RunVerdict:
     """Return what a feedback says of a run, or why that cannot be read."""
     key, at = feedback.key, feedback.at
-    place = f"{tool.title}, run {feedback.external_id}"
+    place = f"{tool.title}, run {feedback.trace_id}"
     try:
         success, confidence = _read_value(feedback.value, pass_at)
     except VerdictError as error:
@@ -243,23 +281,6 @@ def tool_errors(title: str, *, address: str, credentials: str) -> Iterator[None]
                 f"({type(error).__name__}); check {address}"
             )
         raise KPError(message) from error
-
-
-def status_of(error: BaseException | None) -> int | None:
-    """Return the HTTP status that an error, or what caused it, tells of."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        mlflow_status = getattr(error, "get_http_status_code", lambda: None)()
-        for status in (
-            getattr(error, "status_code", None),
-            getattr(response, "status_code", None),
-            # It is 500 also where nothing answers.
-            None if mlflow_status == _SERVER_ERROR else mlflow_status,
-        ):
-            if isinstance(status, int):
-                return status
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def one_by_one(

@@ -20,6 +20,7 @@ from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import ConfigError, KPError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.near_names import near_name
+from kp_langchain.recording.http_status import NOT_FOUND, status_of
 from kp_langchain.recording.worker import Worker, lane_for
 
 if TYPE_CHECKING:
@@ -240,7 +241,8 @@ class ReceiverSink:
             with allow_forks():
                 retrying(self.receiver.send, scored, external)
         except Exception as error:  # noqa: BLE001 - whatever the tool's package raises
-            self._is_failing = not isinstance(error, KPError)  # that is an answer
+            # These are answers: one of them says that the trace is not there yet.
+            self._is_failing = not (isinstance(error, KPError) or status_of(error) == NOT_FOUND)
             self.counters.add("scores_failed")
             warn_once(
                 f"scores:{self.receiver.name}:{type(error).__name__}",

@@ -12,6 +12,7 @@ from kp_langchain.store.rows import clean_name
 from kp_langchain.store.tables import external_traces, runs
 
 _e = external_traces.c
+_PLACE = (_e.external_id, _e.span_id, _e.project, _e.is_part)
 
 
 def write(
@@ -30,6 +31,7 @@ def write(
             "external_id": clean_name(external.trace_id),
             "span_id": external.span_id and clean_name(external.span_id),
             "project": external.project and clean_name(external.project),
+            "is_part": external.is_part,
         }
         for trace_id, by_tool in traces
         for tool, external in by_tool.items()
@@ -40,9 +42,19 @@ def write(
 
 def of_trace(connection: sa.Connection, trace_id: str) -> dict[str, ExternalTrace]:
     """Return where other tracers recorded a run, by the names of the tools."""
-    columns = (_e.tool, _e.external_id, _e.span_id, _e.project)
-    rows = connection.execute(sa.select(*columns).where(_e.trace_id == trace_id))
-    return {row[0]: ExternalTrace(row[1], row[2], row[3]) for row in rows}
+    rows = connection.execute(sa.select(_e.tool, *_PLACE).where(_e.trace_id == trace_id))
+    return {row[0]: ExternalTrace(*row[1:]) for row in rows}
+
+
+def in_trace(
+    connection: sa.Connection, tool: str, external_id: str
+) -> list[tuple[str, ExternalTrace]]:
+    """Return the runs that a tool recorded in one trace: trace id and external trace."""
+    select = sa.select(_e.trace_id, *_PLACE).where(
+        _e.tool == tool, _e.external_id == clean_name(external_id)
+    )
+    rows = connection.execute(select.order_by(_e.trace_id))
+    return [(row[0], ExternalTrace(*row[1:])) for row in rows]
 
 
 def has(connection: sa.Connection, tool: str, external: ExternalTrace) -> bool:
@@ -66,10 +78,9 @@ def page(
         after: Only those with greater trace ids.
         limit: At most so many.
     """
-    columns = (_e.trace_id, _e.external_id, _e.span_id, _e.project)
-    select = sa.select(*columns).where(_e.tool == tool, _e.trace_id > after)
+    select = sa.select(_e.trace_id, *_PLACE).where(_e.tool == tool, _e.trace_id > after)
     rows = connection.execute(select.order_by(_e.trace_id).limit(limit))
-    return [(row[0], ExternalTrace(row[1], row[2], row[3])) for row in rows]
+    return [(row[0], ExternalTrace(*row[1:])) for row in rows]
 
 
 def page_of_run_ids(connection: sa.Connection, *, after: str, limit: int) -> list[tuple[str, str]]:

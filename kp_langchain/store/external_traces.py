@@ -56,6 +56,19 @@ class ExternalTraces:
         with self._database.reading() as connection:
             return sql.external_queries.of_trace(connection, trace_id)
 
+    def in_trace(self, tool: str, external_id: str) -> list[tuple[str, ExternalTrace]]:
+        """Return trace id and external trace of each run that a tool recorded in one trace.
+
+        Args:
+            tool: The name of the tool.
+            external_id: The tool's id of the trace.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        with self._database.reading() as connection:
+            return sql.external_queries.in_trace(connection, tool, external_id)
+
     def has(self, tool: str, external: ExternalTrace) -> bool:
         """Return whether there is a run that a tool recorded as this trace and span.
 

@@ -126,6 +126,7 @@ external_traces = sa.Table(
     sa.Column("external_id", key_text(), nullable=False),
     sa.Column("span_id", key_text()),
     sa.Column("project", sa.String()),
+    sa.Column("is_part", sa.Boolean(), nullable=False),
     sa.Index("ix_external_traces_external_id", "tool", "external_id"),
 )
 

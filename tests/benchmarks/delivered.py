@@ -8,8 +8,8 @@ Each tool is in a process of its own, with its own package and tracer, and a ser
 2. 16 concurrent async runs on one shared handler: how many scores are on the trace of their run;
 3. a verdict on one of them afterwards: how many scores have a new value under their old id;
 4. a server that refuses connections, and one that accepts and never answers: the wall time of the
-   agent's run beside that of a run with a server, what is counted, and how long the process takes
-   to end after its last line.
+   agent's run, what is counted, and how long the process takes to end after its last line, also
+   with the tool's tracer alone.
 """
 
 from __future__ import annotations
@@ -118,27 +118,30 @@ def _closed_port() -> int:
     return port
 
 
-def _play_without_server(tool_name: str, url: str) -> None:
+def _play_without_server(tool_name: str, url: str, *, alone: bool) -> None:
     """Play runs whose tool does not answer, print what is counted, and let the process end."""
     logging.disable(logging.CRITICAL)
     patch = pytest.MonkeyPatch()
     tool = attach(tool_name, RemoteServer(url), patch)  # type: ignore[arg-type]
-    handler = _handler(tool_name, [])
+    handlers = [] if alone else [_handler(tool_name, [])]
     times_s = []
     for _ in range(_RUNS_DOWN):
         began_s = time.perf_counter()
-        ask_at_once([handler, *tool.handlers], runs=1)
+        ask_at_once([*handlers, *tool.handlers], runs=1)
         times_s.append(time.perf_counter() - began_s)
-    handler.flush(_SEND_S)
-    is_done = handler.send(20.0)
-    counts = {name: handler.stats()[name] for name in _COUNTS}
-    print(json.dumps({"run_ms": min(times_s) * 1e3, "is_done": is_done, **counts}), flush=True)
+    counts = dict.fromkeys(_COUNTS, 0)
+    for handler in handlers:
+        handler.flush(_SEND_S)
+        handler.send(20.0)
+        counts = {name: handler.stats()[name] for name in _COUNTS}
+    print(json.dumps({"run_ms": min(times_s) * 1e3, **counts}), flush=True)
 
 
-def _down(tool: str, way: str, folder: str) -> dict[str, Any]:
+def _down(tool: str, way: str, folder: str, *, alone: bool = False) -> dict[str, Any]:
     with _deaf_port() as deaf:
         port = deaf if way == "never answers" else _closed_port()
         command = [*_COMMAND, "--tool", tool, "--without", f"http://127.0.0.1:{port}"]
+        command += ["--alone"] * alone
         with subprocess.Popen(
             command,
             cwd=folder,
@@ -165,9 +168,10 @@ def main() -> None:
     parser.add_argument("--tool", choices=TOOLS)
     parser.add_argument("--json", action="store_true", help="for its own use")
     parser.add_argument("--without", help="for its own use")
+    parser.add_argument("--alone", action="store_true", help="for its own use")
     options = parser.parse_args()
     if options.without:
-        _play_without_server(options.tool, options.without)
+        _play_without_server(options.tool, options.without, alone=options.alone)
         return
     if options.json:
         print(json.dumps(_deliver(options.tool)))
@@ -195,14 +199,18 @@ def _print_delivered(tools: Sequence[str], folder: str) -> None:
 
 def _print_down(tools: Sequence[str], folder: str) -> None:
     """Print what becomes of the scores where no server answers."""
-    print("\ntool           server         run, ms  sent  failed  waiting  process ends after, s")
+    print(
+        "\ntool           server         run, ms  sent  failed  waiting"
+        "  process ends after, s: with the handler, tracer alone"
+    )
     for tool in tools:
         for way in _DOWN:
             got = _down(tool, way, folder)
+            alone_s = _down(tool, way, folder, alone=True)["end_s"]
             waiting = _RUNS_DOWN - sum(got[name] for name in _COUNTS)
             print(
                 f"{tool:<14} {way:<13} {got['run_ms']:>8.1f}  {got['scores_sent']:>4}  "
-                f"{got['scores_failed']:>6}  {waiting:>7}  {got['end_s']:>21.1f}",
+                f"{got['scores_failed']:>6}  {waiting:>7}  {got['end_s']:>38.1f}, {alone_s:.1f}",
                 flush=True,
             )
 

@@ -7,18 +7,20 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
+import httpx
 import pytest
 from langchain_core.runnables import RunnableLambda
 
 from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, Settings, TraceStore
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
-from tests.agents import agent, asearch, call, say
+from tests.agents import ScriptedChatModel, agent, asearch, call, say
 from tests.loopback_tools import LoopbackTool, Request
 
 # The tools' packages use what is deprecated, and close their connections when they are collected.
@@ -45,6 +47,7 @@ class Received:
     name: str
     value: float
     comment: str
+    span_id: str | None = None
 
 
 @dataclass
@@ -56,12 +59,14 @@ class Tool:
         flush: Has its tracer send all traces.
         traces: Returns its id of each trace by the question that was asked in it.
         scores: Returns the scores that it received, in order.
+        span: Opens a span, as a program does that traces more than its agents.
     """
 
     handlers: list[Any]
     flush: Callable[[], object]
     traces: Callable[[], dict[str, str]]
     scores: Callable[[], list[Received]]
+    span: Callable[[], AbstractContextManager[Any]]
 
 
 def question_in(text: str) -> str:
@@ -141,17 +146,28 @@ def langfuse(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
 
     def scores() -> list[Received]:
         return [
-            Received(one["id"], one["traceId"], one["name"], one["value"], one["comment"])
+            Received(
+                one["id"],
+                one["traceId"],
+                one["name"],
+                one["value"],
+                one["comment"],
+                one.get("observationId"),
+            )
             for request in server.sent_to("/api/public/scores")
             for one in (request.json if isinstance(request.json, list) else [request.json])
         ]
 
-    return Tool([CallbackHandler(public_key=key)], client.flush, traces, scores)
+    def span() -> AbstractContextManager[Any]:
+        return client.start_as_current_observation(name="a request")
+
+    return Tool([CallbackHandler(public_key=key)], client.flush, traces, scores, span)
 
 
 def langsmith(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     from langchain_core.tracers import LangChainTracer
-    from langsmith import Client
+    from langsmith import Client, trace
+    from langsmith.run_helpers import tracing_context
 
     monkeypatch.setenv("LANGSMITH_ENDPOINT", server.url)
     monkeypatch.setenv("LANGSMITH_API_KEY", "key")
@@ -170,11 +186,24 @@ def langsmith(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
         sent = [request.json for request in server.sent_to("/feedback")]
         assert all(one["session_id"] == str(uuid.UUID(int=1)) for one in sent)
         return [
-            Received(one["id"], one["trace_id"], one["key"], one["score"], one["comment"])
+            Received(
+                one["id"],
+                one["trace_id"],
+                one["key"],
+                one["score"],
+                one["comment"],
+                one["run_id"],
+            )
             for one in sent
         ]
 
-    return Tool([LangChainTracer(project_name="p", client=client)], client.flush, traces, scores)
+    @contextmanager
+    def span() -> Iterator[None]:
+        with tracing_context(enabled=True, client=client), trace("a request", client=client):
+            yield
+
+    tracer = LangChainTracer(project_name="p", client=client)
+    return Tool([tracer], client.flush, traces, scores, span)
 
 
 def mlflow(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
@@ -204,6 +233,7 @@ def mlflow(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
                 one["assessment_name"],
                 one["feedback"]["value"],
                 one["rationale"],
+                one.get("span_id"),
             )
             for id_, one in backend.assessments.items()
         ]
@@ -211,14 +241,17 @@ def mlflow(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     def flush() -> None:
         mlflow.flush_trace_async_logging()
 
-    return Tool([MlflowLangchainTracer()], flush, traces, scores)
+    def span() -> AbstractContextManager[Any]:
+        return mlflow.start_span("a request")
+
+    return Tool([MlflowLangchainTracer()], flush, traces, scores, span)
 
 
 def opik(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     monkeypatch.setenv("OPIK_URL_OVERRIDE", f"{server.url}/api")
     monkeypatch.setenv("OPIK_SENTRY_ENABLE", "false")
     monkeypatch.setenv("OPIK_WORKSPACE", "default")
-    from opik import Opik, set_global_client
+    from opik import Opik, set_global_client, start_as_current_span
     from opik.integrations.langchain import OpikTracer
 
     client = Opik(host=f"{server.url}/api", workspace="default", project_name="p")
@@ -235,13 +268,21 @@ def opik(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     def scores() -> list[Received]:
         return [
             Received(
-                f"{one['id']} {one['name']}", one["id"], one["name"], one["value"], one["reason"]
+                f"{one['id']} {one['name']}",
+                one["id"],
+                one["name"],
+                one["value"],
+                one["reason"],
+                one["id"] if "/spans/" in request.path else None,
             )
-            for request in server.sent_to("/traces/feedback-scores", "PUT")
+            for request in server.sent_to("/feedback-scores", "PUT")
             for one in request.json["scores"]
         ]
 
-    return Tool([tracer], client.flush, traces, scores)
+    def span() -> AbstractContextManager[Any]:
+        return start_as_current_span("a request")
+
+    return Tool([tracer], client.flush, traces, scores, span)
 
 
 def spans_by_question(exporter: Any) -> dict[str, Any]:
@@ -252,7 +293,8 @@ def spans_by_question(exporter: Any) -> dict[str, Any]:
     }
 
 
-def instrument() -> Any:
+def instrument() -> tuple[Any, Callable[[], AbstractContextManager[Any]]]:
+    """Return what has the spans of OpenInference, and what opens a span of the program."""
     from openinference.instrumentation.langchain import LangChainInstrumentor
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -262,12 +304,12 @@ def instrument() -> Any:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     LangChainInstrumentor().instrument(tracer_provider=provider)
-    return exporter
+    return exporter, lambda: provider.get_tracer("a program").start_as_current_span("a request")
 
 
 def phoenix(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     monkeypatch.setenv("PHOENIX_COLLECTOR_ENDPOINT", server.url)
-    exporter = instrument()
+    exporter, span = instrument()
 
     def traces() -> dict[str, str]:
         spans = spans_by_question(exporter)
@@ -281,19 +323,20 @@ def phoenix(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
                 one["name"],
                 one["result"]["score"],
                 one["result"]["explanation"],
+                one["span_id"],
             )
             for request in server.sent_to("/span_annotations")
             for one in request.json["data"]
         ]
 
-    return Tool([], lambda: None, traces, scores)
+    return Tool([], lambda: None, traces, scores, span)
 
 
 def opentelemetry(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
-    exporter = instrument()
+    exporter, span = instrument()
     records = InMemoryLogRecordExporter()
     logs = LoggerProvider()
     logs.add_log_record_processor(SimpleLogRecordProcessor(records))
@@ -306,7 +349,7 @@ def opentelemetry(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool
     def scores() -> list[Received]:
         emitted = [one.log_record for one in records.get_finished_logs()]
         assert {record.event_name for record in emitted} <= {"gen_ai.evaluation.result"}
-        spans = {span.context.span_id for span in spans_by_question(exporter).values()}
+        spans = {span.context.span_id for span in exporter.get_finished_spans()}
         assert {record.span_id for record in emitted} <= spans
         return [
             Received(
@@ -315,11 +358,12 @@ def opentelemetry(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool
                 str(record.attributes["gen_ai.evaluation.name"]),
                 record.attributes["gen_ai.evaluation.score.value"],
                 str(record.attributes["gen_ai.evaluation.explanation"]),
+                f"{record.span_id:016x}",
             )
             for record in emitted
         ]
 
-    return Tool([], lambda: None, traces, scores)
+    return Tool([], lambda: None, traces, scores, span)
 
 
 @pytest.fixture
@@ -425,6 +469,35 @@ def test_a_late_verdict_replaces_what_was_sent(
     assert changed["kp_outcome_confidence"] == 0.0
     others = [id_ for id_, one in after.items() if one.trace_id != trace_id]
     assert all(after[id_] == before[id_] for id_ in others)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_runs_in_one_trace_of_the_program_have_scores_of_their_own(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+
+    async def serve_a_request() -> None:
+        with tool.span():
+            await asyncio.gather(*(ask([handler, *tool.handlers], number) for number in range(3)))
+
+    asyncio.run(serve_a_request())
+    assert handler.send(60)
+    handler.report_outcome(scored[0].run_id, success=False)
+    assert handler.send(60)
+    tool.flush()
+
+    assert len({run.external_traces[name].trace_id for run in scored}) == 1
+    received = tool.scores()
+    by_span: dict[str | None, dict[str, Received]] = {}
+    for one in received:
+        by_span.setdefault(one.span_id, {})[one.name] = one
+    assert len({one.id for one in received}) == 3 * len(DIMENSIONS | {"kp_quality_score"})
+    for run in [*scored[1:3], scored[3]]:
+        own = by_span[run.external_traces[name].span_id]
+        assert run.breakdown.line() in own["kp_quality_score"].comment
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -557,28 +630,27 @@ def test_a_run_that_the_tool_does_not_record_is_counted(
 
 
 def test_where_a_run_is_recorded_is_stored_and_deleted_with_it() -> None:
-    class Elsewhere:
+    class OddIds:
         name = "elsewhere"
 
         def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace:
-            assert root_id != parent_id or root_id
-            return ExternalTrace(f"t-{root_id}", "s\x00", None)
+            return ExternalTrace(f"t-{root_id}", "s\x00", None, is_part=True)
 
         def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
             sent.append((scored, external))
 
     sent: list[tuple[ScoredTrace, ExternalTrace]] = []
-    handler = KPCallbackHandler(store="runs.db", send_scores_to=[Elsewhere()])
+    handler = KPCallbackHandler(store="runs.db", send_scores_to=[OddIds()])
     ask_at_once([handler], runs=1)
     assert handler.send(30)
     ((scored, external),) = sent
-    assert external == ExternalTrace(f"t-{scored.run_id}", "s\x00", None)
+    assert external == ExternalTrace(f"t-{scored.run_id}", "s\x00", None, is_part=True)
     with TraceStore("runs.db") as store:
         (change,) = store.report_outcome(scored.trace.id, success=False)
         assert change.changed
     handler.report_outcome(scored.trace.id, success=True)
     assert handler.send(30)
-    assert sent[-1][1] == ExternalTrace(f"t-{scored.run_id}", "s\ufffd", None)
+    assert sent[-1][1] == ExternalTrace(f"t-{scored.run_id}", "s\ufffd", None, is_part=True)
     assert sent[-1][0].stored_id == scored.trace.id
 
 
@@ -600,20 +672,43 @@ def test_a_receiver_that_raises_while_the_run_is_under_way_harms_nobody() -> Non
     assert stats["callback_errors"] > 0
 
 
+class Elsewhere:
+    """Has a trace of each run, and fails to take in the first scores."""
+
+    name = "elsewhere"
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.sent: list[ScoredTrace] = []
+
+    def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace:
+        return ExternalTrace(str(root_id))
+
+    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        assert external.trace_id == str(scored.run_id)
+        self.sent.append(scored)
+
+
 def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> None:
-    class Seen:
-        name = "seen"
-
-        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace | None:
-            return ExternalTrace(str(root_id))
-
-        def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-            pass
-
     inner = RunnableLambda(lambda text: text, name="inner")
-    handler = KPCallbackHandler(store=None, send_scores_to=[Seen()])
-    (inner | inner).invoke("a", {"callbacks": [handler]})
-    assert handler.flush()
+    elsewhere = Elsewhere()
+    handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
+    (inner | inner | ScriptedChatModel([say("a")])).invoke("a", {"callbacks": [handler]})
+    assert handler.send(30)
+    assert len(elsewhere.sent) == handler.stats()["scores_sent"] == 1
+
+
+def test_a_trace_that_the_tool_does_not_have_yet_costs_no_other_run_its_attempts() -> None:
+    request = httpx.Request("PUT", "http://127.0.0.1/scores")
+    absent = httpx.HTTPStatusError("absent", request=request, response=httpx.Response(404))
+    elsewhere = Elsewhere(*[absent] * 5)
+    handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
+    ask_at_once([handler], runs=2)
+    assert handler.send(30)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 1)
 
 
 def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("external_id", key, nullable=False),
         sa.Column("span_id", key),
         sa.Column("project", sa.String()),
+        sa.Column("is_part", sa.Boolean(), nullable=False),
     )
     op.create_index("ix_external_traces_external_id", "external_traces", ["tool", "external_id"])
     op.add_column(
