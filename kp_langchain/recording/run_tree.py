@@ -73,7 +73,7 @@ class RunTree:
         owner: What the records of its root runs share.
         ambient: Returns the id of the run that LangChain's context names as the current one.
         find_traces: Looks up where other tracers record a root run, when something begins inside
-            it; None if nobody wants to know.
+            it and when it ends; None if nobody wants to know.
     """
 
     def __init__(
@@ -134,7 +134,11 @@ class RunTree:
         """Claim the end of a run; return None if it is not open."""
         entry = self._open.pop(run_id, None)
         if entry is not None:
-            entry.root.open_runs.discard(run_id)
+            root = entry.root
+            root.open_runs.discard(run_id)
+            find_traces = self._find_traces
+            if run_id == root.run_id and find_traces is not None and not find_traces.is_done(root):
+                find_traces(root, run_id)  # nothing began inside it, such as in a bare model
         return entry
 
     def _remember_over(self, run_id: UUID) -> None:

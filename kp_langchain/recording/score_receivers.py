@@ -53,13 +53,14 @@ class ScoreReceiver(Protocol):
     name: ClassVar[str]
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
-        """Return where the tool records a run; called inside the run, on the agent's thread.
+        """Return where the tool records a run; called in the run, on the agent's thread.
 
         It must take microseconds, and import nothing.
 
         Args:
             root_id: LangChain's id of the root run.
-            parent_id: LangChain's id of the run inside which something begins right now.
+            parent_id: LangChain's id of the run inside which something begins right now; that of
+                the root run when it ends.
 
         Returns:
             None if the tool does not record the run, or does not know it yet.
@@ -127,7 +128,7 @@ class TraceFinder:
     counters: Counters
 
     def __call__(self, root: RunRecord, parent_id: UUID) -> None:
-        """Look a run up; called when something begins inside it."""
+        """Look a run up; called when something begins inside it, and when it ends."""
         root.searches += 1
         for receiver in self.receivers:
             if receiver.name in root.external_traces:

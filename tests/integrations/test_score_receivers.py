@@ -581,6 +581,51 @@ def test_each_project_of_langfuse_gets_the_scores_of_its_own_runs(
     assert handler.stats()["scores_failed"] == 0
 
 
+def test_a_langfuse_trace_of_a_chosen_id_gets_the_scores_of_its_run(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langfuse.langchain import CallbackHandler
+
+    tool = attach("langfuse", server, monkeypatch)
+    key = tool.handlers[0]._langfuse_client._resources.public_key
+    trace_id = uuid.uuid4().hex
+    tracer = CallbackHandler(public_key=key, trace_context={"trace_id": trace_id})
+    handler = recorder("langfuse", [])
+    ask_at_once([handler, tracer], runs=1)
+    assert handler.send(60)
+    assert {(one.trace_id, one.span_id) for one in tool.scores()} == {(trace_id, None)}
+
+
+def test_log_records_carry_the_spans_of_langfuse(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+
+    tool = attach("langfuse", server, monkeypatch)
+    records = InMemoryLogRecordExporter()
+    logs = LoggerProvider()
+    logs.add_log_record_processor(SimpleLogRecordProcessor(records))
+    scored: list[ScoredTrace] = []
+    handler = KPCallbackHandler(
+        store=None, on_scored=scored.append, send_scores_to=[OpenTelemetryScores(logs)]
+    )
+    ask_at_once([handler, *tool.handlers], runs=3)
+    assert handler.send(60)
+    tool.flush()
+    traces = tool.traces()
+    explanations = {
+        str((one.log_record.attributes or {})["gen_ai.evaluation.explanation"]): (
+            f"{one.log_record.trace_id:032x}"
+        )
+        for one in records.get_finished_logs()
+    }
+    assert len(scored) == 3
+    for run in scored:
+        (trace_id,) = {id_ for text, id_ in explanations.items() if run.breakdown.line() in text}
+        assert trace_id == traces[question_in(run.trace.task.objective)]
+
+
 def test_langfuse_without_tracing_has_no_trace(
     server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -698,6 +743,25 @@ def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> No
     (inner | inner | ScriptedChatModel([say("a")])).invoke("a", {"callbacks": [handler]})
     assert handler.send(30)
     assert len(elsewhere.sent) == handler.stats()["scores_sent"] == 1
+
+
+@pytest.mark.parametrize("name", ["phoenix", "opentelemetry"])
+def test_a_model_or_function_with_nothing_inside_is_found_as_it_ends(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder(name, scored)
+    model = ScriptedChatModel([say("a"), say("b")])
+    model.invoke("question 1", {"callbacks": [handler]})
+    asyncio.run(model.ainvoke("question 2", {"callbacks": [handler]}))
+    assert handler.send(30)
+    assert handler.stats()["scores_sent"] == 2
+    traces = tool.traces()
+    for run in scored:
+        trace = traces[question_in(run.trace.task.objective)]
+        own = [one for one in tool.scores() if run.breakdown.line() in one.comment]
+        assert [one.trace_id for one in own] == [trace]
 
 
 def test_a_trace_that_the_tool_does_not_have_yet_costs_no_other_run_its_attempts() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,7 +40,7 @@ PEOPLE = {"langfuse": "ANNOTATION", "phoenix": "HUMAN", "opik": "ui", "mlflow": 
 
 @dataclass
 class Given:
-    """A feedback that somebody gave."""
+    """A feedback that somebody gave, on a trace or on the span of one run in it."""
 
     trace: ExternalTrace
     value: Any
@@ -47,6 +48,7 @@ class Given:
     by: str
     at: datetime
     comment: str
+    is_on_span: bool
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Backend:
         queues: The names of its annotation queues.
         fault: What it answers instead, if anything.
         page: How many scores it returns at once, if it has pages.
+        kinds: What is in its annotation queues, if it tells traces from spans.
     """
 
     tool: str
@@ -69,6 +72,7 @@ class Backend:
     queues: list[str] = field(default_factory=list)
     fault: tuple[int, Any] | None = None
     page: int = 100
+    kinds: set[str] = field(default_factory=set)
 
     def give(
         self, trace: ExternalTrace, value: Any, key: str = "correct", *, by: str = "", **more: Any
@@ -76,7 +80,8 @@ class Backend:
         """Give feedback on a trace, a minute after the last; a person gives it by default."""
         at = more.pop("at", BEGAN + timedelta(minutes=len(self.given)))
         by = by or PEOPLE[self.tool]
-        self.given.append(Given(trace, value, key, by, at, more.pop("comment", "")))
+        comment, is_on_span = more.pop("comment", ""), more.pop("is_on_span", False)
+        self.given.append(Given(trace, value, key, by, at, comment, is_on_span))
 
     def __call__(self, request: Request) -> tuple[int, Any]:
         if self.fault is not None:
@@ -108,6 +113,7 @@ class Backend:
             return 200, {"data": data, "meta": pages(data)}
         if request.path.endswith("/items"):
             self.queued.append(request.json["objectId"])
+            self.kinds.add(request.json["objectType"])
             return 200, self._item(self.queued[-1])
         # A list of scores from version 5 of langfuse, one from 4.
         return (202, {"message": "Accepted"}) if request.body[:1] == b"[" else (200, {"id": "s"})
@@ -125,7 +131,13 @@ class Backend:
             "timestamp": one.at.isoformat(),
             "environment": "default",
             "comment": one.comment or None,
-            "subject": {"kind": "trace", "id": one.trace.trace_id},
+            "subject": {
+                "kind": "observation",
+                "id": one.trace.span_id,
+                "traceId": one.trace.trace_id,
+            }
+            if one.is_on_span
+            else {"kind": "trace", "id": one.trace.trace_id},
         } | times(one.at)
 
     @staticmethod
@@ -171,13 +183,18 @@ class Backend:
         return 404, {}
 
     def _opik(self, request: Request) -> tuple[int, Any]:
-        if match := re.search(r"/traces/([-0-9a-f]+)$", request.path):
-            found = [one for one in self.given if one.trace.trace_id == match[1]]
+        if match := re.search(r"/(traces|spans)/([-0-9a-f]+)$", request.path):
+            is_span = match[1] == "spans"
+            found = [
+                one
+                for one in self.given
+                if match[2] == (one.trace.span_id if is_span else one.trace.trace_id)
+            ]
             if not found:
                 return 404, {"errors": ["Trace not found"]}
-            scores = [self._feedback_score(one) for one in found]
+            scores = [self._feedback_score(one) for one in found if one.is_on_span == is_span]
             start = {"start_time": BEGAN.isoformat(), "last_updated_at": BEGAN.isoformat()}
-            return 200, {"id": match[1], "feedback_scores": scores} | start
+            return 200, {"id": match[2], "feedback_scores": scores} | start
         if request.path.endswith("/projects/retrieve"):
             return 200, {"id": "project", "name": "agents"}
         if request.path.endswith("/annotation-queues/"):
@@ -229,6 +246,7 @@ class Backend:
                     "feedback": {"value": one.value},
                     "rationale": one.comment or None,
                     "valid": True,
+                    **({"span_id": one.trace.span_id} if one.is_on_span else {}),
                 }
                 for number, one in enumerate(self.given)
                 if one.trace.trace_id == match[1]
@@ -250,16 +268,24 @@ def pages(data: list[Any]) -> dict[str, int]:
 
 
 class Recorded:
-    """A receiver of scores that knows the tool's id of each run, and sends nothing."""
+    """A receiver of scores that knows the tool's id of each run, and sends nothing.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: The name of the tool.
+        trace_id: A UUID if all runs are in one trace of the program.
+    """
+
+    def __init__(self, name: str, trace_id: uuid.UUID | None = None) -> None:
         self.name = name
+        self.trace_id = trace_id
 
     def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace:
         project = {"phoenix": "my agents", "opik": "agents"}.get(self.name)
         prefix = "tr-" if self.name == "mlflow" else ""
-        id_ = str(root_id) if self.name == "opik" else root_id.hex
-        return ExternalTrace(f"{prefix}{id_}", root_id.hex[:16], project)
+        uuid_ = self.trace_id or root_id
+        id_ = str(uuid_) if self.name == "opik" else uuid_.hex
+        is_part = self.trace_id is not None
+        return ExternalTrace(f"{prefix}{id_}", root_id.hex[-16:], project, is_part)
 
     def send(self, scored: Any, external: ExternalTrace) -> None:
         pass
@@ -293,15 +319,28 @@ class Scene:
 
 @pytest.fixture(params=TOOLS)
 def scene(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    backend = Backend(request.param)
+    with play(Recorded(request.param), monkeypatch) as scene:
+        yield scene
+
+
+@pytest.fixture(params=TOOLS)
+def one_trace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with play(Recorded(request.param, uuid.uuid4()), monkeypatch) as scene:
+        yield scene
+
+
+@contextmanager
+def play(receiver: Recorded, monkeypatch: pytest.MonkeyPatch, *, runs: int = 3) -> Iterator[Scene]:
+    """Play runs that a tool has too."""
+    backend = Backend(receiver.name)
     with LoopbackTool(backend) as server, TraceStore("runs.db") as store:
-        watching = handler("finance", store=store, send_scores_to=[Recorded(request.param)])
-        for _ in range(3):
+        watching = handler("finance", store=store, send_scores_to=[receiver])
+        for _ in range(runs):
             searching().invoke(ASK, {"callbacks": [watching]})
         assert watching.flush()
-        runs = list(store.external_traces.of_tool(request.param))
-        assert len(runs) == 3
-        scene = Scene(request.param, backend, server, store, runs)
+        known = list(store.external_traces.of_tool(receiver.name))
+        assert len(known) == runs
+        scene = Scene(receiver.name, backend, server, store, known)
         for name, value in environment_of(scene).items():
             monkeypatch.setenv(name, value)
         yield scene
@@ -424,6 +463,36 @@ def test_a_score_outside_0_to_1_is_reported(scene: Scene) -> None:
     assert one.place.startswith(f"{NAMES[scene.tool]}, run ")
 
 
+def test_feedback_on_the_span_of_a_run_is_about_that_run_alone(one_trace: Scene) -> None:
+    _, (trace_id, external), _ = one_trace.runs
+    one_trace.backend.give(external, 1, is_on_span=True)
+    other = ExternalTrace(external.trace_id, "f" * 16, external.project)  # of a tool, say
+    one_trace.backend.give(other, 0, is_on_span=True)
+    assert [one.run_id for one in one_trace.read()] == [trace_id]
+
+
+@pytest.mark.parametrize("one_trace", ["langfuse", "opik", "mlflow"], indirect=True)
+def test_feedback_on_a_trace_with_several_runs_is_reported(
+    one_trace: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.integrations.tool_feedback._RUNS_AT_ONCE", 2)
+    one_trace.backend.give(one_trace.runs[0][1], 1)
+    (one,) = one_trace.read()
+    assert one.verdict is None
+    assert one.why == "feedback 'correct' is on a trace with 3 runs; give it on the span of one"
+
+
+@pytest.mark.parametrize("name", ["langfuse", "opik", "mlflow"])
+def test_feedback_on_a_trace_with_one_run_is_about_that_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with play(Recorded(name, uuid.uuid4()), monkeypatch, runs=1) as scene:
+        scene.backend.give(scene.runs[0][1], 1)
+        (one,) = scene.read()
+        assert one.verdict is not None
+        assert one.run_id == scene.runs[0][0]
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -522,6 +591,16 @@ def test_runs_worth_a_verdict_are_put_where_people_give_them(scene: Scene) -> No
     if scene.tool == "langfuse":
         assert "Langfuse: 0 of 2 runs " in again.stdout
         assert len(scene.backend.queued) == 2
+
+
+@pytest.mark.parametrize("one_trace", ["langfuse"], indirect=True)
+def test_runs_in_one_trace_are_asked_about_one_by_one(one_trace: Scene) -> None:
+    one_trace.backend.queues.append("kp_langchain")
+    done = one_trace.label("--next", "--ask-in", "langfuse")
+    assert done.returncode == 0, done.stderr
+    assert "Langfuse: 3 of 3 runs " in done.stdout
+    assert set(one_trace.backend.queued) == {one.span_id for _, one in one_trace.runs}
+    assert one_trace.backend.kinds == {"OBSERVATION"}
 
 
 def test_a_store_without_runs_of_the_tool_says_what_to_do(tool: str) -> None:

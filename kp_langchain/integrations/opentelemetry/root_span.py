@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -32,13 +33,19 @@ def root_span(root_id: UUID) -> SpanContext | None:
     Args:
         root_id: LangChain's id of the root run.
     """
-    span: Any = openinference_span(root_id)
+    for span in _spans_of(root_id):
+        context: SpanContext = span.get_span_context()
+        if context.is_valid:
+            return context
+    return None
+
+
+def _spans_of(root_id: UUID) -> Iterator[Any]:
+    span = openinference_span(root_id)
+    if span is not None:
+        yield span
     for module, class_name, spans, attribute in _HANDLERS:
-        if span is not None:
-            break
         for handler in current_handlers(module, class_name):
-            span = getattr(getattr(handler, spans).get(root_id), attribute, None)
-    if span is None:
-        return None
-    context: SpanContext = span.get_span_context()
-    return context if context.is_valid else None
+            holder = getattr(handler, spans).get(root_id)
+            if holder is not None:
+                yield getattr(holder, attribute)
