@@ -15,7 +15,7 @@ COUNTERS: Final = (
     "dropped_texts", "queued", "waiting_to_store", "over_budget", "verifier_errors",
     "verifier_timeouts", "verifiers_skipped", "by_verifiers", "rescored", "verdict_errors",
     "scorer_errors", "adopted", "continued", "scores_sent", "scores_failed", "scores_dropped",
-    "scores_without_trace",
+    "scores_without_trace", "scores_queued",
 )  # fmt: skip
 """The names of the counters that `KPCallbackHandler.stats` explains."""
 

@@ -306,9 +306,9 @@ class KPCallbackHandler(LangChainCallbacks):
         - `verifiers_skipped`: verifiers not asked, because too many abandoned calls still run.
         - `callback_errors`, `scorer_errors`, `outcome_errors`, `redaction_errors`,
           `on_scored_errors`: failures, by what failed; the last also when a run cannot be logged.
-        - `scores_sent`, `scores_failed`, `scores_dropped`, `scores_without_trace`: scores for the
-          tools of `send_scores_to`, one count for each run and tool. The last: the tool's trace of
-          the run is not known.
+        - `scores_sent`, `scores_failed`, `scores_dropped`, `scores_without_trace`, `scores_queued`:
+          scores for the tools of `send_scores_to`, one count for each run and tool.
+          `scores_without_trace`: the tool's trace of the run is not known. `scores_queued`: now.
 
         Returns:
             The counters, by name.

@@ -213,7 +213,7 @@ class RunTree:
             if entry.parent_id in entries:
                 self._remember_over(entry.parent_id)
         counts = self.counters.counts()
-        for name in ("queued", "queued_verdicts"):
+        for name in ("queued", "queued_verdicts", "scores_queued"):
             self.counters.add(name, -counts.get(name, 0))
         self.counters.add("handed_over", len(roots) + counts.get("queued", 0))
 

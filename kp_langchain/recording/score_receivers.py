@@ -177,7 +177,9 @@ class ReceiverSink:
     _lane: Worker = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lane = lane_for(("scores", id(self.receiver)), f"kp_langchain {self.receiver.name}")
+        self._lane = lane_for(
+            ("scores", id(self.receiver)), f"kp_langchain {self.receiver.name}", is_last=True
+        )
 
     @property
     def name(self) -> str:
@@ -207,6 +209,7 @@ class ReceiverSink:
                 tool,
             )
         else:
+            self.counters.add("scores_queued")
             self._lane.submit(lambda: self._send(scored, external))
 
     def wait(self, timeout_s: float) -> bool:
@@ -254,6 +257,8 @@ class ReceiverSink:
         else:
             self._is_failing = False
             self.counters.add("scores_sent")
+        finally:
+            self.counters.add("scores_queued", -1)
 
 
 def wait_for(sinks: Iterable[object], timeout_s: float) -> bool:

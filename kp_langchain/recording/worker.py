@@ -46,11 +46,14 @@ class Worker:
     Args:
         name: The thread's name.
         first: What the thread does before any job.
+        is_last: Whether the end of the process waits for all else first, because the jobs wait for
+            a tool elsewhere.
     """
 
-    def __init__(self, name: str, first: Job = lambda: None) -> None:
+    def __init__(self, name: str, first: Job = lambda: None, *, is_last: bool = False) -> None:
         self._name = name
         self._first = first
+        self.is_last = is_last
         self._section = NoForkSection()
         self._caller = Caller(name)
         self._reset()
@@ -176,17 +179,18 @@ def _run(job: Job) -> None:
         warn_once(f"worker:{type(error).__name__}", "a job failed with %s", describe_error(error))
 
 
-def lane_for(key: Hashable, name: str = "kp_langchain scoring") -> Worker:
+def lane_for(key: Hashable, name: str = "kp_langchain scoring", *, is_last: bool = False) -> Worker:
     """Return the worker of all handlers with an equal `key`: it scores their runs, or sends scores.
 
     Args:
         key: Equal for handlers that share a worker.
         name: The thread's name.
+        is_last: As for `Worker`.
     """
     with _lanes_lock:
         lane = _lanes.get(key)
         if lane is None:
-            lane = _lanes[key] = Worker(name)
+            lane = _lanes[key] = Worker(name, is_last=is_last)
             # Kept for a while, so that handlers made per request do not each start a thread.
             _recent_lanes.append(lane)
         return lane
@@ -202,7 +206,7 @@ def finish(timeout_s: float | None = None) -> None:
     """
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
-    _wait_for_workers(until)
+    _wait_for_workers(until, last=False)
     if unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
@@ -219,12 +223,21 @@ def finish(timeout_s: float | None = None) -> None:
         )
     for finish_part in list(at_finish.values()):
         finish_part(max(0.0, until - time.monotonic()))
-    _wait_for_workers(until)  # storing a verdict delivers its run once more
+    _wait_for_workers(until, last=False)  # storing a verdict delivers its run once more
+    _wait_for_workers(until, last=True)
+    if unsent := total("scores_queued"):
+        log.warning(
+            "%d scores were not sent to other tools within %.0f s of exit. Call handler.send() "
+            "before the program ends, or raise exit_timeout_s",
+            unsent,
+            limit_s,
+        )
 
 
-def _wait_for_workers(until: float) -> None:
+def _wait_for_workers(until: float, *, last: bool) -> None:
     with _workers_lock:
-        workers = sorted(_workers, key=lambda one: one is not intake)
+        workers = [one for one in _workers if one.is_last == last]
+    workers.sort(key=lambda one: one is not intake)
     for worker in workers:
         if worker._thread is not None or worker.waiting:  # noqa: SLF001 - same module
             worker.wait(max(0.0, until - time.monotonic()))

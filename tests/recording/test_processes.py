@@ -113,6 +113,37 @@ def test_what_is_lost_at_exit_is_said_and_counted() -> None:
     assert "3 finished runs and verdicts could not be kept in" in done.stderr
 
 
+def test_a_tool_that_takes_no_scores_leaves_time_for_the_rest_at_exit() -> None:
+    done = python(
+        """
+        import threading
+        from kp_langchain.gate.external_trace import ExternalTrace
+        from kp_langchain.recording import worker
+
+        class Deaf:
+            name = "deaf"
+
+            def find_trace(self, root_id, parent_id):
+                return ExternalTrace(str(root_id))
+
+            def send(self, scored, external):
+                begun.set()
+                threading.Event().wait()
+
+        begun = threading.Event()
+        watching = handler(store=store, send_scores_to=[Deaf()])
+        for _ in range(3):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(600)
+        assert begun.wait(600)
+        worker.exit_timeout_s = 0.5
+        worker.at_finish["others"] = lambda left_s: print("time left:", left_s > 0)
+        """
+    )
+    assert done.stdout == "time left: True\n"
+    assert "3 scores were not sent to other tools within" in done.stderr
+
+
 def test_a_verdict_that_is_lost_at_exit_is_said() -> None:
     done = python(
         """

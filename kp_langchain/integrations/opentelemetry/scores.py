@@ -68,7 +68,7 @@ class OpenTelemetryScores:
                 _NAME: score.name,
                 _VALUE: score.value,
                 _EXPLANATION: score.comment,
-                "gen_ai.response.id": str(scored.run_id),
+                "kp.run_id": str(scored.run_id),
                 "kp.score.id": str(score.id),
             }
             if score.label is not None:
