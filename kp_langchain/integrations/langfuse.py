@@ -65,7 +65,7 @@ class LangfuseScores:
             if span.is_valid and span.trace_flags.sampled:
                 # In a process with several clients, `get_client` returns one of no project.
                 client = handler._langfuse_client  # noqa: SLF001 - there is no public way
-                project = getattr(client._resources, "public_key", None)  # noqa: SLF001
+                project = _project_of(client)
                 self._clients[project] = client
                 is_part = _is_inside_a_span(observation._otel_span)  # noqa: SLF001
                 return ExternalTrace(observation.trace_id, observation.id, project, is_part)
@@ -194,10 +194,31 @@ class LangfuseScores:
         return read
 
     def _connected(self, project: str | None = None) -> Any:
-        client = self._client or self._clients.get(project) or self._langfuse.get_client()
+        """Return a client, that of a project if it is given.
+
+        Raises:
+            KPError: There are no keys, or those of another project.
+        """
+        client: Any = self._client or self._clients.get(project)
+        if client is not None:
+            return client
+        client = self._langfuse.get_client()  # where there are several, it is one of no project
+        if project is not None and _project_of(client) not in (None, project):
+            client = self._langfuse.get_client(public_key=project)
         if not hasattr(client, "api"):
             raise KPError(f"Langfuse has no keys; set {_KEYS}")
+        if project is not None and _project_of(client) != project:
+            raise KPError(
+                f"the run is in the Langfuse project of the public key {project}; set {_KEYS} to "
+                "the keys of that project"
+            )
         return client
+
+
+def _project_of(client: Any) -> str | None:
+    """Return the public key of a client, which stands for its project."""
+    key: str | None = getattr(getattr(client, "_resources", None), "public_key", None)
+    return key
 
 
 def _is_inside_a_span(span: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import KPError
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
-from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,
     check_pass_at,
@@ -31,6 +33,7 @@ __all__ = ["LangSmithScores", "RunVerdict", "feedback"]
 
 SOURCE = "langsmith"
 _MODELS = ("model", "auto_eval")
+_MOST_PER_QUERY = 100
 _BATCH = 50  # run ids per request; they are part of the URL, whose length is limited
 _CONNECT_MS, _READ_MS = 10_000, 30_000
 
@@ -39,7 +42,8 @@ class LangSmithScores:
     """Sends the score of each run as feedback on the run that LangSmith's tracer recorded.
 
     Args:
-        client: LangSmith's client; by default configured by the environment (`LANGSMITH_API_KEY`,
+        client: LangSmith's client; by default that of the tracer which recorded the run. For a run
+            of an earlier process it is configured by the environment (`LANGSMITH_API_KEY`,
             `LANGSMITH_ENDPOINT`).
         extend_retention: Whether LangSmith shall keep kept runs for longer, as it does with every
             run that has feedback unless told otherwise. The others keep their normal retention.
@@ -53,14 +57,18 @@ class LangSmithScores:
     def __init__(self, client: Client | None = None, *, extend_retention: bool = True) -> None:
         self._client = client
         self._extend_retention = extend_retention
-        self._project_ids: dict[str, UUID] = {}
+        self._tracer_clients: dict[str, Client] = {}  # by project
+        self._unbatched: dict[tuple[int, str, str | None], Client] = {}
+        self._project_ids: dict[tuple[str, str], UUID] = {}
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the trace of a run, if LangSmith's tracer records it."""
         del parent_id
         for tracer in current_handlers("langchain_core.tracers.langchain", "LangChainTracer"):
             run = tracer.run_map.get(str(root_id))
-            if run is not None:
+            # Otherwise nothing is sent: the trace is not in the sample.
+            if run is not None and _is_sampled(tracer.client, run.trace_id):
+                self._tracer_clients[run.session_name] = tracer.client
                 is_part = run.trace_id != root_id
                 return ExternalTrace(str(run.trace_id), str(root_id), run.session_name, is_part)
         return None
@@ -71,13 +79,14 @@ class LangSmithScores:
         Raises:
             Exception: LangSmith cannot be reached or refuses them, with its client's error.
         """
-        self._client = client = self._client or _client()
+        client = self._sending_client(external.project)
         is_kept = scored.decision == "contributed"
-        for score in run_scores(scored):
+
+        def send_one(score: RunScore) -> None:
             client.create_feedback(
                 external.span_id,
                 trace_id=external.trace_id,
-                session_id=self._project_id(client, external.project),
+                session_id=project_id,
                 key=score.name,
                 score=score.value,
                 comment=score.comment,
@@ -85,6 +94,10 @@ class LangSmithScores:
                 extend_trace_retention=self._extend_retention and is_kept,
                 stop_after_attempt=1,
             )
+
+        with quiet_loggers("langsmith.client"):  # it logs each error, with what the server says
+            project_id = self._project_id(client, external.project)
+            send_each(send_one, run_scores(scored))
 
     def read_feedback(
         self, traces: Sequence[ExternalTrace], key: str | None
@@ -113,26 +126,42 @@ class LangSmithScores:
             queue_id = (found or client.create_annotation_queue(name=queue)).id
             # What identifies a run there: its id alone is accepted for some months only.
             # `list_runs` asks this too, but is to be removed; its successor must know more.
-            query = {"id": ids, "select": ["id", "session_id", "start_time"], "limit": len(ids)}
-            answer = client.request_with_retries("POST", "/runs/query", json=query)
-            keys: list[RunKey] = [
-                {
-                    "run_id": one["id"],
-                    "session_id": one["session_id"],
-                    "start_time": one["start_time"],
-                }
-                for one in answer.json()["runs"]
-            ]
+            keys: list[RunKey] = []
+            for start in range(0, len(ids), _MOST_PER_QUERY):
+                some = ids[start : start + _MOST_PER_QUERY]
+                fields = ["id", "session_id", "start_time"]
+                query = {"id": some, "select": fields, "limit": len(some)}
+                answer = client.request_with_retries("POST", "/runs/query", json=query)
+                keys += [
+                    {
+                        "run_id": one["id"],
+                        "session_id": one["session_id"],
+                        "start_time": one["start_time"],
+                    }
+                    for one in answer.json()["runs"]
+                ]
             if keys:
                 client.add_runs_to_annotation_queue(queue_id, runs=keys)
         return len(keys)
 
+    def _sending_client(self, project: str | None) -> Client:
+        """Return a client that sends at once, and so tells of failures, to where a project is."""
+        source = self._client or (None if project is None else self._tracer_clients.get(project))
+        if source is not None and source is self._client and source.tracing_queue is None:
+            return source
+        place = ("", None) if source is None else (source.api_url, source.api_key)
+        key = (os.getpid(), *place)  # a forked child must not use its parent's connections
+        if key not in self._unbatched:
+            self._unbatched[key] = _client(source)
+        return self._unbatched[key]
+
     def _project_id(self, client: Client, project: str | None) -> UUID | None:
         if project is None:
             return None
-        if project not in self._project_ids:
-            self._project_ids[project] = client.read_project(project_name=project).id
-        return self._project_ids[project]
+        key = (client.api_url, project)
+        if key not in self._project_ids:
+            self._project_ids[key] = client.read_project(project_name=project).id
+        return self._project_ids[key]
 
 
 def feedback(
@@ -185,12 +214,22 @@ def _read_feedback(
             )
 
 
-def _client() -> Client:
+def _is_sampled(client: Any, trace_id: UUID) -> bool:
+    is_sampled = getattr(client, "_should_sample", None)  # there is no public way
+    return is_sampled is None or bool(is_sampled(trace_id))
+
+
+def _client(source: Client | None = None) -> Client:
+    """Return a client for the place and key of another one, by default of the environment."""
     from langsmith import Client
     from urllib3.util import Retry
 
     try:
         return Client(
+            api_url=None if source is None else source.api_url,
+            api_key=None if source is None else source.api_key,
+            workspace_id=getattr(source, "_workspace_id", None),
+            tracing_sampling_rate=1.0,
             auto_batch_tracing=False,
             timeout_ms=(_CONNECT_MS, _READ_MS),
             # The default policy would wait as long as the server asks.

@@ -11,7 +11,7 @@ from uuid import UUID
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.integrations.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
-from kp_langchain.integrations.run_scores import run_scores
+from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
     VERDICT_WANTED,
     ToolFeedback,
@@ -68,7 +68,8 @@ class MLflowScores:
         source = AssessmentSource(source_type="CODE", source_id=_SOURCE_ID)
         span_id = external.span_id if external.is_part else None
         sent_before = self._sent_before(external.trace_id, span_id)
-        for score in run_scores(scored):
+
+        def send_one(score: RunScore) -> None:
             if (assessment := sent_before.get(score.name)) is not None:
                 self._mlflow.update_assessment(
                     trace_id=external.trace_id,
@@ -86,6 +87,8 @@ class MLflowScores:
                     rationale=score.comment,
                     span_id=span_id,
                 )
+
+        send_each(send_one, run_scores(scored))
 
     def _sent_before(self, trace_id: str, span_id: str | None) -> dict[str, Any]:
         """Return what was sent to a trace or span, by name; MLflow gives feedback its own ids."""
@@ -147,9 +150,9 @@ class MLflowScores:
             KPError: MLflow cannot be reached, or refuses the key.
         """
         del queue
-        for external in traces:
+        for trace_id in {external.trace_id: None for external in traces}:
             with _errors():
-                self._mlflow.set_trace_tag(external.trace_id, VERDICT_WANTED, "true")
+                self._mlflow.set_trace_tag(trace_id, VERDICT_WANTED, "true")
         return len(traces)
 
 

@@ -134,14 +134,16 @@ class OpikScores:
     def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
         """Put traces into an annotation queue of their project, which is created if need be.
 
-        Opik itself leaves out traces that are in the queue already.
+        Opik itself leaves out traces that are in the queue already. It has no queues of spans, so
+        runs that are a part of their trace are left out.
 
         Raises:
             KPError: Opik cannot be reached, or refuses the key.
         """
         by_project: dict[str | None, list[str]] = {}
         for one in traces:
-            by_project.setdefault(one.project, []).append(one.trace_id)
+            if not one.is_part:
+                by_project.setdefault(one.project, []).append(one.trace_id)
         with _errors():
             client = self._client or self._opik.get_global_client()
             api = client.rest_client
@@ -150,7 +152,7 @@ class OpikScores:
                 found = next((one for one in queues if one.name == queue), None)
                 found = found or client.create_traces_annotation_queue(queue, project_name=project)
                 api.annotation_queues.add_items_to_annotation_queue(found.id, ids=trace_ids)
-        return len(traces)
+        return sum(map(len, by_project.values()))
 
 
 def _errors() -> AbstractContextManager[None]:

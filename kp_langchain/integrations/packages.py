@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.errors import MissingExtraError
 
 
@@ -16,12 +17,14 @@ def import_package(module: str, *, extra: str) -> Any:
         extra: The extra that installs it.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: It is not installed, or cannot be imported.
     """
     try:
         return import_module(module)
-    except ImportError as error:
+    except Exception as error:  # a package that does not fit the others raises anything
+        if raised_by_host(error):
+            raise
         raise MissingExtraError(
-            f"{module} cannot be imported ({error}); install it: "
+            f"{module} cannot be imported ({type(error).__name__}: {error}); install it: "
             f"pip install 'kp-langchain[{extra}]'"
         ) from error

@@ -19,6 +19,7 @@ from kp_langchain.integrations.tool_feedback import (
     score_or_label,
     tool_errors,
 )
+from kp_langchain.recording.http_status import NOT_FOUND, status_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -67,12 +68,17 @@ class PhoenixScores:
     def __init__(self, client: Client | None = None) -> None:
         self._phoenix = import_package("phoenix.client", extra="phoenix")
         self._client = client
+        self._clients: dict[int, Client] = {}
 
     def find_trace(self, root_id: UUID, parent_id: UUID) -> ExternalTrace | None:
         """Return the root span of a run."""
         del parent_id
         span = openinference_span(root_id)
-        if span is None or not (context := span.get_span_context()).is_valid:
+        if span is None:
+            return None
+        context = span.get_span_context()
+        # Otherwise nothing is exported: the trace is not in the sample.
+        if not (context.is_valid and context.trace_flags.sampled):
             return None
         resource = getattr(span, "resource", None)
         project = None if resource is None else resource.attributes.get(_PROJECT_ATTRIBUTE)
@@ -117,12 +123,17 @@ class PhoenixScores:
             by_project.setdefault(project, {})[one.span_id or ""] = one
         for project, by_span in by_project.items():
             with _errors():
-                annotations = self._connected().spans.get_span_annotations(
-                    span_ids=list(by_span),
-                    project_identifier=project,
-                    include_annotation_names=None if key is None else [key],
-                    timeout=_READ_S,
-                )
+                try:
+                    annotations = self._connected().spans.get_span_annotations(
+                        span_ids=list(by_span),
+                        project_identifier=project,
+                        include_annotation_names=None if key is None else [key],
+                        timeout=_READ_S,
+                    )
+                except Exception as error:
+                    if status_of(error) == NOT_FOUND:  # the project was deleted there
+                        continue
+                    raise
                 found = [_feedback(one, by_span[one["span_id"]]) for one in annotations]
             yield from (feedback for feedback in found if feedback.value is not None)
 
@@ -149,9 +160,12 @@ class PhoenixScores:
         return len(traces)
 
     def _connected(self) -> Client:
-        if self._client is None:
-            self._client = self._phoenix.Client()
-        return self._client
+        if self._client is not None:
+            return self._client
+        pid = os.getpid()
+        if pid not in self._clients:  # a forked child must not use its parent's connections
+            self._clients[pid] = self._phoenix.Client()
+        return self._clients[pid]
 
 
 def _feedback(annotation: Any, external: ExternalTrace) -> ToolFeedback:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from kp_langchain.gate.decision import decision_word
+from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace
@@ -37,6 +41,29 @@ class RunScore:
     comment: str
 
 
+def send_each(send: Callable[[RunScore], object], scores: Sequence[RunScore]) -> None:
+    """Send scores one by one: the first one alone, then the others at once.
+
+    Args:
+        send: Sends one score.
+        scores: At least one.
+
+    Raises:
+        Exception: What `send` raises for one of them; the others are sent all the same, unless it
+            is the first one.
+    """
+    send(scores[0])  # where nothing answers, one request is enough to learn it
+    sent: list[Future[object]] = []
+    with ThreadPoolExecutor(len(scores), "kp_langchain scores") as pool:
+        for score in scores[1:]:
+            try:
+                sent.append(pool.submit(copy_context().run, send, score))
+            except RuntimeError:  # the interpreter is ending, and starts no threads
+                send(score)
+    for one in sent:
+        one.result()
+
+
 def run_scores(scored: ScoredTrace) -> list[RunScore]:
     """Return the score of a run, each of its dimensions, and its worth if there is one."""
     breakdown = scored.breakdown
@@ -49,7 +76,8 @@ def run_scores(scored: ScoredTrace) -> list[RunScore]:
     if scored.worth is not None:
         numbers.append((f"{PREFIX}worth", scored.worth, label, decided))
     numbers += [
-        (f"{PREFIX}{name}", part.value, None, f"{part.why}; weight {part.weight:.2f}")
+        # Redacted, because where a verdict came from is a text that a program chose.
+        (f"{PREFIX}{name}", part.value, None, f"{redact(part.why).value}; weight {part.weight:.2f}")
         for name, part in breakdown.dimensions.items()
     ]
     return [

@@ -72,8 +72,8 @@ class RunTree:
     Args:
         owner: What the records of its root runs share.
         ambient: Returns the id of the run that LangChain's context names as the current one.
-        find_traces: Looks up where other tracers record a root run, when something begins inside
-            it and when it ends; None if nobody wants to know.
+        find_traces: Looks up where other tracers record a root run, whenever something begins or
+            ends inside it; None if nobody wants to know.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class RunTree:
             root = entry.root
             root.open_runs.discard(run_id)
             find_traces = self._find_traces
-            if run_id == root.run_id and find_traces is not None and not find_traces.is_done(root):
-                find_traces(root, run_id)  # nothing began inside it, such as in a bare model
+            if find_traces is not None and not find_traces.is_done(root):
+                find_traces(root, run_id)  # nothing began inside it, such as in a model
         return entry
 
     def _remember_over(self, run_id: UUID) -> None:

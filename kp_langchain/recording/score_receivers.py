@@ -7,6 +7,7 @@ knows it. It is never guessed: a run without one is counted, and its score is no
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -59,8 +60,8 @@ class ScoreReceiver(Protocol):
 
         Args:
             root_id: LangChain's id of the root run.
-            parent_id: LangChain's id of the run inside which something begins right now; that of
-                the root run when it ends.
+            parent_id: LangChain's id of the run inside which something begins right now, or of
+                the run that ends.
 
         Returns:
             None if the tool does not record the run, or does not know it yet.
@@ -87,7 +88,8 @@ def receivers_of(names: Iterable[str | ScoreReceiver]) -> tuple[ScoreReceiver, .
     """
     receivers = tuple(_named(one) if isinstance(one, str) else one for one in names)
     for receiver in receivers:
-        if not (callable(getattr(receiver, "send", None)) and hasattr(receiver, "find_trace")):
+        methods = [getattr(receiver, name, None) for name in ("find_trace", "send")]
+        if not (all(map(callable, methods)) and isinstance(getattr(receiver, "name", None), str)):
             raise ConfigError(
                 f"send_scores_to has {receiver!r}; give one of {', '.join(RECEIVERS)}, or an "
                 "object with name, find_trace and send"
@@ -128,13 +130,18 @@ class TraceFinder:
     counters: Counters
 
     def __call__(self, root: RunRecord, parent_id: UUID) -> None:
-        """Look a run up; called when something begins inside it, and when it ends."""
+        """Look a run up; called when something begins inside it, or ends.
+
+        Args:
+            root: The run.
+            parent_id: The id of the run inside which something begins, or of the one that ends.
+        """
         root.searches += 1
         for receiver in self.receivers:
             if receiver.name in root.external_traces:
                 continue
             try:
-                external = receiver.find_trace(root.run_id, parent_id)
+                external: object = receiver.find_trace(root.run_id, parent_id)
             except BaseException as error:
                 if raised_by_host(error):
                     raise
@@ -147,8 +154,17 @@ class TraceFinder:
                     describe_error(error),
                 )
             else:
-                if external is not None:
+                if isinstance(external, ExternalTrace):
                     root.external_traces[receiver.name] = external
+                elif external is not None:
+                    self.counters.add("callback_errors")
+                    warn_once(
+                        f"find_trace:{receiver.name}",
+                        "find_trace of %s returned a %s, so the run's score is not sent there; "
+                        "return an ExternalTrace or None",
+                        receiver.name,
+                        type(external).__name__,
+                    )
         if len(root.external_traces) == len(self.receivers):
             root.searches = _MOST_SEARCHES
 
@@ -156,6 +172,10 @@ class TraceFinder:
     def is_done(root: RunRecord) -> bool:
         """Return whether nothing more is looked up for a run."""
         return root.searches >= _MOST_SEARCHES
+
+
+# The lanes of tools that did not answer the last time; handlers made per request share them.
+_unanswering: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
@@ -173,7 +193,6 @@ class ReceiverSink:
     max_queue: int
     error_counter: ClassVar[str] = "scores_failed"
     calls_user_code: ClassVar[bool] = False
-    _is_failing: bool = field(default=False, init=False)
     _lane: Worker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -234,7 +253,7 @@ class ReceiverSink:
 
         # A tool often takes in the trace only after the run has ended. While the tool does not
         # answer at all, each further score is tried once.
-        attempts = 1 if self._is_failing else _ATTEMPTS
+        attempts = 1 if self._lane in _unanswering else _ATTEMPTS
         retrying = Retrying(
             stop=stop_after_attempt(attempts),
             retry=retry_if_not_exception_type(KPError),  # a receiver's word that it is final
@@ -244,9 +263,10 @@ class ReceiverSink:
         try:
             with allow_forks():
                 retrying(self.receiver.send, scored, external)
-        except Exception as error:  # noqa: BLE001 - whatever the tool's package raises
+        except BaseException as error:  # noqa: BLE001 - whatever the tool's package raises
             # These are answers: one of them says that the trace is not there yet.
-            self._is_failing = not (isinstance(error, KPError) or status_of(error) == NOT_FOUND)
+            if not (isinstance(error, KPError) or status_of(error) == NOT_FOUND):
+                _unanswering.add(self._lane)
             self.counters.add("scores_failed")
             warn_once(
                 f"scores:{self.receiver.name}:{type(error).__name__}",
@@ -255,7 +275,7 @@ class ReceiverSink:
                 describe_error(error),
             )
         else:
-            self._is_failing = False
+            _unanswering.discard(self._lane)
             self.counters.add("scores_sent")
         finally:
             self.counters.add("scores_queued", -1)

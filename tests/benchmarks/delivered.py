@@ -204,17 +204,18 @@ def _print_delivered(tools: Sequence[str], folder: str) -> None:
 def _print_down(tools: Sequence[str], folder: str) -> None:
     """Print what becomes of the scores where no server answers."""
     print(
-        "\ntool           server         run, ms  sent  failed  waiting"
-        "  process ends after, s: with the handler, tracer alone"
+        "\n                              with the handler: run, ms, sent, failed, waiting, process"
+        " ends after s | tracer alone: run, ms, process ends after s"
     )
     for tool in tools:
         for way in _DOWN:
             got = _down(tool, way, folder)
-            end_alone = _down(tool, way, folder, alone=True)["end"]
+            alone = _down(tool, way, folder, alone=True)
             waiting = _RUNS_DOWN - sum(got[name] for name in _COUNTS)
             print(
                 f"{tool:<14} {way:<13} {got['run_ms']:>8.1f}  {got['scores_sent']:>4}  "
-                f"{got['scores_failed']:>6}  {waiting:>7}  {got['end']:>38}, {end_alone}",
+                f"{got['scores_failed']:>6}  {waiting:>7}  {got['end']:>8} | "
+                f"{alone['run_ms']:.1f}  {alone['end']}",
                 flush=True,
             )
 

@@ -41,13 +41,30 @@ def test_a_reader_collects_runs_queue_and_drops() -> None:
     assert scored is not None
     score, tenths = scored.breakdown.total, tuple(number / 10 for number in range(1, 10))
     assert values(reader) == {
-        ("kp.runs", "contributed"): stats["contributed"],
-        ("kp.runs", "below_threshold"): stats["below_threshold"],
+        ("kp.runs", scored.decision): 1,
         ("kp.score", scored.decision): (1, round(score, 6), tenths),
         ("kp.runs.queued", ""): 0,
         ("kp.runs.dropped", "dropped"): 0,
         ("kp.runs.dropped", "not_stored"): 0,
         ("kp.runs.dropped", "scores_dropped"): 0,
+        ("kp.runs.dropped", "scores_failed"): 0,
+        ("kp.runs.dropped", "scores_without_trace"): 0,
     }
     assert stats["scored"] == 1
+    provider.shutdown()
+
+
+def test_handlers_of_one_domain_are_added_up_and_each_is_observed_once() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    handlers = [KPCallbackHandler("finance", store=None, send_scores_to=["opik"]) for _ in "ab"]
+    for handler in [*handlers, handlers[0]]:
+        observe(handler, provider)
+    for handler in [*handlers, handlers[0]]:
+        searching().invoke(ASK, {"callbacks": [handler]})
+    assert all(handler.flush() for handler in handlers)
+    found = values(reader)
+    assert sum(number for (name, _), number in found.items() if name == "kp.runs") == 3
+    assert sum(each[0] for (name, _), each in found.items() if name == "kp.score") == 3
+    assert found["kp.runs.dropped", "scores_without_trace"] == 3
     provider.shutdown()

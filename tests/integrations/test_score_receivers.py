@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,12 +16,24 @@ from typing import Any
 
 import httpx
 import pytest
-from langchain_core.runnables import RunnableLambda
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 
-from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, Settings, TraceStore
+from kp_langchain import (
+    ConfigError,
+    DomainPolicy,
+    KPCallbackHandler,
+    ScoredTrace,
+    Settings,
+    TraceStore,
+)
 from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.langsmith import LangSmithScores
 from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
+from kp_langchain.integrations.run_scores import run_scores, send_each
+from kp_langchain.recording.score_receivers import new_receiver
 from tests.agents import ScriptedChatModel, agent, asearch, call, say
+from tests.commands import cli_apart
 from tests.loopback_tools import LoopbackTool, Request
 
 # The tools' packages use what is deprecated, and close their connections when they are collected.
@@ -762,6 +775,178 @@ def test_a_model_or_function_with_nothing_inside_is_found_as_it_ends(
         trace = traces[question_in(run.trace.task.objective)]
         own = [one for one in tool.scores() if run.breakdown.line() in one.comment]
         assert [one.trace_id for one in own] == [trace]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_trace_of_a_chain_of_few_steps_is_found(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach(name, server, monkeypatch)
+    model = ScriptedChatModel([say("a")] * 6)
+    chains: list[Any] = [
+        ChatPromptTemplate.from_template("{text}") | model,
+        RunnableLambda(lambda _: model.invoke("b")),
+        RunnableParallel(a=model, b=model),
+    ]
+    handler = recorder(name, [])
+    for number, chain in enumerate(chains):
+        text: Any = {"text": f"question {number}"} if number == 0 else f"question {number}"
+        chain.invoke(text, {"callbacks": [handler, *tool.handlers]})
+    assert handler.send(60)
+    tool.flush()
+    assert handler.stats()["scores_sent"] == 3
+    places = {(one.trace_id, one.span_id) for one in tool.scores()}
+    assert len(places) == 3
+    if name != "phoenix":  # there, the spans stand in the place of traces
+        assert {trace_id for trace_id, _ in places} == set(tool.traces().values())
+
+
+def test_scores_go_where_the_tracer_of_langsmith_sends_traces(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackTool(answer) as elsewhere:
+        tool = attach("langsmith", elsewhere, monkeypatch)
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", server.url)
+        handler = recorder("langsmith", [])
+        ask_at_once([handler, *tool.handlers], runs=1)
+        assert handler.send(60)
+        assert len(tool.scores()) == 5
+    assert not server.sent_to("/feedback")
+
+
+def test_what_langsmith_refuses_has_failed_also_with_a_client_that_sends_later(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from langsmith import Client
+
+    tool = attach("langsmith", server, monkeypatch)
+    server.answer = lambda request: (
+        (422, {"detail": "a secret"}) if "feedback" in request.path else answer(request)
+    )
+    receiver = LangSmithScores(Client(api_url=server.url, api_key="key"))
+    policy = DomainPolicy(threshold=0.0)
+    handler = KPCallbackHandler(store=None, policy=policy, send_scores_to=[receiver])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["contributed"] == handler.stats()["scores_failed"] == 1
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["langsmith", "phoenix", "opentelemetry"])
+def test_a_trace_that_is_not_in_the_sample_gets_no_scores(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    tool = attach(name, server, monkeypatch)
+    for tracer in tool.handlers:  # LangSmith's; its package reads the environment once
+        tracer.client.tracing_sample_rate = 0.0
+    handler = recorder(name, [])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["scores_without_trace"] == 1
+    assert not tool.scores()
+
+
+def test_scores_of_one_langfuse_project_are_not_sent_to_another(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach("langfuse", server, monkeypatch)
+    scored: list[ScoredTrace] = []
+    handler = recorder("langfuse", scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    sent = len(server.sent_to("/scores"))
+    with LoopbackTool(answer) as elsewhere:
+        later = cli_apart(
+            *("label", scored[0].trace.id, "--failure", "--database", "runs.db"),
+            KP_SEND_SCORES_TO="langfuse",
+            LANGFUSE_PUBLIC_KEY="pk-another",
+            LANGFUSE_SECRET_KEY="sk",  # noqa: S106
+            LANGFUSE_BASE_URL=elsewhere.url,
+        )
+        assert later.returncode == 0, later.stderr
+        words = " ".join((later.stdout + later.stderr).split())
+        assert (
+            "Scores sent to langfuse: 0 of 1 (KPError: the run is in the Langfuse project" in words
+        )
+        assert not elsewhere.sent_to("/scores")
+    assert len(server.sent_to("/scores")) == sent
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("name", ["langsmith", "phoenix"])
+def test_a_forked_child_has_a_client_of_its_own(
+    name: str, server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach(name, server, monkeypatch)
+    receiver: Any = new_receiver(name)
+    connect = receiver._connected if name == "phoenix" else lambda: receiver._sending_client(None)
+    client = connect()
+    assert connect() is client
+    child = os.fork()
+    if child == 0:
+        os._exit(connect() is client)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_where_a_verdict_came_from_is_redacted() -> None:
+    elsewhere = Elsewhere()
+    handler = KPCallbackHandler(store="runs.db", send_scores_to=[elsewhere])
+    ask_at_once([handler], runs=1)
+    assert handler.send(30)
+    with TraceStore("runs.db") as store:
+        id_ = elsewhere.sent[0].trace.id
+        store.report_outcome(id_, success=True, confidence=0.7, source="ann@example.com")
+        scored = store.scored(id_)
+    assert scored is not None
+    comments = {one.name: one.comment for one in run_scores(scored)}
+    assert "ann@" not in str(comments)
+    assert comments["kp_outcome_confidence"].startswith("confidence 0.70 (")
+    first = {one.name: one.comment for one in run_scores(elsewhere.sent[0])}
+    assert first["kp_outcome_confidence"] == "confidence 0.80 (default), succeeded; weight 0.25"
+
+
+def test_a_tool_that_does_not_answer_is_tried_less_by_all_handlers() -> None:
+    elsewhere = Elsewhere(*[OSError("no answer")] * 99)
+    handlers = [KPCallbackHandler(store=None, send_scores_to=[elsewhere]) for _ in range(4)]
+    for handler in handlers:
+        ask_at_once([handler], runs=1)
+        assert handler.send(30)
+    assert sum(handler.stats()["scores_failed"] for handler in handlers) == 4
+    assert 99 - len(elsewhere.errors) == 4 + 3
+
+
+def test_a_receiver_that_exits_or_returns_what_is_no_trace_is_counted() -> None:
+    class NoTrace(Elsewhere):
+        name = "no_trace"
+
+        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> Any:
+            return str(root_id)
+
+    exits: list[Any] = [SystemExit()] * 4
+    handler = KPCallbackHandler(store="runs.db", send_scores_to=[Elsewhere(*exits), NoTrace()])
+    ask_at_once([handler], runs=1)
+    assert handler.send(30)
+    stats = handler.stats()
+    assert stats["scores_failed"] == stats["scores_without_trace"] == stats["scored"] == 1
+    assert stats["scores_queued"] == 0
+    assert stats["callback_errors"] > 0
+    with TraceStore("runs.db") as store:
+        assert store.count() == 1
+
+
+def test_a_score_that_fails_keeps_no_other_from_being_sent() -> None:
+    scores: Any = list(range(5))
+    sent: list[int] = []
+
+    def send(score: Any) -> None:
+        if score == 2:
+            raise ValueError("two")
+        sent.append(score)
+
+    with pytest.raises(ValueError, match="two"):
+        send_each(send, scores)
+    assert sorted(sent) == [0, 1, 3, 4]
 
 
 def test_a_trace_that_the_tool_does_not_have_yet_costs_no_other_run_its_attempts() -> None:

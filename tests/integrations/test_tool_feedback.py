@@ -620,6 +620,21 @@ def tool(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.parametrize("scene", ["phoenix"], indirect=True)
+def test_a_project_that_was_deleted_in_phoenix_has_no_feedback(scene: Scene) -> None:
+    scene.backend.fault = (404, "no project")
+    assert scene.read() == []
+
+
+@pytest.mark.parametrize("one_trace", ["opik", "mlflow"], indirect=True)
+def test_runs_in_one_trace_enter_a_queue_of_traces_once_at_most(one_trace: Scene) -> None:
+    done = one_trace.label("--next", "--ask-in", one_trace.tool)
+    assert done.returncode == 0, done.stderr
+    number = 0 if one_trace.tool == "opik" else 3
+    assert f"{NAMES[one_trace.tool]}: {number} of 3 runs " in done.stdout
+    assert len(one_trace.backend.queued) == min(number, 1)
+
+
 @pytest.mark.parametrize("scene", ["langfuse"], indirect=True)
 def test_all_pages_are_read(scene: Scene) -> None:
     scene.backend.page = 2

@@ -108,6 +108,25 @@ print(searching().invoke(ASK)["messages"][-1].content)
     assert "KP_MAX_QUEUE" in done.stderr
 
 
+def test_a_broken_package_of_a_tool_costs_the_recording_and_not_the_agent() -> None:
+    Path("packages", "opik").mkdir(parents=True)
+    Path("packages", "opik", "__init__.py").write_text("raise TypeError('descriptors')")
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + "print(searching().invoke(ASK)['messages'][-1].content)"],
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([str(Path("packages").absolute()), str(ROOT)]),
+            "KP_CAPTURE": "true",
+            "KP_SEND_SCORES_TO": "opik",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "42"
+    assert "opik cannot be imported (TypeError: descriptors)" in done.stderr
+
+
 def test_both_variables_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     from kp_langchain.config import unknown_variables
 

@@ -35,7 +35,8 @@ def root_span(root_id: UUID) -> SpanContext | None:
     """
     for span in _spans_of(root_id):
         context: SpanContext = span.get_span_context()
-        if context.is_valid:
+        # Otherwise nothing is exported: the trace is not in the sample.
+        if context.is_valid and context.trace_flags.sampled:
             return context
     return None
 
