@@ -11,7 +11,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
-from uuid import UUID
+from unittest.mock import ANY
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,13 @@ from kp_langchain.integrations.opentelemetry import KeepWorthy, keep_worthy
 from tests import agents
 
 FOREVER_S = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_waits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keep_worthy, "_DECISION_WAIT_S", 0.05)
+        yield
 
 
 class Rig:
@@ -159,6 +167,32 @@ def test_a_failed_trace_is_exported_at_once_and_whole(rig: Rig) -> None:
     root.end()
     rig.keep.decide(trace_of(root), keep=False)
     assert rig.exported == ["model", "tool", "root"]
+
+
+def test_deciding_a_run_again_decides_no_other_run_of_its_trace(rig: Rig) -> None:
+    first, second = uuid4(), uuid4()
+    root = rig.start("request")
+    for run_id in (first, second, second):
+        rig.keep.expect(trace_of(root), run_id)
+    for _ in range(3):  # scored, and twice after a verdict
+        rig.keep.decide(trace_of(root), keep=False, run_id=first)
+    root.end()
+    assert rig.fates() == {"held": 1, "held_bytes": ANY, "open_traces": 1}
+    rig.keep.decide(trace_of(root), keep=True, run_id=second)
+    assert rig.exported == ["request"]
+
+
+def test_a_shutdown_waits_for_decisions_that_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keep_worthy, "_DECISION_WAIT_S", 300.0)
+    rig = Rig()
+    trace_id = rig.trace("model")
+    shutdown = threading.Thread(target=rig.provider.shutdown)
+    shutdown.start()
+    rig.keep.decide(trace_id, keep=False)
+    shutdown.join(300)
+    assert rig.fates() == {"dropped": 2}
 
 
 def test_failed_traces_can_be_left_to_the_decision() -> None:

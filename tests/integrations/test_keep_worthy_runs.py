@@ -37,6 +37,21 @@ def keep_worthy(exporter: InMemorySpanExporter) -> Iterator[KeepWorthy]:
     provider.shutdown()
 
 
+def test_a_run_that_did_not_succeed_is_exported(
+    exporter: InMemorySpanExporter, keep_worthy: KeepWorthy
+) -> None:
+    policy = DomainPolicy(threshold=1.0)
+    handler = KPCallbackHandler(
+        store=None, policy=policy, outcome=lambda _: False, send_scores_to=[keep_worthy]
+    )
+    asyncio.run(ask(handler, 1))
+    assert handler.send(60)
+    keep_worthy.force_flush()
+    counts = keep_worthy.counts()
+    assert counts["failed"] == len(exporter.get_finished_spans()) > 0
+    assert handler.stats()["below_threshold"] == 1
+
+
 async def ask(handler: KPCallbackHandler, number: int) -> None:
     runnable = agent(say("I search.", call("asearch", q=f"q{number}")), say("ok"), tools=(asearch,))
     config: Any = {

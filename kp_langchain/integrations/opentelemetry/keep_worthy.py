@@ -84,10 +84,11 @@ class KeepWorthy(SpanProcessor):
       open any more, except for the share `share_of_rest`.
     - A run is undecided: its spans wait.
 
-    A trace is exported as soon as one of its runs is to be kept, or one of its spans has the status
-    error. Later spans of a trace follow its decision, as long as it is among the newest 10,000. A
-    trace is kept as a whole: many runs under one root span are kept together or not at all. If a
-    span fails after its trace was dropped, that span is exported and so are those after it.
+    A trace is exported as soon as one of its runs is to be kept or did not succeed, or one of its
+    spans has the status error. Later spans of a trace follow its decision, as long as it is among
+    the newest 10,000. A trace is kept as a whole: many runs under one root span are kept together
+    or not at all. If a span fails after its trace was dropped, that span is exported and so are
+    those after it.
 
     A trace that belongs to the share is exported as its spans end. Whether it does is a function of
     its id, so all processes agree. The function is not that of `TraceIdRatioBased`, because the
@@ -98,13 +99,15 @@ class KeepWorthy(SpanProcessor):
     after `max_wait_s` without any span or decision, in `force_flush`, in `shutdown`, and when
     something fails here. `counts` counts them by reason, and each reason is logged once. Call
     `KPCallbackHandler.send` before the tracer provider is shut down, so that decisions come first.
+    No decision comes for runs that are not scored, such as cancelled, paused or empty ones.
 
-    The agent's thread never waits for an export. Released spans are passed to the wrapped processor
-    by the thread that released them, and beyond 512 by a thread of this processor. That thread
-    flushes the wrapped processor between batches, because its queue would drop what comes faster
-    than it exports. The same thread finds the traces that have waited too long; a check when a span
-    ends would not release them in an idle process. In a forked child nothing is held: the parent
-    exports what it holds.
+    The agent's thread never waits for an export, if the wrapped processor exports on a thread of
+    its own, as `BatchSpanProcessor` does and `SimpleSpanProcessor` does not. Released spans are
+    passed to the wrapped processor by the thread that released them, and beyond 512 by a thread of
+    this processor. That thread flushes the wrapped processor between batches, because its queue
+    would drop what comes faster than it exports. The same thread finds the traces that have waited
+    too long; a check when a span ends would not release them in an idle process. In a forked child
+    nothing is held: the parent exports what it holds.
 
     Args:
         processor: The processor that exports. It is told of the start of every span.
@@ -114,7 +117,8 @@ class KeepWorthy(SpanProcessor):
             the number of its attributes and events and the sizes of their strings.
         max_wait_s: How long a trace is held without any span or decision, in seconds. It may be a
             tenth longer.
-        keep_failed: Whether a trace is exported if one of its spans has the status error.
+        keep_failed: Whether a trace is exported if one of its spans has the status error, or one of
+            its runs did not succeed.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -181,25 +185,30 @@ class KeepWorthy(SpanProcessor):
         span = root_span(root_id)
         if span is None:
             return None
-        self.expect(span.trace_id)
+        self.expect(span.trace_id, root_id)
         return ExternalTrace(f"{span.trace_id:032x}", f"{span.span_id:016x}")
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
-        """Decide a run; called by the handler."""
-        self.decide(int(external.trace_id, 16), keep=scored.decision == "contributed")
+        """Decide a run; called by the handler, again after each verdict."""
+        fate: _Fate | None = "kept" if scored.decision == "contributed" else None
+        if fate is None and self._keep_failed and scored.trace.metadata.success is False:
+            fate = "failed"
+        self._submit_decision(int(external.trace_id, 16), fate, scored.run_id)
 
-    def expect(self, trace_id: int) -> None:
-        """Announce a run, once, so that its trace waits for its decision.
+    def expect(self, trace_id: int, run_id: UUID | None = None) -> None:
+        """Announce a run, so that its trace waits for its decision.
 
         Call it while a span of the trace is open. It takes microseconds and never raises. Spans of
         the trace that were passed on before stay passed on.
 
         Args:
             trace_id: OpenTelemetry's id of the trace that the run is in.
+            run_id: Any id of the run; announcing the same run again changes nothing. A run without
+                an id is to be announced once.
         """
-        self._submit(self._expect, trace_id)
+        self._submit(self._expect, (trace_id, run_id))
 
-    def decide(self, trace_id: int, *, keep: bool) -> None:
+    def decide(self, trace_id: int, *, keep: bool, run_id: UUID | None = None) -> None:
         """Decide a run, before or after its spans ended.
 
         If a trace has several runs, one that is kept is enough. A decision to keep a trace is also
@@ -208,9 +217,14 @@ class KeepWorthy(SpanProcessor):
         Args:
             trace_id: OpenTelemetry's id of the trace that the run is in.
             keep: Whether the trace is exported.
+            run_id: The id that the run was announced with, if any. Deciding the same run again
+                decides no other one.
         """
+        self._submit_decision(trace_id, "kept" if keep else None, run_id)
+
+    def _submit_decision(self, trace_id: int, fate: _Fate | None, run_id: UUID | None) -> None:
         self._deciding_thread = threading.get_ident()
-        self._submit(self._decide, (trace_id, keep))
+        self._submit(self._decide, (trace_id, fate, run_id))
         self._has_news.set()
         self._hand_over()
         self._ensure_watched()
@@ -256,7 +270,12 @@ class KeepWorthy(SpanProcessor):
         return self._flush_processor(left_ms) and is_complete
 
     def shutdown(self) -> None:
-        """Export everything that is held, and shut the wrapped processor down."""
+        """Export everything that is held, and shut the wrapped processor down.
+
+        Waits up to five seconds for decisions on traces that ended, as `force_flush` does.
+        """
+        if not self._is_shut_down:
+            self._await_decisions(time.monotonic() + _DECISION_WAIT_S)
         with self._lock:
             if self._is_shut_down:
                 return
@@ -353,24 +372,25 @@ class KeepWorthy(SpanProcessor):
         else:
             self._pass_on(span, fate)
 
-    def _expect(self, trace_id: int) -> None:
+    def _expect(self, run: tuple[int, UUID | None]) -> None:
+        trace_id, run_id = run
         if self._is_shut_down or self._is_in_share(trace_id):
             return
         trace = self._trace(trace_id)
         if trace is not None:
-            trace.undecided_runs += 1
+            trace.expect(run_id)
 
-    def _decide(self, decision: tuple[int, bool]) -> None:
-        trace_id, keep = decision
+    def _decide(self, decision: tuple[int, _Fate | None, UUID | None]) -> None:
+        trace_id, fate, run_id = decision
         trace = self._traces.get(trace_id)
         if trace is None:
             if not self._is_in_share(trace_id):
                 former = self._decisions.get(trace_id, "dropped")
-                self._remember(trace_id, "kept" if keep else former)
-        elif keep:
-            self._release(trace_id, "kept")
+                self._remember(trace_id, fate or former)
+        elif fate is not None:
+            self._release(trace_id, fate)
         else:
-            trace.undecided_runs = max(0, trace.undecided_runs - 1)
+            trace.decide(run_id)
             trace.has_rejected_runs = True
             trace.active_s = self._clock()
             self._settle(trace_id, trace)
@@ -404,7 +424,7 @@ class KeepWorthy(SpanProcessor):
 
     def _settle(self, trace_id: int, trace: _Trace) -> None:
         """Release or drop a trace if nothing can change its fate any more."""
-        if trace.roots or trace.undecided_runs:
+        if trace.roots or trace.undecided:
             return
         if not trace.has_rejected_runs:
             self._release(trace_id, "no_run", is_remembered=False)
@@ -414,7 +434,7 @@ class KeepWorthy(SpanProcessor):
     def _release_early(self, trace_id: int, fate: _Fate) -> None:
         """Release a trace, or drop it if it ended and only spans without an end are missing."""
         trace = self._traces[trace_id]
-        if trace.undecided_runs or (trace.has_rejected_runs and trace.roots):
+        if trace.undecided or (trace.has_rejected_runs and trace.roots):
             self._release(trace_id, fate)
         elif trace.has_rejected_runs:
             self._drop(trace_id)
@@ -453,7 +473,7 @@ class KeepWorthy(SpanProcessor):
         return [
             trace_id
             for trace_id, trace in self._traces.items()
-            if trace.undecided_runs and not trace.roots
+            if trace.undecided and not trace.roots
         ]
 
     def _is_in_share(self, trace_id: int) -> bool:
@@ -632,15 +652,23 @@ class KeepWorthy(SpanProcessor):
 class _Trace:
     """A trace in this process."""
 
-    __slots__ = ("active_s", "has_rejected_runs", "open", "roots", "spans", "undecided_runs")
+    __slots__ = ("active_s", "has_rejected_runs", "open", "roots", "spans", "undecided")
 
     def __init__(self, *, has_rejected_runs: bool) -> None:
         self.open: set[int] = set()  # ids of spans
         self.roots: set[int] = set()  # those of local roots
         self.spans: list[tuple[ReadableSpan, int]] = []  # that ended, with their bytes
-        self.undecided_runs = 0
+        self.undecided: Counter[UUID | None] = Counter()  # runs by their id, if it is known
         self.has_rejected_runs = has_rejected_runs
         self.active_s = 0.0
+
+    def expect(self, run_id: UUID | None) -> None:
+        self.undecided[run_id] = 1 if run_id is not None else self.undecided[None] + 1
+
+    def decide(self, run_id: UUID | None) -> None:
+        self.undecided[run_id] -= 1
+        if self.undecided[run_id] <= 0:
+            del self.undecided[run_id]
 
 
 def _watch(reference: weakref.ref[KeepWorthy], wake: threading.Event, period_s: float) -> None:
