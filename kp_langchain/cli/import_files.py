@@ -8,9 +8,10 @@ from itertools import chain
 from typing import Any
 
 from kp_langchain.cli.jsonl import STDIN, Line, read_lines
-from kp_langchain.importing.json_text import read_json
+from kp_langchain.recording.json_text import read_documents, read_json
 
 _LONGEST_BYTES = 256 << 20
+_OPENING = (b"{", b"[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,24 @@ def read_values(file: str) -> Iterator[JsonValue]:
     if first is None:
         return
     value = _value(first)
-    if not value.why or first.content is None or first.content[:1] not in (b"{", b"["):
+    if not value.why or first.content is None or first.content[:1] not in _OPENING:
         yield value
         yield from map(_value, lines)
         return
     collected, is_whole = _collect(first, lines)
-    if is_whole:
-        document = _value(
-            Line(file, first.number, b"\n".join(one.content or b"" for one in collected))
-        )
-        if not document.why:
-            yield document
-            return
-    yield from map(_value, chain(collected, lines))
+    if any(isinstance(_value(one).value, dict | list) for one in collected[1:2]):
+        yield from map(_value, chain(collected, lines))  # only the first line is damaged
+    elif is_whole:
+        yield from _documents(file, collected)
+    else:
+        size = _LONGEST_BYTES >> 20
+        yield JsonValue(value.place, why=f"neither one value a line, nor below {size} MB in all")
+
+
+def _documents(file: str, lines: list[Line]) -> Iterator[JsonValue]:
+    """Yield the values that follow each other over many lines, up to the first that is cut off."""
+    for value, number, why in read_documents([one.content or b"" for one in lines]):
+        yield JsonValue(_place(file, lines[number].number), value, why)
 
 
 def _collect(first: Line, lines: Iterator[Line]) -> tuple[list[Line], bool]:
@@ -69,10 +75,14 @@ def _collect(first: Line, lines: Iterator[Line]) -> tuple[list[Line], bool]:
 
 
 def _value(line: Line) -> JsonValue:
-    place = f"{'stdin' if line.file == STDIN else line.file}:{line.number}"
+    place = _place(line.file, line.number)
     if line.content is None:
         return JsonValue(place, why=f"longer than {_LONGEST_BYTES >> 20} MB")
     try:
         return JsonValue(place, read_json(line.content))
     except ValueError as error:
         return JsonValue(place, why=str(error))
+
+
+def _place(file: str, number: int) -> str:
+    return f"{'stdin' if file == STDIN else file}:{number}"

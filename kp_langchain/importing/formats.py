@@ -20,7 +20,7 @@ _CONVENTIONS: Final = {"openinference": OPENINFERENCE, "genai": GENAI}
 
 
 class FileReader:
-    """Reads the runs of one file, given the JSON values in it.
+    """Reads the runs of some files, given the JSON values in them.
 
     Conversations are yielded as they come. The parts of other runs may be in any order, so all of
     them are collected, and `conclude` yields the runs.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kp_langchain.errors import StoreError, UnknownRunError
+from kp_langchain.errors import KPError, StoreError, UnknownRunError
 from kp_langchain.importing.replay import ReplayRecorder, replay
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.options import HandlerOptions
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _RUNS_AT_ONCE = 50
 
-Fate = Literal["imported", "known", "paused", "cancelled", "unfinished", "empty", "failed"]
+Fate = Literal[
+    "imported", "known", "paused", "cancelled", "unfinished", "incomplete", "empty", "failed"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,9 @@ class Imported:
         run: The run.
         fate: `imported`: it is in the store now. `known`: it was there before. `paused`: the file
             does not show how it went on, or shows that in another run, to which it belongs.
-            `cancelled`, `unfinished`: it did not come to an end. `empty`: neither a model nor a
-            tool was called. `failed`: it cannot be recorded or scored; a warning says why.
+            `cancelled`, `unfinished`: it did not come to an end. `incomplete`: it is a part of a
+            run whose root is not in the files. `empty`: neither a model nor a tool was called.
+            `failed`: it cannot be recorded or scored; a warning says why.
         scored: The scored run, if it was imported.
     """
 
@@ -100,22 +103,29 @@ class Importer:
 
         Raises:
             StoreError: The store cannot be read or written.
+            KPError: What `runs` raises, after the runs before it are stored.
         """
         if not self._is_ready:
             self._is_ready = True
             self._wait()  # what an interrupted import left unscored is scored now, and known then
         group: list[tuple[RecordedRun, Fate]] = []
         seen: set[UUID] = set()
-        for run in runs:
-            fate: Fate = "known"
-            if run.run_id not in seen and not self._is_known(run):
-                seen.add(run.run_id)
-                fate = self._record(run)
-            group.append((run, fate))
-            if len(group) >= self._group_size:
-                yield from self._conclude(group)
-                group = []
+        failure: KPError | None = None
+        try:
+            for run in runs:
+                fate: Fate = "known"
+                if run.run_id not in seen and not self._is_known(run):
+                    seen.add(run.run_id)
+                    fate = self._record(run)
+                group.append((run, fate))
+                if len(group) >= self._group_size:
+                    yield from self._conclude(group)
+                    group = []
+        except KPError as error:  # of a file; the runs before it are recorded
+            failure = error
         yield from self._conclude(group)
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Forget the runs that paused."""
@@ -133,6 +143,8 @@ class Importer:
         )
 
     def _record(self, run: RecordedRun) -> Fate:
+        if run.is_incomplete:
+            return "incomplete"
         self._queue.prepare()
         replay(run, self._recorder)
         if self._recorder.open_count:

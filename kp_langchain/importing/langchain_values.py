@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from kp_langchain.importing.json_text import json_or_text
+from kp_langchain.recording.provider_messages import tool_call_fields
 
 _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
     kind.__name__: kind
@@ -181,34 +181,3 @@ def openai_message(value: Any) -> BaseMessage | None:
     if calls := value.get("tool_calls"):
         fields |= tool_call_fields(calls)
     return message_of_role(value["role"], content, **fields)
-
-
-def tool_call_fields(calls: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return `tool_calls` and `invalid_tool_calls` for an `AIMessage`.
-
-    Args:
-        calls: Requests in OpenAI's form or in LangChain's.
-    """
-    good: list[dict[str, Any]] = []
-    bad: list[dict[str, Any]] = []
-    for call in calls if isinstance(calls, Sequence) and not isinstance(calls, str) else ():
-        if not isinstance(call, dict):
-            continue
-        function = call.get("function")
-        if not isinstance(function, dict):
-            function = call
-        name = function.get("name")
-        arguments = function.get("arguments", function.get("args"))
-        call_id = call.get("id")
-        names = {
-            "name": name if isinstance(name, str) else "",
-            "id": call_id if isinstance(call_id, str) else None,
-        }
-        arguments = json_or_text(arguments or {})
-        if isinstance(arguments, dict):
-            good.append({**names, "args": arguments, "type": "tool_call"})
-        else:
-            bad.append(
-                {**names, "args": str(arguments), "error": None, "type": "invalid_tool_call"}
-            )
-    return {"tool_calls": good, "invalid_tool_calls": bad}

@@ -22,7 +22,6 @@ from kp_langchain.importing.call_values import (
     tool_inputs,
 )
 from kp_langchain.importing.errors import error_in_text
-from kp_langchain.importing.json_text import json_or_text
 from kp_langchain.importing.recorded_run import (
     RecordedCall,
     RecordedError,
@@ -31,6 +30,7 @@ from kp_langchain.importing.recorded_run import (
     Unusable,
     in_order,
 )
+from kp_langchain.recording.json_text import json_or_text
 
 _KINDS: Final[Mapping[str, RecordedKind]] = {
     "llm": "model",
@@ -41,6 +41,8 @@ _KINDS: Final[Mapping[str, RecordedKind]] = {
 _FRACTION = re.compile(r"\.(\d{6})\d+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_CHILD_DEPTH = 200
+_UNITS_NS = (1_000_000_000, 1_000_000, 1_000, 1)
+_MAX_NS = 1 << 63
 
 
 def is_langsmith_run(value: object) -> bool:
@@ -91,7 +93,13 @@ class LangSmithRuns:
             set_tool_call_ids(calls)
             place, session, trace_id = self._roots[root.id]
             external = ExternalTrace(str(trace_id), str(root.id), session)
-            yield RecordedRun(root.id, place, calls, external_traces={"langsmith": external})
+            yield RecordedRun(
+                root.id,
+                place,
+                calls,
+                external_traces={"langsmith": external},
+                is_incomplete=root.parent_id is not None,
+            )
         for call in cyclic:
             yield Unusable(self._roots[call.id][0], f"run {call.id} is part of itself")
 
@@ -104,7 +112,7 @@ def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
         return f"the id of a run is {_quote(fields.get('id'))}; a UUID is needed"
     started_ns = _time_ns(fields.get("start_time"))
     if started_ns is None:
-        return f"run {call_id} has no start_time"
+        return f"run {call_id} has the start_time {_quote(fields.get('start_time'))}; give a time"
     run_type = fields.get("run_type")
     kind = _KINDS.get(run_type, "chain") if isinstance(run_type, str) else "chain"
     extra = _mapping(fields.get("extra"))
@@ -178,7 +186,15 @@ def _uuid(value: Any) -> UUID | None:
 
 
 def _time_ns(value: Any) -> int | None:
-    """Return a time in ISO 8601 in nanoseconds since 1970; one without a zone is in UTC."""
+    """Return a time in nanoseconds since 1970.
+
+    Args:
+        value: A text in ISO 8601, in UTC if it names no zone; or a number since 1970, as data
+            frames write it: of seconds, milliseconds, microseconds or nanoseconds, by its size.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        size = next((size for size in _UNITS_NS if 0 < value * size < _MAX_NS), None)
+        return None if size is None else int(value * size)
     if not isinstance(value, str):
         return None
     try:

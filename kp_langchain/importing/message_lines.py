@@ -14,7 +14,6 @@ from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import RecordedRun
 from kp_langchain.recording.from_messages import read_messages
 from kp_langchain.recording.verdict_reader import read_verdict
-from kp_langchain.verdict import Verdict
 
 _IDS = ("run_id", "id", "trace_id")
 _SOURCE = "import"
@@ -66,11 +65,6 @@ def run_of_line(value: Any, place: str) -> RecordedRun:
             _SOURCE,
         ),
     )
-
-
-def _verdict(fields: dict[str, Any]) -> Verdict | None:
-    stated = {name: fields.get(name) for name in ("success", "confidence")}
-    return read_verdict({name: one for name, one in stated.items() if one is not None}, _SOURCE)
 
 
 def _text(fields: dict[str, Any], name: str) -> str:

@@ -129,8 +129,8 @@ def _value(value: Any, depth: int) -> Any:
 
 def _integer(value: Any) -> int | None:
     try:
-        return int(value) if isinstance(value, str | int) else None
-    except ValueError:
+        return int(value) if isinstance(value, str | int | float) else None
+    except (ValueError, OverflowError):
         return None
 
 

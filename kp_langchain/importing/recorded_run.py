@@ -93,6 +93,7 @@ class RecordedRun:
         started_ns: When the conversation of `messages` began; None if that is not known.
         verdict: How it ended, if the file states that.
         external_traces: The tool that recorded it, and its ids.
+        is_incomplete: Whether it is a part of another run, whose root was not read.
     """
 
     run_id: UUID
@@ -104,6 +105,7 @@ class RecordedRun:
     started_ns: int | None = None
     verdict: Verdict | None = None
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
+    is_incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

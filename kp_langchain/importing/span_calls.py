@@ -22,8 +22,6 @@ from kp_langchain.importing.recorded_run import (
 )
 from kp_langchain.importing.requested_inputs import set_requested_inputs
 
-_MAX_ANCESTORS = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class Convention:
@@ -44,7 +42,7 @@ class Convention:
 
 @dataclass(slots=True)
 class SpanRuns:
-    """Collects the spans of a file, which may come in any order and in several batches.
+    """Collects the spans of some files, which may come in any order and in several batches.
 
     Attributes:
         conventions: What their attributes may mean; the first that describes a span counts.
@@ -53,6 +51,7 @@ class SpanRuns:
     conventions: tuple[Convention, ...]
     _spans: dict[tuple[str, str], Span] = field(default_factory=dict)
     _places: dict[tuple[str, str], str] = field(default_factory=dict)
+    _nearest: dict[tuple[str, str], Span | None] = field(default_factory=dict)
 
     def add(self, value: Mapping[str, Any], place: str) -> Iterator[Unusable]:
         """Add the spans of a document; yield those that cannot be used."""
@@ -102,14 +101,23 @@ class SpanRuns:
 
     def _parent(self, span: Span) -> Span | None:
         """Return the nearest span around a span that is a part of an agent's run as well."""
-        parent: Span | None = span
-        for _ in range(_MAX_ANCESTORS):
-            if parent is None or not parent.parent_id:
-                return None
-            parent = self._spans.get((parent.trace_id, parent.parent_id))
-            if parent is not None and self._convention(parent) is not None:
-                return parent
-        return span  # it is part of itself
+        path: dict[tuple[str, str], None] = {}  # of plain spans
+        key, found = (span.trace_id, span.parent_id), None
+        while key not in self._nearest:
+            around = self._spans.get(key)
+            if around is None:
+                break
+            if self._convention(around) is not None:
+                found = around
+                break
+            if key in path:
+                return span  # it is part of itself
+            path[key] = None
+            key = (around.trace_id, around.parent_id)
+        else:
+            found = self._nearest[key]
+        self._nearest |= dict.fromkeys(path, found)
+        return found
 
     def _convention(self, span: Span) -> Convention | None:
         return next((one for one in self.conventions if one.describes(span)), None)

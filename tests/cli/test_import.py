@@ -103,6 +103,49 @@ def test_lines_that_cannot_be_used() -> None:
     assert reasons[11] == "nested too deeply"
 
 
+def test_a_run_may_be_spread_over_files() -> None:
+    first, *others = lines(*genai_spans())
+    done = run_import(write("old.jsonl", *others), write("new.jsonl", first))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("Imported 1, ")
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_from_being_imported() -> None:
+    Path("broken.jsonl.gz").write_bytes(b"\x1f\x8b\x08 no more")
+    done = run_import(write("spans.jsonl", *lines(*genai_spans())), "broken.jsonl.gz")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("Imported 1, ")
+    assert "broken.jsonl.gz cannot be read" in done.stderr
+
+
+def test_parts_of_a_run_of_langsmith_without_its_root_are_no_run() -> None:
+    with traced() as files:
+        searching().invoke(ASK)
+    parts = [run for run in files.langsmith if run.get("parent_run_id")]
+    assert parts
+    done = run_import(write("parts.jsonl", *parts))
+    assert done.returncode == 0
+    assert done.stdout.startswith("Imported 0, of which kept 0, without their root ")
+    assert count() == 0
+    whole = run_import(write("whole.jsonl", *files.langsmith))
+    assert whole.stdout.splitlines()[-1].startswith("Imported 1, ")
+
+
+def test_a_document_that_is_cut_off_is_reported_once_and_what_came_before_it_is_read() -> None:
+    documents = [{"messages": MESSAGES, "id": number} for number in (1, 2, 3)]
+    text = "\n".join(json.dumps(one, indent=2) for one in documents)
+    Path("documents.json").write_text(text)
+    assert run_import("documents.json").stdout.splitlines()[-1].startswith("Imported 3, ")
+    Path("cut.json").write_text(text[:-40])
+    done = run_import("cut.json")
+    assert done.returncode == 1
+    assert "known before 2, skipped 1." in done.stdout
+    (message,) = done.stderr.splitlines()
+    file, number, reason = message.split(":", 2)
+    assert (file, reason.strip()[:16]) == ("cut.json", "not valid JSON: ")
+    assert int(number) in (text[:-40].count("\n"), text[:-40].count("\n") + 1)
+
+
 def test_runs_that_did_not_end_or_show_nothing() -> None:
     kind = "openinference.span.kind"
     endless = span(1, 0, 0, 1, having={kind: "CHAIN"}) | {"endTimeUnixNano": "0"}

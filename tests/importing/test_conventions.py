@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kp_langchain import ScoredTrace
+from kp_langchain.importing.formats import FileReader
+from kp_langchain.importing.recorded_run import Unusable
 from tests.agents import shape
 from tests.importing.compared import import_values
 
@@ -222,6 +224,41 @@ def test_a_bulk_export_of_langsmith(tmp_path: Path, nested: bool) -> None:
     assert scored.trace.steps[0].input == {"q": "a"}
     assert scored.trace.task.objective == "why?"
     assert str(scored.run_id) == root["id"]
+
+
+def test_times_of_langsmith_as_numbers(tmp_path: Path) -> None:
+    def model(number: int, start: Any, end: Any) -> dict[str, Any]:
+        return {
+            "id": f"00000000-0000-4000-8000-{number:012d}",
+            "run_type": "llm",
+            "start_time": start,
+            "end_time": end,
+            "inputs": {"messages": [{"role": "user", "content": "why?"}]},
+            "outputs": {"choices": [{"message": {"role": "assistant", "content": "42"}}]},
+        }
+
+    for number, unit in enumerate((1, 1_000, 1_000_000, 1_000_000_000)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = model(number, 1_767_225_600 * unit, 1_767_225_600.5 * unit)
+        trace = import_one([run], folder).trace
+        assert trace.metadata.created_at.isoformat() == "2026-01-01T00:00:00+00:00"
+    (unusable,) = FileReader().add(model(9, "soon", "later"), "runs")
+    assert isinstance(unusable, Unusable)
+    assert unusable.why.endswith("has the start_time 'soon'; give a time")
+
+
+def test_plain_spans_above_many_are_walked_once(tmp_path: Path) -> None:
+    reader = FileReader()
+    depth = 4000
+    plain = [span(number + 1, number, 0, 9) for number in range(depth)]
+    models = [
+        span(depth + 1 + number, depth, 1, 2, having={"openinference.span.kind": "LLM"})
+        for number in range(depth)
+    ]
+    for line in lines(*models, *plain):
+        assert not list(reader.add(line, "spans"))
+    assert len(list(reader.conclude())) == depth
 
 
 MESSAGES = [

@@ -92,6 +92,65 @@ def test_calls_that_never_ran_and_arguments_that_are_no_json() -> None:
     assert trace.metadata.success is False
 
 
+def test_calls_with_empty_or_cut_off_arguments_and_without_ids() -> None:
+    def function(name: str, arguments: str, **more: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "arguments": arguments}} | more
+
+    trace = trace_from_messages(
+        [
+            {"role": "user", "content": "q"},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "I look.",
+                "tool_calls": [function("search", "", id="c1"), function("add", '{"a": 1')],
+            },
+            {"role": "tool", "content": "nothing", "tool_call_id": "c1"},
+            {"role": "assistant", "content": "none"},
+        ]
+    )
+    assert {"thought", "call search", "saw search", "call add"} <= set(shape(trace))
+    inputs = {
+        step.tool.name: step.input for step in trace.steps if step.tool and step.input is not None
+    }
+    assert inputs == {"search": {}, "add": {"input": '{"a": 1'}}
+
+
+def test_function_calls_of_old() -> None:
+    call = {"name": "search", "arguments": '{"q": "a"}'}
+    trace = trace_from_messages(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": "function", "name": "search", "content": "found a"},
+            {"role": "assistant", "content": "a"},
+        ]
+    )
+    assert shape(trace) == ["call search", "saw search", "thought"]
+    assert trace.steps[0].input == {"q": "a"}
+    assert trace.steps[1].content == "found a"
+
+
+def test_blocks_of_anthropic() -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "a"}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "found a"}
+    failure = {"type": "tool_result", "tool_use_id": "t2", "content": "boom", "is_error": True}
+    trace = trace_from_messages(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]},
+            {"role": "user", "content": [result]},
+            {"role": "assistant", "content": [use | {"id": "t2", "input": {}}]},
+            {"role": "user", "content": [failure, {"type": "text", "text": "go on"}]},
+            {"role": "assistant", "content": "a"},
+        ]
+    )
+    assert shape(trace)[:3] == ["thought", "call search", "saw search"]
+    assert trace.steps[1].input == {"q": "a"}
+    assert [step.type for step in trace.steps].count("tool_call") == 2
+    assert "boom" in trace.model_dump_json()
+
+
 def test_secrets_are_removed() -> None:
     secret = "ghp_" + "a1B2c3D4" * 4 + "zzzz"
     trace = trace_from_messages([("user", f"use {secret}"), ("ai", f"used {secret}")])

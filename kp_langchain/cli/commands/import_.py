@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -32,6 +33,7 @@ _FATES = {
     "paused": "paused",
     "cancelled": "cancelled",
     "unfinished": "without an end",
+    "incomplete": "without their root",
     "empty": "without a step",
     "failed": "failed",
 }
@@ -126,20 +128,19 @@ def _import_all(
 
     importer = Importer(store, Settings.current(), domain=domain or "default", agent_id=agent_id)
     try:
-        for file in files:
-            for imported in importer.run(_runs(file, format, domain, report)):
-                report.add(imported)
+        for imported in importer.run(_runs(files, format, domain, report)):
+            report.add(imported)
     finally:
         importer.close()
 
 
 def _runs(
-    file: str,
+    files: Sequence[str],
     format: str,  # noqa: A002
     domain: str | None,
     report: _Report,
 ) -> Iterator[RecordedRun]:
-    """Yield the runs of a file; report what cannot be used."""
+    """Yield the runs of all files, over which a run may be spread; report what cannot be used."""
     from kp_langchain.cli.import_files import read_values
     from kp_langchain.importing.formats import FORMATS, FileReader
     from kp_langchain.importing.recorded_run import Unusable
@@ -147,12 +148,18 @@ def _runs(
     reader = FileReader(next((one for one in FORMATS if one == format), None))
 
     def parts() -> Iterator[RecordedRun | Unusable]:
-        for one in read_values(file):
-            if one.why:
-                yield Unusable(one.place, one.why)
-            else:
-                yield from reader.add(one.value, one.place)
+        failure: KPError | None = None
+        try:
+            for one in chain.from_iterable(map(read_values, files)):
+                if one.why:
+                    yield Unusable(one.place, one.why)
+                else:
+                    yield from reader.add(one.value, one.place)
+        except KPError as error:  # of one file; what was read of the others is of use
+            failure = error
         yield from reader.conclude()
+        if failure is not None:
+            raise failure
 
     for part in parts():
         if isinstance(part, Unusable):

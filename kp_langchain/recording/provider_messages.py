@@ -1,0 +1,133 @@
+"""Messages in the forms of OpenAI and Anthropic, for LangChain to read.
+
+LangChain's own conversion raises for a whole conversation if the arguments of one call are empty or
+cut off, or its id is missing, and does not know `function_call`, `tool_use` and `tool_result`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+
+from kp_langchain.recording.json_text import json_or_text
+
+_ASSISTANT = ("assistant", "ai")
+
+
+def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:
+    """Yield messages, those of dictionaries that call a tool or answer a call as LangChain's own.
+
+    Args:
+        messages: Messages in any form.
+
+    Raises:
+        ValueError: LangChain cannot read such a message, or it calls a tool without a name.
+    """
+    function_id = ""  # a legacy call has no id; its answer comes next
+    for number, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role in _ASSISTANT and (calls := _calls_of(message, f"function-{number}")):
+            function_id = f"function-{number}" if "function_call" in message else function_id
+            yield _with_calls(message, calls)
+        elif role == "function":
+            yield ToolMessage(_content(message), tool_call_id=function_id, name=_name(message))
+        elif role == "tool" and not isinstance(message.get("tool_call_id"), str):
+            yield ToolMessage(_content(message), tool_call_id="", name=_name(message))
+        elif role == "user" and (results := _blocks(message, "tool_result")):
+            yield from map(_tool_message, results)
+            others = [block for block in message["content"] if block not in results]
+            if others:
+                yield {**message, "content": others}
+        else:
+            yield message
+
+
+def tool_call_fields(calls: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return `tool_calls` and `invalid_tool_calls` for an `AIMessage`.
+
+    Args:
+        calls: Requests in OpenAI's form or in LangChain's.
+    """
+    good: list[dict[str, Any]] = []
+    bad: list[dict[str, Any]] = []
+    for call in calls if isinstance(calls, Sequence) and not isinstance(calls, str) else ():
+        if not isinstance(call, dict):
+            continue
+        function = call.get("function")
+        if not isinstance(function, dict):
+            function = call
+        name = function.get("name")
+        arguments = function.get("arguments", function.get("args"))
+        call_id = call.get("id")
+        names = {
+            "name": name if isinstance(name, str) else "",
+            "id": call_id if isinstance(call_id, str) else None,
+        }
+        arguments = json_or_text(arguments or {})
+        if isinstance(arguments, dict):
+            good.append({**names, "args": arguments, "type": "tool_call"})
+        else:
+            bad.append(
+                {**names, "args": str(arguments), "error": None, "type": "invalid_tool_call"}
+            )
+    return {"tool_calls": good, "invalid_tool_calls": bad}
+
+
+def _calls_of(message: dict[str, Any], function_id: str) -> list[Any]:
+    """Return the calls that a message of a model requests, in OpenAI's form or LangChain's."""
+    if isinstance(calls := message.get("tool_calls"), list) and calls:
+        return calls
+    if isinstance(function := message.get("function_call"), dict):
+        return [{"id": function_id, "function": function}]
+    return [
+        {"id": block.get("id"), "name": block.get("name"), "args": block.get("input")}
+        for block in _blocks(message, "tool_use")
+    ]
+
+
+def _with_calls(message: dict[str, Any], calls: list[Any]) -> AIMessage:
+    own = {
+        name: value
+        for name, value in message.items()
+        if name not in ("tool_calls", "function_call", "content")
+    }
+    (read,) = convert_to_messages([{**own, "content": _content(message)}])
+    fields = tool_call_fields(calls)
+    found = fields["tool_calls"] + fields["invalid_tool_calls"]
+    if len(found) < len(calls) or not all(call["name"] for call in found):
+        raise ValueError(f"a tool call without a name: {calls!r:.200}")
+    return AIMessage(
+        **(read.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}) | fields)
+    )
+
+
+def _tool_message(block: dict[str, Any]) -> ToolMessage:
+    call_id = block.get("tool_use_id")
+    return ToolMessage(
+        _content(block),
+        tool_call_id=call_id if isinstance(call_id, str) else "",
+        status="error" if block.get("is_error") is True else "success",
+    )
+
+
+def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return [
+        block
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == kind
+    ]
+
+
+def _content(holder: dict[str, Any]) -> Any:
+    content = holder.get("content")
+    if isinstance(content, list) and all(isinstance(part, str | dict) for part in content):
+        return content
+    return content if isinstance(content, str) else "" if content is None else str(content)
+
+
+def _name(message: dict[str, Any]) -> str | None:
+    name = message.get("name")
+    return name if isinstance(name, str) else None
