@@ -107,6 +107,24 @@ def test_the_scores_are_on_the_trace_of_the_run(tool: str, server: LoopbackTool)
     assert in_bytes in traced(tool, server)
 
 
+def test_langfuse_stores_what_is_worth_it(server: LoopbackTool) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    printed = run("keep_worthy_in_langfuse", server.url)
+    assert "'held': 0" in printed
+    spans = [
+        span
+        for request in server.sent_to("/otel/v1/traces")
+        for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert "1,200 EUR" in str(spans)
+    assert "I do not know" not in str(spans)
+    assert len({span.trace_id for span in spans}) == 1
+    assert f"'kept': {len(spans)}," in printed
+
+
 def test_log_records_of_opentelemetry() -> None:
     printed = run("scores_to_opentelemetry")
     assert "{'scores_sent': 1, 'scores_failed': 0}" in printed
