@@ -2,8 +2,7 @@
 
     LANGFUSE_PUBLIC_KEY=... LANGFUSE_SECRET_KEY=... python examples/keep_worthy_in_langfuse.py
 
-Langfuse's client adds a processor to the tracer provider that it is given. This provider puts it
-behind `KeepWorthy`.
+Its client adds a processor to the tracer provider, which puts it behind `KeepWorthy`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def main() -> None:
     """Run an agent that works and one that only talks, and print what was sent to Langfuse."""
     provider = WorthyProvider()
     client = Langfuse(tracer_provider=provider)
-    policy = DomainPolicy(threshold=0.5)
-    receivers = [provider.keep_worthy, "langfuse"]
+    policy, receivers = DomainPolicy(threshold=0.5), [provider.keep_worthy, "langfuse"]
     handler = KPCallbackHandler("finance", policy=policy, store=None, send_scores_to=receivers)
     callbacks = [CallbackHandler(), handler]
 
@@ -54,7 +52,6 @@ def main() -> None:
         agent.invoke({"messages": [("user", "What is in A-7?")]}, {"callbacks": callbacks})
     handler.send(timeout=30)
     client.flush()
-
     counts = provider.keep_worthy.counts()
     print({name: counts[name] for name in ("kept", "dropped", "held")})
 

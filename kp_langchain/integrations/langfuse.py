@@ -151,13 +151,16 @@ class LangfuseScores:
                 cursor = page.meta.cursor
 
     def ask_for_verdicts(self, traces: Sequence[ExternalTrace], queue: str) -> int:
-        """Put traces into an annotation queue; those that are in it, done or not, are left out.
+        """Put traces into an annotation queue, or the spans of runs that are a part of theirs.
+
+        Those that are in it, done or not, are left out, and so are those of other projects.
 
         Raises:
             KPError: Langfuse cannot be reached, refuses the keys, or has no queue of that name.
         """
         with _errors():
-            api = self._connected().api.annotation_queues
+            client = self._connected()
+            api = client.api.annotation_queues
             queues = list(_pages(api.list_queues))
             queue_id = next((one.id for one in queues if one.name == queue), None)
             if queue_id is None:
@@ -173,6 +176,7 @@ class LangfuseScores:
                 if one.is_part
                 else "TRACE"
                 for one in traces
+                if one.project in (None, _project_of(client))
             }
             missing = kinds.keys() - present
             for object_id in missing:

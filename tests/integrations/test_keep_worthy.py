@@ -810,11 +810,12 @@ import os, threading
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-from kp_langchain.integrations.opentelemetry import KeepWorthy
+from kp_langchain.integrations.opentelemetry import KeepWorthy, keep_worthy
 
 def say(span):
     return f"{os.getpid() == parent} {span.name}\\n"
 
+keep_worthy._DECISION_WAIT_S = 0.05
 parent = os.getpid()
 provider = TracerProvider()
 keep = KeepWorthy(BatchSpanProcessor(ConsoleSpanExporter(formatter=say)))
@@ -868,8 +869,9 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from opentelemetry.trace import set_span_in_context
-from kp_langchain.integrations.opentelemetry import KeepWorthy
+from kp_langchain.integrations.opentelemetry import KeepWorthy, keep_worthy
 
+keep_worthy._DECISION_WAIT_S = 0.05
 provider = TracerProvider()
 exporter = ConsoleSpanExporter(formatter=lambda span: span.name + "\\n")
 keep = KeepWorthy(BatchSpanProcessor(exporter))
