@@ -7,9 +7,9 @@ Each tool is in a process of its own, with its own package and tracer, and a ser
 1. one run;
 2. 16 concurrent async runs on one shared handler: how many scores are on the trace of their run;
 3. a verdict on one of them afterwards: how many scores have a new value under their old id;
-4. a server that refuses connections, and one that accepts and never answers: the wall time of the
-   agent's run, what is counted, and how long the process takes to end after its last line, also
-   with the tool's tracer alone.
+4. a server that refuses connections, and one that accepts and never answers: the wall time of a
+   run with the tool's tracer alone, with a handler beside it, and with the handler that sends
+   scores; what is counted; and how long the process takes to end after its last line.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -46,8 +47,10 @@ from tests.loopback_tools import LoopbackTool
 
 _SEND_S = 60.0
 _OTHER_QUESTION = 99
-_RUNS_DOWN = 5
-_LONGEST_END_S = 60.0
+_RUNS_DOWN = 25
+_WARM_UP = 5
+_PLAYS = ("tracer", "handler", "receiver")
+_LONGEST_END_S = 30.0
 _DOWN = ("refuses", "never answers")
 _COUNTS = ("scores_sent", "scores_failed", "scores_dropped", "scores_without_trace")
 
@@ -119,12 +122,16 @@ def _closed_port() -> int:
     return port
 
 
-def _play_without_server(tool_name: str, url: str, *, alone: bool) -> None:
+def _play_without_server(tool_name: str, url: str, play: str) -> None:
     """Play runs whose tool does not answer, print what is counted, and let the process end."""
     logging.disable(logging.CRITICAL)
     patch = pytest.MonkeyPatch()
     tool = attach(tool_name, RemoteServer(url), patch)  # type: ignore[arg-type]
-    handlers = [] if alone else [_handler(tool_name, [])]
+    handlers = {
+        "tracer": [],
+        "handler": [KPCallbackHandler(store="delivered.db", scorer=Scorer(embedder=None))],
+        "receiver": [_handler(tool_name, [])],
+    }[play]
     times_s = []
     for _ in range(_RUNS_DOWN):
         began_s = time.perf_counter()
@@ -135,14 +142,15 @@ def _play_without_server(tool_name: str, url: str, *, alone: bool) -> None:
         handler.flush(_SEND_S)
         handler.send(20.0)
         counts = {name: handler.stats()[name] for name in _COUNTS}
-    print(json.dumps({"run_ms": min(times_s) * 1e3, **counts}), flush=True)
+    run_ms = median(times_s[_WARM_UP:]) * 1e3
+    print(json.dumps({"run_ms": run_ms, **counts}), flush=True)
 
 
-def _down(tool: str, way: str, folder: str, *, alone: bool = False) -> dict[str, Any]:
+def _down(tool: str, way: str, folder: str, play: str) -> dict[str, Any]:
     with _deaf_port() as deaf:
         port = deaf if way == "never answers" else _closed_port()
         command = [*_COMMAND, "--tool", tool, "--without", f"http://127.0.0.1:{port}"]
-        command += ["--alone"] * alone
+        command += ["--play", play]
         with subprocess.Popen(
             command,
             cwd=folder,
@@ -155,7 +163,7 @@ def _down(tool: str, way: str, folder: str, *, alone: bool = False) -> dict[str,
             line = process.stdout.readline()
             began_s = time.monotonic()
             try:
-                process.wait(_LONGEST_END_S)
+                process.wait(_LONGEST_END_S if play != "handler" else 0)
             except subprocess.TimeoutExpired:  # some tracers try again for minutes
                 process.kill()
                 return {**json.loads(line), "end": f"over {_LONGEST_END_S:.0f}"}
@@ -172,10 +180,10 @@ def main() -> None:
     parser.add_argument("--tool", choices=TOOLS)
     parser.add_argument("--json", action="store_true", help="for its own use")
     parser.add_argument("--without", help="for its own use")
-    parser.add_argument("--alone", action="store_true", help="for its own use")
+    parser.add_argument("--play", choices=_PLAYS, help="for its own use")
     options = parser.parse_args()
     if options.without:
-        _play_without_server(options.tool, options.without, alone=options.alone)
+        _play_without_server(options.tool, options.without, options.play)
         return
     if options.json:
         print(json.dumps(_deliver(options.tool)))
@@ -204,18 +212,17 @@ def _print_delivered(tools: Sequence[str], folder: str) -> None:
 def _print_down(tools: Sequence[str], folder: str) -> None:
     """Print what becomes of the scores where no server answers."""
     print(
-        "\n                              with the handler: run, ms, sent, failed, waiting, process"
-        " ends after s | tracer alone: run, ms, process ends after s"
+        "\n                             one run, ms: tracer, handler, receiver"
+        " | sent  failed  waiting | process ends after, s: tracer, receiver"
     )
     for tool in tools:
         for way in _DOWN:
-            got = _down(tool, way, folder)
-            alone = _down(tool, way, folder, alone=True)
+            tracer, handler, got = (_down(tool, way, folder, play) for play in _PLAYS)
             waiting = _RUNS_DOWN - sum(got[name] for name in _COUNTS)
             print(
-                f"{tool:<14} {way:<13} {got['run_ms']:>8.1f}  {got['scores_sent']:>4}  "
-                f"{got['scores_failed']:>6}  {waiting:>7}  {got['end']:>8} | "
-                f"{alone['run_ms']:.1f}  {alone['end']}",
+                f"{tool:<14} {way:<13} {tracer['run_ms']:>8.1f}  {handler['run_ms']:>6.1f}  "
+                f"{got['run_ms']:>6.1f} | {got['scores_sent']:>4}  {got['scores_failed']:>6}  "
+                f"{waiting:>7} | {tracer['end']:>8}, {got['end']}",
                 flush=True,
             )
 
