@@ -48,19 +48,30 @@ def read_values(file: str) -> Iterator[JsonValue]:
         yield from map(_value, lines)
         return
     collected, is_whole = _collect(first, lines)
-    if any(isinstance(_value(one).value, dict | list) for one in collected[1:2]):
-        yield from map(_value, chain(collected, lines))  # only the first line is damaged
+    documents = _documents(file, collected) if is_whole else []
+    if documents and not documents[-1].why:
+        yield from documents
+    elif any(map(_is_object, collected[1:])):
+        yield from map(_value, chain(collected, lines))  # some lines at the beginning are damaged
     elif is_whole:
-        yield from _documents(file, collected)
+        yield from documents
     else:
         size = _LONGEST_BYTES >> 20
         yield JsonValue(value.place, why=f"neither one value a line, nor below {size} MB in all")
 
 
-def _documents(file: str, lines: list[Line]) -> Iterator[JsonValue]:
-    """Yield the values that follow each other over many lines, up to the first that is cut off."""
-    for value, number, why in read_documents([one.content or b"" for one in lines]):
-        yield JsonValue(_place(file, lines[number].number), value, why)
+def _documents(file: str, lines: list[Line]) -> list[JsonValue]:
+    """Return the values that follow each other over many lines, up to the first that is cut off."""
+    return [
+        JsonValue(_place(file, lines[number].number), value, why)
+        for value, number, why in read_documents([one.content or b"" for one in lines])
+    ]
+
+
+def _is_object(line: Line) -> bool:
+    """Return whether a line is an object by itself, which no line of an indented document is."""
+    content = line.content or b""
+    return content[:1] == b"{" and content[-1:] == b"}" and bool(_value(line).value)
 
 
 def _collect(first: Line, lines: Iterator[Line]) -> tuple[list[Line], bool]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kp_langchain.errors import KPError, StoreError, UnknownRunError
+from kp_langchain.errors import StoreError, UnknownRunError
 from kp_langchain.importing.replay import ReplayRecorder, replay
 from kp_langchain.recording.assembly import assemble
 from kp_langchain.recording.options import HandlerOptions
@@ -103,29 +103,22 @@ class Importer:
 
         Raises:
             StoreError: The store cannot be read or written.
-            KPError: What `runs` raises, after the runs before it are stored.
         """
         if not self._is_ready:
             self._is_ready = True
             self._wait()  # what an interrupted import left unscored is scored now, and known then
         group: list[tuple[RecordedRun, Fate]] = []
         seen: set[UUID] = set()
-        failure: KPError | None = None
-        try:
-            for run in runs:
-                fate: Fate = "known"
-                if run.run_id not in seen and not self._is_known(run):
-                    seen.add(run.run_id)
-                    fate = self._record(run)
-                group.append((run, fate))
-                if len(group) >= self._group_size:
-                    yield from self._conclude(group)
-                    group = []
-        except KPError as error:  # of a file; the runs before it are recorded
-            failure = error
+        for run in runs:
+            fate: Fate = "known"
+            if run.run_id not in seen and not self._is_known(run):
+                seen.add(run.run_id)
+                fate = self._record(run)
+            group.append((run, fate))
+            if len(group) >= self._group_size:
+                yield from self._conclude(group)
+                group = []
         yield from self._conclude(group)
-        if failure is not None:
-            raise failure
 
     def close(self) -> None:
         """Forget the runs that paused."""

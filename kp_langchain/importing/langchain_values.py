@@ -19,7 +19,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from kp_langchain.recording.provider_messages import tool_call_fields
+from kp_langchain.recording.provider_messages import content_of, tool_call_fields
 
 _CLASSES: Final[Mapping[str, type[BaseMessage]]] = {
     kind.__name__: kind
@@ -125,9 +125,7 @@ def _from_constructor(value: Mapping[str, Any], depth: int) -> Any:
 
 def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
     """Return a message with those of the fields that can be used."""
-    content = fields.get("content")
-    if not isinstance(content, str) and not _is_content(content):
-        content = "" if content is None else str(content)
+    content = content_of(fields)
     known = {name: value for name, value in fields.items() if _is_usable(kind, name, value)}
     if kind is ToolMessage:
         known.setdefault("tool_call_id", "")
@@ -141,10 +139,6 @@ def _message(kind: type[BaseMessage], fields: Mapping[str, Any]) -> BaseMessage:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         required = {name: known[name] for name in ("tool_call_id", "name", "role") if name in known}
         return kind(content=content, **required)
-
-
-def _is_content(content: object) -> bool:
-    return isinstance(content, list) and all(isinstance(part, str | dict) for part in content)
 
 
 _FIELD_TYPES: Final[Mapping[str, type]] = {

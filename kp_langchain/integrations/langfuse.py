@@ -123,7 +123,7 @@ class LangfuseScores:
             KPError: Langfuse cannot be reached, refuses the keys, or cannot be understood.
         """
         for start in range(0, len(traces), _TRACES_AT_ONCE):
-            some = {one.trace_id: None for one in traces[start : start + _TRACES_AT_ONCE]}
+            some = {one.trace_id for one in traces[start : start + _TRACES_AT_ONCE]}
             cursor: str | None = None
             while True:
                 with _errors():
@@ -171,17 +171,14 @@ class LangfuseScores:
                     "or name one with --queue"
                 )
             present = {item.object_id for item in _pages(api.list_queue_items, queue_id)}
-            kinds = {
-                one.span_id if one.is_part else one.trace_id: "OBSERVATION"
-                if one.is_part
-                else "TRACE"
-                for one in traces
-                if one.project in (None, _project_of(client))
-            }
-            missing = kinds.keys() - present
-            for object_id in missing:
-                api.create_queue_item(queue_id, object_id=object_id, object_type=kinds[object_id])
-        return len(missing)
+            new = 0
+            for one in traces:
+                kind, id_ = ("OBSERVATION", one.span_id) if one.is_part else ("TRACE", one.trace_id)
+                if id_ not in present and one.project in (None, _project_of(client)):
+                    api.create_queue_item(queue_id, object_id=id_, object_type=kind)
+                    present.add(id_)
+                    new += 1
+        return new
 
     def _get_scores(self) -> Callable[..., Any]:
         """Return what reads scores: each major version of the package names it differently."""

@@ -146,9 +146,9 @@ class LangSmithScores:
 
     def _sending_client(self, project: str | None) -> Client:
         """Return a client that sends at once, and so tells of failures, to where a project is."""
-        source = self._client or (None if project is None else self._tracer_clients.get(project))
-        if source is not None and source is self._client and source.tracing_queue is None:
-            return source
+        if self._client is not None and self._client.tracing_queue is None:
+            return self._client
+        source = self._client or self._tracer_clients.get(project or "")
         place = ("", None) if source is None else (source.api_url, source.api_key)
         key = (os.getpid(), *place)  # a forked child must not use its parent's connections
         if key not in self._unbatched:

@@ -6,7 +6,7 @@ cut off, or its id is missing, and does not know `function_call`, `tool_use` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
@@ -32,9 +32,9 @@ def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:
             function_id = f"function-{number}" if "function_call" in message else function_id
             yield _with_calls(message, calls)
         elif role == "function":
-            yield ToolMessage(_content(message), tool_call_id=function_id, name=_name(message))
+            yield ToolMessage(content_of(message), tool_call_id=function_id, name=_name(message))
         elif role == "tool" and not isinstance(message.get("tool_call_id"), str):
-            yield ToolMessage(_content(message), tool_call_id="", name=_name(message))
+            yield ToolMessage(content_of(message), tool_call_id="", name=_name(message))
         elif role == "user" and (results := _blocks(message, "tool_result")):
             yield from map(_tool_message, results)
             others = [block for block in message["content"] if block not in results]
@@ -93,7 +93,7 @@ def _with_calls(message: dict[str, Any], calls: list[Any]) -> AIMessage:
         for name, value in message.items()
         if name not in ("tool_calls", "function_call", "content")
     }
-    (read,) = convert_to_messages([{**own, "content": _content(message)}])
+    (read,) = convert_to_messages([{**own, "content": content_of(message)}])
     fields = tool_call_fields(calls)
     found = fields["tool_calls"] + fields["invalid_tool_calls"]
     if len(found) < len(calls) or not all(call["name"] for call in found):
@@ -106,7 +106,7 @@ def _with_calls(message: dict[str, Any], calls: list[Any]) -> AIMessage:
 def _tool_message(block: dict[str, Any]) -> ToolMessage:
     call_id = block.get("tool_use_id")
     return ToolMessage(
-        _content(block),
+        content_of(block),
         tool_call_id=call_id if isinstance(call_id, str) else "",
         status="error" if block.get("is_error") is True else "success",
     )
@@ -121,7 +121,8 @@ def _blocks(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     ]
 
 
-def _content(holder: dict[str, Any]) -> Any:
+def content_of(holder: Mapping[str, Any]) -> Any:
+    """Return the content of a message or block in a form that LangChain's messages can have."""
     content = holder.get("content")
     if isinstance(content, list) and all(isinstance(part, str | dict) for part in content):
         return content

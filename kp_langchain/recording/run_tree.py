@@ -138,7 +138,7 @@ class RunTree:
             root.open_runs.discard(run_id)
             find_traces = self._find_traces
             if find_traces is not None and not find_traces.is_done(root):
-                find_traces(root, run_id)  # nothing began inside it, such as in a model
+                find_traces(root, run_id)  # inside a model, nothing begins
         return entry
 
     def _remember_over(self, run_id: UUID) -> None:

@@ -264,9 +264,9 @@ class ReceiverSink:
             with allow_forks():
                 retrying(self.receiver.send, scored, external)
         except BaseException as error:  # noqa: BLE001 - whatever the tool's package raises
-            # These are answers: one of them says that the trace is not there yet.
-            if not (isinstance(error, KPError) or status_of(error) == NOT_FOUND):
-                _unanswering.add(self._lane)
+            # Two errors are answers: what a receiver says is final, and a trace not there yet.
+            is_answer = isinstance(error, KPError) or status_of(error) == NOT_FOUND
+            (_unanswering.discard if is_answer else _unanswering.add)(self._lane)
             self.counters.add("scores_failed")
             warn_once(
                 f"scores:{self.receiver.name}:{type(error).__name__}",

@@ -115,9 +115,10 @@ def test_a_run_may_be_spread_over_files() -> None:
 
 def test_a_file_that_cannot_be_read_keeps_no_other_from_being_imported() -> None:
     Path("broken.jsonl.gz").write_bytes(b"\x1f\x8b\x08 no more")
-    done = run_import(write("spans.jsonl", *lines(*genai_spans())), "broken.jsonl.gz")
+    first, last = write("first.jsonl", MESSAGES), write("last.jsonl", *lines(*genai_spans()))
+    done = run_import(first, "broken.jsonl.gz", last)
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith("Imported 1, ")
+    assert done.stdout.splitlines()[-1].startswith("Imported 2, ")
     assert "broken.jsonl.gz cannot be read" in done.stderr
 
 
@@ -147,6 +148,15 @@ def test_a_document_that_is_cut_off_is_reported_once_and_what_came_before_it_is_
     file, number, reason = message.split(":", 2)
     assert (file, reason.strip()[:16]) == ("cut.json", "not valid JSON: ")
     assert int(number) in (text[:-40].count("\n"), text[:-40].count("\n") + 1)
+
+
+def test_lines_after_several_damaged_ones_are_read() -> None:
+    file = write("lines.jsonl", {"messages": MESSAGES, "id": 1}, {"messages": MESSAGES, "id": 2})
+    Path(file).write_text('{"cut\n{"off\n' + Path(file).read_text())
+    done = run_import(file)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("Imported 2, ")
+    assert done.stderr.count("not valid JSON") == 2
 
 
 def test_runs_that_did_not_end_or_show_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from kp_langchain import ScoredTrace
 from kp_langchain.importing.formats import FileReader
+from kp_langchain.importing.openinference import OPENINFERENCE
+from kp_langchain.importing.otlp_json import Span
 from kp_langchain.importing.recorded_run import Unusable
+from kp_langchain.importing.span_calls import SpanRuns
 from tests.agents import shape
 from tests.importing.compared import import_values
 
@@ -249,16 +253,23 @@ def test_times_of_langsmith_as_numbers(tmp_path: Path) -> None:
 
 
 def test_plain_spans_above_many_are_walked_once(tmp_path: Path) -> None:
-    reader = FileReader()
-    depth = 4000
+    looks = []
+
+    def describes(span: Span) -> bool:
+        looks.append(span)
+        return OPENINFERENCE.describes(span)
+
+    runs = SpanRuns((replace(OPENINFERENCE, describes=describes),))
+    depth = 300
     plain = [span(number + 1, number, 0, 9) for number in range(depth)]
     models = [
         span(depth + 1 + number, depth, 1, 2, having={"openinference.span.kind": "LLM"})
         for number in range(depth)
     ]
     for line in lines(*models, *plain):
-        assert not list(reader.add(line, "spans"))
-    assert len(list(reader.conclude())) == depth
+        assert not list(runs.add(line, "spans"))
+    assert len(list(runs.conclude())) == depth
+    assert len(looks) < 10 * depth
 
 
 MESSAGES = [

@@ -52,6 +52,24 @@ def test_a_run_that_did_not_succeed_is_exported(
     assert handler.stats()["below_threshold"] == 1
 
 
+def test_a_run_that_one_of_two_handlers_keeps_is_exported(
+    exporter: InMemorySpanExporter, keep_worthy: KeepWorthy
+) -> None:
+    handlers = [
+        KPCallbackHandler(
+            store=None, policy=DomainPolicy(threshold=threshold), send_scores_to=[keep_worthy]
+        )
+        for threshold in (1.0, 0.0)
+    ]
+    runnable = agent(say("I search.", call("asearch", q="a")), say("ok"), tools=(asearch,))
+    inputs: Any = {"messages": [("user", "question 1")]}
+    asyncio.run(runnable.ainvoke(inputs, {"callbacks": handlers}))
+    assert all(handler.send(60) for handler in handlers)
+    keep_worthy.force_flush()
+    assert exporter.get_finished_spans()
+    assert keep_worthy.counts()["dropped"] == 0
+
+
 async def ask(handler: KPCallbackHandler, number: int) -> None:
     runnable = agent(say("I search.", call("asearch", q=f"q{number}")), say("ok"), tools=(asearch,))
     config: Any = {

@@ -730,6 +730,11 @@ def test_a_receiver_that_raises_while_the_run_is_under_way_harms_nobody() -> Non
     assert stats["callback_errors"] > 0
 
 
+def not_found() -> httpx.HTTPStatusError:
+    request = httpx.Request("PUT", "http://127.0.0.1/scores")
+    return httpx.HTTPStatusError("absent", request=request, response=httpx.Response(404))
+
+
 class Elsewhere:
     """Has a trace of each run, and fails to take in the first scores."""
 
@@ -889,6 +894,38 @@ def test_a_forked_child_has_a_client_of_its_own(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_tool_that_answers_again_is_tried_as_often_as_before() -> None:
+    absent = not_found()
+    elsewhere = Elsewhere(*[OSError("no answer")] * 4, absent, absent)
+    handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
+    for _ in range(3):  # no answer; an answer, if not the right one; taken in the second time
+        ask_at_once([handler], runs=1)
+        assert handler.send(30)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (2, 1)
+
+
+def test_an_mlflow_trace_that_is_not_there_yet_is_tried_again(
+    server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = attach("mlflow", server, monkeypatch)
+    backend, absences = server.answer, iter(range(5))
+
+    def without_trace(request: Request) -> tuple[int, Any]:
+        is_read = request.method == "GET" and "/traces/" in request.path
+        if is_read and next(absences, None) is not None:
+            return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no trace"}
+        return backend(request)
+
+    server.answer = without_trace
+    handler = recorder("mlflow", [])
+    ask_at_once([handler, *tool.handlers], runs=2)
+    assert handler.send(60)
+    tool.flush()
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 1)
+
+
 def test_where_a_verdict_came_from_is_redacted() -> None:
     elsewhere = Elsewhere()
     handler = KPCallbackHandler(store="runs.db", send_scores_to=[elsewhere])
@@ -950,9 +987,7 @@ def test_a_score_that_fails_keeps_no_other_from_being_sent() -> None:
 
 
 def test_a_trace_that_the_tool_does_not_have_yet_costs_no_other_run_its_attempts() -> None:
-    request = httpx.Request("PUT", "http://127.0.0.1/scores")
-    absent = httpx.HTTPStatusError("absent", request=request, response=httpx.Response(404))
-    elsewhere = Elsewhere(*[absent] * 5)
+    elsewhere = Elsewhere(*[not_found()] * 5)
     handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
     ask_at_once([handler], runs=2)
     assert handler.send(30)

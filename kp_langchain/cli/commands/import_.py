@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -148,18 +147,16 @@ def _runs(
     reader = FileReader(next((one for one in FORMATS if one == format), None))
 
     def parts() -> Iterator[RecordedRun | Unusable]:
-        failure: KPError | None = None
-        try:
-            for one in chain.from_iterable(map(read_values, files)):
-                if one.why:
-                    yield Unusable(one.place, one.why)
-                else:
-                    yield from reader.add(one.value, one.place)
-        except KPError as error:  # of one file; what was read of the others is of use
-            failure = error
+        for file in files:
+            try:
+                for one in read_values(file):
+                    if one.why:
+                        yield Unusable(one.place, one.why)
+                    else:
+                        yield from reader.add(one.value, one.place)
+            except KPError as error:  # what was read of it, and the other files, are of use
+                report.skip_file(error)
         yield from reader.conclude()
-        if failure is not None:
-            raise failure
 
     for part in parts():
         if isinstance(part, Unusable):
@@ -219,6 +216,11 @@ class _Report:
         """Report a part of a file that cannot be used."""
         self.skipped += 1
         _warn(f"{printable(part.place)}: {one_line(part.why, _LONGEST_MESSAGE_CHARS)}")
+
+    def skip_file(self, error: KPError) -> None:
+        """Report a file that cannot be read to its end."""
+        self.skipped += 1
+        _warn(f"error: {error}")
 
     def conclude(self) -> None:
         """Print the counts."""

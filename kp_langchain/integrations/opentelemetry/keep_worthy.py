@@ -185,7 +185,7 @@ class KeepWorthy(SpanProcessor):
         span = root_span(root_id)
         if span is None:
             return None
-        self.expect(span.trace_id, root_id)
+        self.expect(span.trace_id)
         return ExternalTrace(f"{span.trace_id:032x}", f"{span.span_id:016x}")
 
     def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
@@ -193,22 +193,22 @@ class KeepWorthy(SpanProcessor):
         fate: _Fate | None = "kept" if scored.decision == "contributed" else None
         if fate is None and self._keep_failed and scored.trace.metadata.success is False:
             fate = "failed"
-        self._submit_decision(int(external.trace_id, 16), fate, scored.run_id)
+        # Not the run's id, under which several handlers may each record and decide it.
+        run_id = scored.stored_id or scored.trace.id
+        self._submit_decision(int(external.trace_id, 16), fate, run_id)
 
-    def expect(self, trace_id: int, run_id: UUID | None = None) -> None:
-        """Announce a run, so that its trace waits for its decision.
+    def expect(self, trace_id: int) -> None:
+        """Announce a run, once, so that its trace waits for its decision.
 
         Call it while a span of the trace is open. It takes microseconds and never raises. Spans of
         the trace that were passed on before stay passed on.
 
         Args:
             trace_id: OpenTelemetry's id of the trace that the run is in.
-            run_id: Any id of the run; announcing the same run again changes nothing. A run without
-                an id is to be announced once.
         """
-        self._submit(self._expect, (trace_id, run_id))
+        self._submit(self._expect, trace_id)
 
-    def decide(self, trace_id: int, *, keep: bool, run_id: UUID | None = None) -> None:
+    def decide(self, trace_id: int, *, keep: bool, run_id: str | None = None) -> None:
         """Decide a run, before or after its spans ended.
 
         If a trace has several runs, one that is kept is enough. A decision to keep a trace is also
@@ -217,12 +217,11 @@ class KeepWorthy(SpanProcessor):
         Args:
             trace_id: OpenTelemetry's id of the trace that the run is in.
             keep: Whether the trace is exported.
-            run_id: The id that the run was announced with, if any. Deciding the same run again
-                decides no other one.
+            run_id: Any id of the run. With it, deciding the same run again decides no other one.
         """
         self._submit_decision(trace_id, "kept" if keep else None, run_id)
 
-    def _submit_decision(self, trace_id: int, fate: _Fate | None, run_id: UUID | None) -> None:
+    def _submit_decision(self, trace_id: int, fate: _Fate | None, run_id: str | None) -> None:
         self._deciding_thread = threading.get_ident()
         self._submit(self._decide, (trace_id, fate, run_id))
         self._has_news.set()
@@ -372,15 +371,14 @@ class KeepWorthy(SpanProcessor):
         else:
             self._pass_on(span, fate)
 
-    def _expect(self, run: tuple[int, UUID | None]) -> None:
-        trace_id, run_id = run
+    def _expect(self, trace_id: int) -> None:
         if self._is_shut_down or self._is_in_share(trace_id):
             return
         trace = self._trace(trace_id)
         if trace is not None:
-            trace.expect(run_id)
+            trace.undecided_runs += 1
 
-    def _decide(self, decision: tuple[int, _Fate | None, UUID | None]) -> None:
+    def _decide(self, decision: tuple[int, _Fate | None, str | None]) -> None:
         trace_id, fate, run_id = decision
         trace = self._traces.get(trace_id)
         if trace is None:
@@ -390,7 +388,9 @@ class KeepWorthy(SpanProcessor):
         elif fate is not None:
             self._release(trace_id, fate)
         else:
-            trace.decide(run_id)
+            if run_id is None or run_id not in trace.rejected:
+                trace.rejected.add(run_id)
+                trace.undecided_runs = max(0, trace.undecided_runs - 1)
             trace.has_rejected_runs = True
             trace.active_s = self._clock()
             self._settle(trace_id, trace)
@@ -424,7 +424,7 @@ class KeepWorthy(SpanProcessor):
 
     def _settle(self, trace_id: int, trace: _Trace) -> None:
         """Release or drop a trace if nothing can change its fate any more."""
-        if trace.roots or trace.undecided:
+        if trace.roots or trace.undecided_runs:
             return
         if not trace.has_rejected_runs:
             self._release(trace_id, "no_run", is_remembered=False)
@@ -434,7 +434,7 @@ class KeepWorthy(SpanProcessor):
     def _release_early(self, trace_id: int, fate: _Fate) -> None:
         """Release a trace, or drop it if it ended and only spans without an end are missing."""
         trace = self._traces[trace_id]
-        if trace.undecided or (trace.has_rejected_runs and trace.roots):
+        if trace.undecided_runs or (trace.has_rejected_runs and trace.roots):
             self._release(trace_id, fate)
         elif trace.has_rejected_runs:
             self._drop(trace_id)
@@ -473,7 +473,7 @@ class KeepWorthy(SpanProcessor):
         return [
             trace_id
             for trace_id, trace in self._traces.items()
-            if trace.undecided and not trace.roots
+            if trace.undecided_runs and not trace.roots
         ]
 
     def _is_in_share(self, trace_id: int) -> bool:
@@ -652,23 +652,24 @@ class KeepWorthy(SpanProcessor):
 class _Trace:
     """A trace in this process."""
 
-    __slots__ = ("active_s", "has_rejected_runs", "open", "roots", "spans", "undecided")
+    __slots__ = (
+        "active_s",
+        "has_rejected_runs",
+        "open",
+        "rejected",
+        "roots",
+        "spans",
+        "undecided_runs",
+    )
 
     def __init__(self, *, has_rejected_runs: bool) -> None:
         self.open: set[int] = set()  # ids of spans
         self.roots: set[int] = set()  # those of local roots
         self.spans: list[tuple[ReadableSpan, int]] = []  # that ended, with their bytes
-        self.undecided: Counter[UUID | None] = Counter()  # runs by their id, if it is known
+        self.undecided_runs = 0
+        self.rejected: set[str | None] = set()  # ids of runs that were decided, and are not kept
         self.has_rejected_runs = has_rejected_runs
         self.active_s = 0.0
-
-    def expect(self, run_id: UUID | None) -> None:
-        self.undecided[run_id] = 1 if run_id is not None else self.undecided[None] + 1
-
-    def decide(self, run_id: UUID | None) -> None:
-        self.undecided[run_id] -= 1
-        if self.undecided[run_id] <= 0:
-            del self.undecided[run_id]
 
 
 def _watch(reference: weakref.ref[KeepWorthy], wake: threading.Event, period_s: float) -> None:
