@@ -14,7 +14,8 @@ from urllib3.util import Retry
 
 from kp_langchain import ConfigError, DomainPolicy, TraceStore
 from kp_langchain.errors import KPError
-from kp_langchain.integrations.langsmith import feedback
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.langsmith import LangSmithScores, feedback
 from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli
@@ -236,6 +237,27 @@ def test_the_command_tells_that_the_key_is_refused(
     assert done.returncode == 1
     assert done.stderr.startswith("error: LangSmith at http://127.0.0.1")
     assert "Traceback" not in done.stderr
+
+
+def test_runs_are_looked_up_a_hundred_at_a_time_at_most() -> None:
+    asked: list[int] = []
+    queue = {"id": str(uuid.UUID(int=2)), "tenant_id": str(uuid.UUID(int=3)), "name": "q"}
+    queue |= {"created_at": BEGAN.isoformat(), "updated_at": BEGAN.isoformat()}
+
+    def answer(request: Request) -> tuple[int, Any]:
+        if request.path == "/annotation-queues":
+            return 200, [queue]
+        if request.path == "/runs/query":
+            asked.append(request.json["limit"])
+            run = {"session_id": str(uuid.UUID(int=1)), "start_time": BEGAN.isoformat()}
+            return 200, {"runs": [run | {"id": id_} for id_ in request.json["id"]]}
+        return 200, {}
+
+    ids = [str(uuid.uuid4()) for _ in range(250)]
+    with LoopbackTool(answer) as tool:
+        receiver = LangSmithScores(client(tool.url))
+        assert receiver.ask_for_verdicts([ExternalTrace(id_, id_) for id_ in ids], "q") == 250
+    assert asked == [100, 100, 50]
 
 
 def test_runs_worth_a_verdict_enter_an_annotation_queue(run_ids: list[str]) -> None:

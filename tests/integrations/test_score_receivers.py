@@ -591,6 +591,9 @@ def test_each_project_of_langfuse_gets_the_scores_of_its_own_runs(
             [trace_id] = tool.traces().values()
             assert question_in(scored[number].trace.task.objective) == f"question {number}"
             assert [one.trace_id for one in tool.scores()] == [trace_id] * 2 * 5
+        for run, tool in zip(scored[:2], tools, strict=True):  # a receiver that saw neither run
+            new_receiver("langfuse").send(run, run.external_traces["langfuse"])
+            assert len(tool.scores()) == 3 * 5
     assert handler.stats()["scores_failed"] == 0
 
 

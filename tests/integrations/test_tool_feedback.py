@@ -626,6 +626,15 @@ def test_a_project_that_was_deleted_in_phoenix_has_no_feedback(scene: Scene) -> 
     assert scene.read() == []
 
 
+@pytest.mark.parametrize("scene", ["langfuse"], indirect=True)
+def test_traces_of_another_langfuse_project_enter_no_queue(scene: Scene) -> None:
+    scene.backend.queues.append("kp_langchain")
+    elsewhere = ExternalTrace("e" * 32, "5" * 16, "pk-of-another-project")
+    known = scene.runs[0][1]
+    assert connect(scene).ask_for_verdicts([elsewhere, known], "kp_langchain") == 1
+    assert scene.backend.queued == [known.trace_id]
+
+
 @pytest.mark.parametrize("one_trace", ["opik", "mlflow"], indirect=True)
 def test_runs_in_one_trace_enter_a_queue_of_traces_once_at_most(one_trace: Scene) -> None:
     done = one_trace.label("--next", "--ask-in", one_trace.tool)
