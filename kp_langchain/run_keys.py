@@ -1,4 +1,4 @@
-"""The keys of a run, read from its config: session, thread, user, tags, name.
+"""The keys of a run, read from its config: session, thread, user, namespace, tags, name.
 
 They stay in the store and the log of this machine, and never enter a trace. A value is stored as it
 is only if redaction would not change it; otherwise, and always for a user, as a hash under a secret
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,8 +26,8 @@ from kp_langchain.secret_key import secret_key
 if TYPE_CHECKING:
     from kp_langchain.redaction.custom_rules import Rules
 
-Kind = Literal["session", "thread", "user", "tag", "name"]
-KINDS: tuple[Kind, ...] = ("session", "thread", "user", "tag", "name")
+Kind = Literal["session", "thread", "user", "namespace", "tag", "name"]
+KINDS: tuple[Kind, ...] = ("session", "thread", "user", "namespace", "tag", "name")
 
 KEY_CHARS = 200
 MOST_TAGS = 20
@@ -55,6 +55,8 @@ class RunKeySources(BaseModel):
             keeps none.
         thread: The same for the thread.
         user: The same for the user; only a hash is kept.
+        namespace: The same for the namespace. What is kept of a run with one is shown only to runs
+            in the same namespace. Name `user_id` here as well to keep users apart.
         tags: Whether the tags of the run's config are kept.
         name: Whether the run's name is kept.
     """
@@ -69,6 +71,7 @@ class RunKeySources(BaseModel):
     user: _Names = Field(
         default=("user_id", "langfuse_user_id"), description="a list of metadata keys"
     )
+    namespace: _Names = Field(default=("kp_namespace",), description="a list of metadata keys")
     tags: bool = Field(default=True, description="true or false")
     name: bool = Field(default=True, description="true or false")
 
@@ -83,6 +86,7 @@ class RunKeys:
         user: The user it ran for, hashed.
         name: Its name in the config.
         tags: Its tags in the config.
+        namespace: Whose it is, such as a tenant's; None if all may be shown it.
     """
 
     session: str | None = None
@@ -90,6 +94,7 @@ class RunKeys:
     user: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
+    namespace: str | None = None
 
     def after(self, earlier: RunKeys | None) -> RunKeys:
         """Return these keys, with those of the run's earlier part for the ones that are missing."""
@@ -97,7 +102,7 @@ class RunKeys:
             return self
         values = {
             name: getattr(self, name) or getattr(earlier, name)
-            for name in ("session", "thread", "user", "name")
+            for name in ("session", "thread", "user", "namespace", "name")
         }
         tags = tuple(dict.fromkeys((*earlier.tags, *self.tags)))[:MOST_TAGS]
         return RunKeys(**values, tags=tags)
@@ -147,9 +152,25 @@ def collect(
         session=first("session", sources.session),
         thread=first("thread", sources.thread),
         user=first("user", sources.user),
+        namespace=namespace_in(sources, metadata, to_stored_form),
         name=(to_stored_form("name", name) if sources.name and name else None),
         tags=tuple(dict.fromkeys(tag for tag in stored_tags if tag)),
     )
+
+
+def namespace_in(
+    sources: RunKeySources,
+    metadata: Mapping[str, Any],
+    to_stored_form: Callable[[Kind, str], str | None],
+) -> str | None:
+    """Return the namespace of a run in its stored form; the arguments are those of `collect`.
+
+    Where it cannot be hashed, the run has a namespace of its own, so that no other is shown it.
+    """
+    for key in sources.namespace:
+        if text := id_text(metadata.get(key)):
+            return to_stored_form("namespace", text) or f"unknown:{uuid4().hex}"
+    return None
 
 
 def id_text(value: object) -> str:

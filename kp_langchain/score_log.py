@@ -71,7 +71,7 @@ def _fields(scored: ScoredTrace) -> dict[str, Any]:
     if (keys := scored.keys) is not None:
         # `thread` and `name` are the log record's own.
         fields |= {"session": keys.session, "thread_id": keys.thread, "user": keys.user}
-        fields |= {"run_name": keys.name, "tags": list(keys.tags)}
+        fields |= {"namespace": keys.namespace, "run_name": keys.name, "tags": list(keys.tags)}
     for name, dimension in breakdown.dimensions.items():
         fields[name] = dimension.value
         fields[f"{name}_weight"] = dimension.weight

@@ -214,6 +214,7 @@ def keys_line(run: StoredRun) -> str:
         "session": run.session,
         "thread": run.thread,
         "user": run.user_hash,
+        "namespace": run.namespace,
         "name": run.run_name,
         "tags": ", ".join(run.tags),
     }

@@ -262,6 +262,7 @@ def _keys(run: StoredRun) -> dict[str, str]:
         "session": run.session,
         "thread": run.thread,
         "user": run.user_hash,
+        "namespace": run.namespace,
         "name": run.run_name,
         "tags": ", ".join(run.tags),
     }

@@ -17,19 +17,23 @@ from kp_langchain.store.tables import (
     external_traces,
     outbox,
     paused_runs,
+    recall_entries,
     remembered,
     run_entries,
     run_summaries,
     run_tags,
     runs,
+    shown_traces,
     unscored,
     verdicts,
 )
 
 _DELETIONS = "deletions"
 # What belongs to a run, by its trace id; `outbox` has rules of its own.
-_WRITTEN_WITH_RUNS = (run_tags, run_summaries, run_entries, verdicts, external_traces)
-_TABLES = (*_WRITTEN_WITH_RUNS, unscored, remembered, runs)
+_WRITTEN_WITH_RUNS = (
+    run_tags, run_summaries, run_entries, verdicts, external_traces, shown_traces,
+)  # fmt: skip
+_TABLES = (*_WRITTEN_WITH_RUNS, recall_entries, unscored, remembered, runs)
 _COUNT = sa.select(counts.c.number).where(counts.c.name == _DELETIONS)
 _s = run_summaries.c
 
@@ -93,6 +97,7 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
     connection.execute(rows.with_for_update())
     for table in _TABLES:
         connection.execute(sa.delete(table).where(table.c.trace_id.in_(trace_ids)))
+    connection.execute(sa.delete(shown_traces).where(shown_traces.c.shown_id.in_(trace_ids)))
     outbox_queries.forget(connection, trace_ids, now)
     note_deletion(connection)
 

@@ -197,6 +197,7 @@ def _plain_columns(scored: ScoredTrace) -> dict[str, Any]:
         "thread": keys.thread,
         "user_hash": keys.user,
         "run_name": keys.name,
+        "namespace": keys.namespace,
     }
 
 

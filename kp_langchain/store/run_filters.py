@@ -28,6 +28,7 @@ class RunFilters(TypedDict, total=False):
         session: Only runs of this session, in plain text or as the store has it.
         thread: Only runs in this LangGraph thread, in either form.
         user: Only runs for this user, in either form.
+        namespace: Only runs in this namespace, in either form.
         tag: Only runs with this tag, in either form.
         name: Only runs of this name, in either form.
     """
@@ -45,5 +46,6 @@ class RunFilters(TypedDict, total=False):
     session: str | None
     thread: str | None
     user: str | None
+    namespace: str | None
     tag: str | None
     name: str | None

@@ -75,6 +75,7 @@ class StoredRun(_Unread):
         thread: The LangGraph thread it ran in, in plain text or hashed.
         user_hash: The user it ran for, hashed.
         run_name: Its name, in plain text or hashed.
+        namespace: Its namespace, in plain text or hashed.
         tags: Its tags, each in plain text or hashed.
         gate: Whether its score or its worth was held against the threshold.
         worth: How much it is worth keeping, 0 to 1; None where its domain had no confidence model.
@@ -112,6 +113,7 @@ class StoredRun(_Unread):
     thread: str | None
     user_hash: str | None
     run_name: str | None
+    namespace: str | None
     tags: list[str]
     gate: str
     worth: float | None

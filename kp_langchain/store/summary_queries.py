@@ -32,7 +32,8 @@ _summary_columns = [
     if column.name not in ("novelty", "search_text")
 ]
 _KEY_COLUMNS = {
-    "session": _r.session, "thread": _r.thread, "user": _r.user_hash, "name": _r.run_name,
+    "session": _r.session, "thread": _r.thread, "user": _r.user_hash,
+    "namespace": _r.namespace, "name": _r.run_name,
 }  # fmt: skip
 
 
@@ -41,8 +42,7 @@ class Filter:
     """Conditions on runs, as `RunFilters` explains them.
 
     Attributes:
-        keys: For each run key (`session`, `thread`, `user`, `tag`, `name`), the forms that match;
-            see `run_keys.forms_of`.
+        keys: For each run key (such as `session`), the forms that match; see `run_keys.forms_of`.
     """
 
     domain: str | None = None
@@ -81,7 +81,7 @@ class Filter:
             return False
         if self.until is not None and began_at >= self.until.astimezone():
             return False
-        values = {key: keys.get(key) for key in ("session", "thread", "user", "name")}
+        values = {key: keys.get(key) for key in _KEY_COLUMNS}
         texts = {key: [value] for key, value in values.items()} | {"tag": keys.get("tags") or ()}
         return all(
             any(text == form for text in texts[key] for form in forms)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0009"
 """Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -73,6 +73,7 @@ runs = sa.Table(
     sa.Column("thread", key_text()),
     sa.Column("user_hash", key_text()),
     sa.Column("run_name", key_text()),
+    sa.Column("namespace", key_text()),
     sa.Column("tags", sa.JSON(none_as_null=True)),
     # What the threshold was compared with, `score` or `worth`; null for `score`.
     sa.Column("gate", sa.String()),
@@ -128,6 +129,53 @@ external_traces = sa.Table(
     sa.Column("project", sa.String()),
     sa.Column("is_part", sa.Boolean(), nullable=False),
     sa.Index("ix_external_traces_external_id", "tool", "external_id"),
+)
+
+# The tasks of kept runs and of admitted units, as recall compares them with a new task.
+recall_entries = sa.Table(
+    "recall_entries",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    # The embedder that the vector comes from.
+    sa.Column("model", key_text(), primary_key=True),
+    sa.Column("revision", key_text(), primary_key=True),
+    sa.Column("vector", sa.LargeBinary()),  # float32, little-endian; null for an unreadable task
+    # What looks like planted instructions in the trace, and the version of the rules that looked.
+    sa.Column("planted", sa.String()),
+    sa.Column("scan_version", sa.Integer(), nullable=False),
+)
+
+# Which kept traces a run was shown as examples, or would have been if it had not been held out.
+shown_traces = sa.Table(
+    "shown_traces",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("shown_id", key_text(), primary_key=True),
+    sa.Column("rank", sa.Integer(), nullable=False),
+    sa.Column("similarity", sa.Double(), nullable=False),
+    sa.Column("held_out", sa.Boolean(), nullable=False),
+    sa.Index("ix_shown_traces_shown_id", "shown_id"),
+)
+
+# Units of a registry. None is shown to a run before it is admitted.
+pulled_units = sa.Table(
+    "pulled_units",
+    metadata,
+    sa.Column("trace_id", key_text(), primary_key=True),
+    sa.Column("registry", sa.String(), nullable=False),
+    sa.Column("domain", sa.String(), nullable=False),
+    sa.Column("objective", sa.String(), nullable=False),
+    sa.Column("quality_score", sa.Double(), nullable=False),
+    sa.Column("success", sa.Boolean(), nullable=False),
+    sa.Column("confidence", sa.Double(), nullable=False),
+    # `quarantined`, `admitted` or `rejected`
+    sa.Column("state", sa.String(), nullable=False),
+    sa.Column("findings", sa.JSON(), nullable=False),
+    sa.Column("body", sa.JSON(), nullable=False),
+    sa.Column("pulled_at", UtcTime(), nullable=False),
+    sa.Column("decided_at", UtcTime()),
+    sa.Column("decided_by", sa.String()),
+    sa.Index("ix_pulled_units_domain", "domain", "state"),
 )
 
 # What runs are listed, searched and counted by. It repeats columns of `runs`, because that table

@@ -199,6 +199,7 @@ def load_run(row: dict[str, Any]) -> ScoredTrace:
             session=row["session"],
             thread=row["thread"],
             user=row["user_hash"],
+            namespace=row["namespace"],
             name=row["run_name"],
             tags=tuple(row["tags"] or ()),
         ),

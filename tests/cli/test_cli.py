@@ -323,7 +323,7 @@ def test_show_as_json_holds_the_trace(runs: list[str]) -> None:
         (["review", "--database", "folder"], "folder"),
         (["review", "--database", "mysql://host/db"], "mysql"),
         (["review", "--where", "sesion=x"], "did you mean session?"),
-        (["review", "--where", "colour=x"], "the keys are session, thread, user, tag, name"),
+        (["review", "--where", "colour=x"], "are session, thread, user, namespace, tag, name"),
         (["review", "--where", "session"], "--where session: it has no '='"),
         (["review", "--where", "session="], "write session=VALUE"),
         (["review", "--where", "tag=a", "--where", "tag=b"], "tag was given before"),
