@@ -1,0 +1,1 @@
+"""Recall: kept traces as examples for new runs."""
