@@ -6,6 +6,7 @@ It knows no database: runs and verdicts in, `ScoredTrace` out.
 from kp_langchain.gate.decision import Decision, decide
 from kp_langchain.gate.late_verdict import rejudge
 from kp_langchain.gate.scored_trace import Rescored, ScoredTrace
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.gate.thresholds import (
     DEFAULT_THRESHOLDS,
     Threshold,
@@ -18,6 +19,7 @@ __all__ = [
     "Decision",
     "Rescored",
     "ScoredTrace",
+    "ShownTrace",
     "Threshold",
     "decide",
     "default_threshold",

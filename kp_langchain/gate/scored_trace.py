@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.domain_policy import Gate
     from kp_langchain.gate.external_trace import ExternalTrace
+    from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.run_keys import RunKeys
     from kp_langchain.schema import ReasoningTrace
     from kp_langchain.scoring.breakdown import ScoreBreakdown
@@ -56,6 +57,7 @@ class ScoredTrace:
         dropped: How many `steps` and `texts` of the run the recorder had no room for; empty if
             none.
         external_traces: Where other tracers recorded it, by the name of the tool.
+        shown: The kept traces that it was shown as examples, or held out from.
     """
 
     trace: ReasoningTrace
@@ -82,6 +84,7 @@ class ScoredTrace:
     entry: MemoryEntry | None = field(default=None, compare=False, repr=False)
     dropped: Mapping[str, int] = field(default_factory=dict)
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
+    shown: tuple[ShownTrace, ...] = ()
 
     @property
     def worth(self) -> float | None:

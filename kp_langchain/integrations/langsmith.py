@@ -13,7 +13,7 @@ from uuid import UUID
 from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import KPError
 from kp_langchain.gate.external_trace import ExternalTrace
-from kp_langchain.integrations.current_handlers import current_handlers
+from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,

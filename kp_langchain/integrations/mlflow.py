@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
-from kp_langchain.integrations.current_handlers import current_handlers
+from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (

@@ -44,8 +44,8 @@ def guarded(event: Event) -> Event:
     return cast("Event", call)
 
 
-class _OnlyFromOutside:
-    """Value of `raise_error`: True only while an exception of the host is being handled."""
+class OnlyFromOutside:
+    """Value of `raise_error`: true only while an exception of the host is being handled."""
 
     def __get__(self, handler: object, kind: type | None = None) -> bool:
         error = sys.exc_info()[1]
@@ -56,7 +56,7 @@ class LangChainCallbacks(BaseCallbackHandler):
     """Turns LangChain's callbacks into the events of a recorder. Never raises into the agent."""
 
     run_inline = True
-    raise_error = cast("bool", _OnlyFromOutside())
+    raise_error = cast("bool", OnlyFromOutside())
     _recorder: Recorder
     _is_off: bool
 

@@ -37,6 +37,7 @@ class Call:
         refusal: The words in which a model refused; "" if it did not.
         is_void: Whether it leaves no step, because it is made again after a pause or is recorded
             elsewhere in the timeline.
+        returns_examples: Whether it is, or contains, the search that found the run's examples.
     """
 
     kind: CallKind
@@ -58,6 +59,7 @@ class Call:
     is_incomplete: bool = False
     refusal: str = ""
     is_void: bool = False
+    returns_examples: bool = False
 
     def end(self) -> None:
         """Note that it ended now, and how long it took."""

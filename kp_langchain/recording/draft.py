@@ -13,6 +13,7 @@ from uuid import UUID
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
@@ -42,6 +43,7 @@ class Draft:
         keys: The keys by which it is found.
         dropped: How many `steps` and `texts` of it the recorder had no room for; empty if none.
         external_traces: Where other tracers recorded it, by the name of the tool.
+        shown: The kept traces that it was shown as examples, or held out from.
     """
 
     trace: ReasoningTrace
@@ -59,6 +61,7 @@ class Draft:
     keys: RunKeys | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)
+    shown: tuple[ShownTrace, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-like values."""
@@ -73,6 +76,7 @@ class Draft:
             "external_traces": {
                 tool: external.to_list() for tool, external in self.external_traces.items()
             },
+            "shown": [one.to_list() for one in self.shown],
         }
 
     @classmethod
@@ -98,6 +102,7 @@ class Draft:
                     tool: ExternalTrace.from_list(external)
                     for tool, external in values.get("external_traces", {}).items()
                 },
+                "shown": tuple(map(ShownTrace.from_list, values.get("shown", ()))),
             }
         )
 

@@ -89,6 +89,7 @@ class Drafter:
             join_paused(record, None if self.paused_runs is None else self.paused_runs.claim)
             record.write_out()
             self._count_dropped(record)
+            record.drop_quotes()
             step_list = build_steps(record.timeline, fatal=record.error, answer=record.answer or "")
             if not step_list.steps:
                 self.functions.counters.add("empty")
@@ -112,6 +113,7 @@ class Drafter:
         try:
             join_paused(record, self.paused_runs.claim)
             record.write_out()
+            record.drop_quotes()
             half = self._with_redactor(record, partial(self._half, record))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the next run must go on
             warn_once(
@@ -135,6 +137,7 @@ class Drafter:
                 keys=self._keys(record, redaction),
                 task=_task(record.metadata) or earlier.task,
                 withheld=earlier.withheld,
+                shown=tuple(record.shown.values()),
             ),
             verdict=self._reported(record, lambda note: redaction.text(note, level)),
         )
@@ -208,6 +211,7 @@ class Drafter:
             keys=self._keys(record, redaction),
             dropped=_dropped(record),
             external_traces=record.external_traces,
+            shown=tuple(record.shown.values()),
         )
         return draft, self._judge_of(record, domain, step_list, answer, success=success)
 

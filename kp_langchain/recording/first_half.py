@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.plain_values import as_input
 from kp_langchain.recording.requested_calls import RequestedCall
@@ -86,6 +87,7 @@ def first_half_body(
         "reported": verdict and verdict.to_list(),
         "keys": earlier_part.keys and earlier_part.keys.to_dict(),
         "task": earlier_part.task,
+        "shown": [one.to_list() for one in earlier_part.shown],
     }
     # Last, because only now everything has been redacted, or has failed to be.
     return body | {"withheld": earlier_part.withheld or redaction.has_failed}
@@ -172,6 +174,7 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
     record.dropped_texts = body["dropped_texts"]
     verdict, keys = body["reported"], body["keys"]
     record.verdict = verdict and Verdict.from_list(verdict)
+    record.shown = {one.trace_id: one for one in map(ShownTrace.from_list, body.get("shown", ()))}
     record.earlier_part = EarlierPart(
         keys and RunKeys.from_dict(keys), body["task"], body["withheld"]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from kp_langchain.store.notes import use_redactor
 from kp_langchain.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.recording.score_receivers import ScoreReceiver
     from kp_langchain.recording.verifiers import Verifier
     from kp_langchain.registry import Registry
@@ -130,6 +131,7 @@ class KPCallbackHandler(LangChainCallbacks):
         self.domain = domain
         self._disabled = self._is_off = settings.disabled
         self._hears_graphs = False
+        self._store = parts.store
         self._writer = parts.writer
         self._sender = parts.sender
         self._recorder = parts.recorder
@@ -165,6 +167,11 @@ class KPCallbackHandler(LangChainCallbacks):
         return self
 
     # ---------------------------------------------------------------- for its owner
+
+    @property
+    def store(self) -> TraceStore | None:
+        """Where its runs are kept; None if they are not."""
+        return self._store
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every run that ended so far is scored and stored.
@@ -213,6 +220,23 @@ class KPCallbackHandler(LangChainCallbacks):
             )
         if not self._disabled and not self._recorder.report_outcome(_as_uuid(run), verdict):
             self._queue.add_verdict(str(run), verdict, self._writer)
+
+    def note_shown(self, run: UUID, shown: Iterable[ShownTrace], examples: str = "") -> bool:
+        """Note which kept traces a run is shown as examples; for retrieval of your own.
+
+        `KPMiddleware`, `KPRetriever` and `KPExampleSelector` do this themselves. The run is then
+        not less novel for repeating these traces, what it quotes of them is no thought of its own,
+        and its outcome counts for their credit.
+
+        Args:
+            run: LangChain's id of the run that is under way, or of one inside it.
+            shown: The traces.
+            examples: The text that the run is shown.
+
+        Returns:
+            False if this handler does not see such a run now.
+        """
+        return not self._disabled and self._recorder.note_shown(run, shown, examples)
 
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.

@@ -166,6 +166,7 @@ class Pipeline:
             keys=draft.keys,
             dropped=draft.dropped,
             external_traces=draft.external_traces,
+            shown=draft.shown,
             registry=draft.registry,
             gate=gate_check.gate,
             pass_rate=gate_check.pass_rate,
@@ -247,7 +248,9 @@ class Pipeline:
         """
         # What is left of a trace after failed redaction is nothing to remember or to contribute.
         assess = self.scorer.score if draft.withheld else self.scorer.evaluate
-        ignore = _siblings.get(draft.run_id, frozenset())
+        # A run that was shown a trace is not less novel for having followed it.
+        shown = {one.trace_id for one in draft.shown if not one.held_out}
+        ignore = _siblings.get(draft.run_id, frozenset()) | shown
         assess = partial(assess, trace, weights=draft.policy.weights, ignore=ignore)
         both = partial(_breakdown_and_entry, assess, self.scorer, trace)
         self._await_model()

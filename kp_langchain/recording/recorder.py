@@ -7,8 +7,9 @@ whatever thread an event comes from, and takes no lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kp_langchain.recording.answer import answer_in
@@ -25,7 +26,7 @@ from kp_langchain.recording.root_runs import RootRuns, continues_in_process, not
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
-from kp_langchain.recording.safe_reads import attribute, default_on_error
+from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
 from kp_langchain.recording.stop_reasons import ended_early, refusal_in
 from kp_langchain.recording.tool_answers import (
     is_error_output,
@@ -35,6 +36,11 @@ from kp_langchain.recording.tool_answers import (
     record_unanswered,
 )
 
+if TYPE_CHECKING:
+    from kp_langchain.gate.shown_trace import ShownTrace
+
+# A run that searches for examples in a loop: only the texts of the first are recognised.
+_MOST_EXAMPLES = 20
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
@@ -336,6 +342,30 @@ class Recorder(RootRuns):
         entry.root.verdict = verdict
         # If it ended meanwhile, it may have been scored without the verdict.
         return entry.root.run_id in self._open
+
+    def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
+        """Note which kept traces a run is shown; return False if the run has ended.
+
+        Args:
+            run_id: The id of the run, or of one inside it.
+            shown: The traces.
+            examples: The text by which it is shown them; "" if it is held out.
+        """
+        entry = self._open.get(run_id)
+        if entry is None:
+            return False
+        root = entry.root
+        for one in islice(shown, MAX_ITEMS):
+            if len(root.shown) < MAX_ITEMS:
+                root.shown.setdefault(one.trace_id, one)
+        if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
+            root.examples.append(examples)
+        inner: OpenRun | None = entry
+        while inner is not None:
+            if inner.call is not None:
+                inner.call.returns_examples = True
+            inner = self._open.get(inner.parent_id) if inner.parent_id is not None else None
+        return True
 
 
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:

@@ -13,6 +13,7 @@ from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
 from kp_langchain.recording.plain_values import gist_text, text_size
+from kp_langchain.recording.quotes import quotable_lines, without_quotes
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
@@ -20,6 +21,7 @@ from kp_langchain.recording.timeline import Timeline
 
 if TYPE_CHECKING:
     from kp_langchain.gate.external_trace import ExternalTrace
+    from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.recording.human_decisions import HumanDecision
     from kp_langchain.run_keys import RunKeys
 
@@ -54,11 +56,13 @@ class EarlierPart:
         keys: The keys by which the run is found in the store.
         task: The hash that tells repeats of one task.
         withheld: Whether some of the part could not be redacted.
+        shown: The kept traces that it was shown as examples, or held out from.
     """
 
     keys: RunKeys | None = None
     task: str | None = None
     withheld: bool = False
+    shown: tuple[ShownTrace, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +117,8 @@ class RunRecord:
         earlier_part: What is known of its part in another process, once it is joined to that.
         external_traces: Where other tracers record it, by the name of the tool.
         searches: How often that was looked up.
+        shown: The kept traces that it was shown as examples, or held out from, by their ids.
+        examples: The texts of these examples.
     """
 
     owner: RecordOwner
@@ -161,6 +167,8 @@ class RunRecord:
     earlier_part: EarlierPart | None = None
     external_traces: dict[str, ExternalTrace] = field(default_factory=dict)
     searches: int = 0
+    shown: dict[str, ShownTrace] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
@@ -212,6 +220,15 @@ class RunRecord:
             call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
         if self.earlier_part is not None:
             self._drop_last_texts()
+
+    def drop_quotes(self) -> None:
+        """Drop what model and retriever only repeat of the examples that the run was shown."""
+        lines = quotable_lines(self.examples)
+        if not lines:
+            return
+        for call in dict.fromkeys(call for _, call in self.timeline):
+            if call.kind == "model" or call.returns_examples:
+                call.text = without_quotes(call.text, lines)
 
     def _drop_last_texts(self) -> None:
         """Drop the last texts of a resumed run, each part of which kept to the bound by itself."""
@@ -268,6 +285,8 @@ class RunRecord:
         self.metadata = {**earlier.metadata, **self.metadata}
         self.tags = earlier.tags if not self.tags else self.tags
         self.earlier_part = self.earlier_part or earlier.earlier_part
+        self.shown = {**earlier.shown, **self.shown}
+        self.examples = [*earlier.examples, *self.examples]
         self.timeline = self.timeline.joined_to(earlier.timeline)
 
     def _take_over_open_calls(self, earlier: RunRecord) -> None:

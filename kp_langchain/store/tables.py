@@ -140,6 +140,8 @@ recall_entries = sa.Table(
     sa.Column("model", key_text(), primary_key=True),
     sa.Column("revision", key_text(), primary_key=True),
     sa.Column("vector", sa.LargeBinary()),  # float32, little-endian; null for an unreadable task
+    # How often the run called each tool, by its name.
+    sa.Column("plan", sa.JSON(none_as_null=True)),
     # What looks like planted instructions in the trace, and the version of the rules that looked.
     sa.Column("planted", sa.String()),
     sa.Column("scan_version", sa.Integer(), nullable=False),
@@ -165,17 +167,25 @@ pulled_units = sa.Table(
     sa.Column("registry", sa.String(), nullable=False),
     sa.Column("domain", sa.String(), nullable=False),
     sa.Column("objective", sa.String(), nullable=False),
+    # What its contributor claims.
     sa.Column("quality_score", sa.Double(), nullable=False),
     sa.Column("success", sa.Boolean(), nullable=False),
     sa.Column("confidence", sa.Double(), nullable=False),
-    # `quarantined`, `admitted` or `rejected`
+    # `quarantined`, `admitted` or `rejected`. A rejected one has neither text nor findings left.
     sa.Column("state", sa.String(), nullable=False),
     sa.Column("findings", sa.JSON(), nullable=False),
-    sa.Column("body", sa.JSON(), nullable=False),
+    sa.Column("is_clean", sa.Boolean(), nullable=False),  # whether there are no findings
+    sa.Column("body", sa.JSON(none_as_null=True)),
+    # A hash of what the registry sent: another one means that the unit was changed there.
+    sa.Column("digest", sa.String(), nullable=False),
     sa.Column("pulled_at", UtcTime(), nullable=False),
+    sa.Column("changed_at", UtcTime()),
+    # The last decision, which may be on what the unit was before it changed.
     sa.Column("decided_at", UtcTime()),
     sa.Column("decided_by", sa.String()),
     sa.Index("ix_pulled_units_domain", "domain", "state"),
+    sa.Index("ix_pulled_units_digest", "digest"),
+    sa.Index("ix_pulled_units_pulled_at", "pulled_at", "trace_id"),
 )
 
 # What runs are listed, searched and counted by. It repeats columns of `runs`, because that table
@@ -213,7 +223,7 @@ run_summaries = sa.Table(
 )
 
 # Counts that all processes on the store share. `deletions` says that runs were deleted, so that
-# what a process remembers of them is read anew.
+# what a process remembers of them is read anew; `pulled`, that units of a registry changed.
 counts = sa.Table(
     "counts",
     metadata,

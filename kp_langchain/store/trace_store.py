@@ -30,9 +30,12 @@ from kp_langchain.store.notes import redact_note, redactor_of
 from kp_langchain.store.outbox import Outbox
 from kp_langchain.store.paused_runs import PausedRuns
 from kp_langchain.store.pruning import Pruning
+from kp_langchain.store.pulled_units import PulledUnits
+from kp_langchain.store.recall_entries import RecallEntries
 from kp_langchain.store.remembered import Remembered
 from kp_langchain.store.rows import contribution_of, row_of, trace_key
 from kp_langchain.store.run_summary import RunSummary
+from kp_langchain.store.shown_traces import ShownTraces
 from kp_langchain.store.stored_memory import StoredMemory
 from kp_langchain.store.stored_run import StoredRun, trace_of
 from kp_langchain.store.summaries import summary_of
@@ -156,6 +159,10 @@ class TraceStore:
                     for one, row in zip(runs, rows, strict=True)
                 ],
             )
+            sql.shown_queries.write(
+                connection,
+                [(row["trace_id"], one.shown) for one, row in zip(runs, rows, strict=True)],
+            )
             sql.entry_queries.remove(connection, [row["trace_id"] for row in rows])
             sql.entry_queries.write(connection, entries)
             for domain, trace_ids in kept.items():
@@ -191,6 +198,21 @@ class TraceStore:
     def external_traces(self) -> ExternalTraces:
         """Where other tracers recorded the runs of this store."""
         return ExternalTraces(self._database)
+
+    @property
+    def recall_entries(self) -> RecallEntries:
+        """The tasks of this store's kept runs, as recall compares them with a new one."""
+        return RecallEntries(self._database)
+
+    @property
+    def shown(self) -> ShownTraces:
+        """Which kept traces the runs of this store were shown as examples."""
+        return ShownTraces(self._database)
+
+    @property
+    def pulled(self) -> PulledUnits:
+        """The units of registries in this store, and which of them runs may be shown."""
+        return PulledUnits(self._database)
 
     @property
     def models(self) -> ConfidenceModels:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.integrations.current_handlers import current_handlers
+from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.phoenix import openinference_span
 
 if TYPE_CHECKING:

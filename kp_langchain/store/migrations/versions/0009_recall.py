@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("model", key, primary_key=True),
         sa.Column("revision", key, primary_key=True),
         sa.Column("vector", sa.LargeBinary()),
+        sa.Column("plan", sa.JSON()),
         sa.Column("planted", sa.String()),
         sa.Column("scan_version", sa.Integer(), nullable=False),
     )
@@ -42,9 +43,14 @@ def upgrade() -> None:
         sa.Column("confidence", sa.Double(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("findings", sa.JSON(), nullable=False),
-        sa.Column("body", sa.JSON(), nullable=False),
+        sa.Column("is_clean", sa.Boolean(), nullable=False),
+        sa.Column("body", sa.JSON()),
+        sa.Column("digest", sa.String(), nullable=False),
         sa.Column("pulled_at", time, nullable=False),
+        sa.Column("changed_at", time),
         sa.Column("decided_at", time),
         sa.Column("decided_by", sa.String()),
     )
     op.create_index("ix_pulled_units_domain", "pulled_units", ["domain", "state"])
+    op.create_index("ix_pulled_units_digest", "pulled_units", ["digest"])
+    op.create_index("ix_pulled_units_pulled_at", "pulled_units", ["pulled_at", "trace_id"])

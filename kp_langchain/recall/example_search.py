@@ -1,0 +1,220 @@
+"""`ExampleSearch`: finds the kept traces of a store that may help with a task."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain.config import Settings
+from kp_langchain.embedding.embedder_protocol import resolve_embedder
+from kp_langchain.embedding.embedding_result import embed_texts
+from kp_langchain.embedding.packages import INSTALL_HINT
+from kp_langchain.errors import ConfigError, MissingExtraError
+from kp_langchain.recall.example import Example, Examples
+from kp_langchain.recall.ranking import rank
+from kp_langchain.recall.task_index import TaskIndex
+from kp_langchain.run_keys import forms_of
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.store.rows import clean_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kp_langchain.embedding.identity import EmbedderIdentity
+    from kp_langchain.recall.ranking import Candidate
+    from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.store import TraceStore
+
+# Runs name their domains themselves, and 10,000 tasks take 30 MB.
+_MOST_DOMAINS = 16
+
+
+class ExampleSearch:
+    """Finds the kept traces of a store that may help with a task.
+
+    Traces are compared by their tasks. Only successes are found, none that runs ended worse with,
+    and none in which something looks like planted instructions. A success that a verdict states
+    comes before one that only looks so, and that before a unit of a registry, among traces of about
+    the same similarity.
+
+    Args:
+        store: The store.
+        embedder: As for `Scorer`: `"auto"`, a LangChain `Embeddings`, or anything with `embed`.
+
+    Raises:
+        ConfigError: The embedder is unusable.
+        MissingExtraError: Nothing that runs an embedding model is installed.
+    """
+
+    def __init__(self, store: TraceStore, embedder: object = "auto") -> None:
+        resolved = resolve_embedder(embedder)
+        if resolved is None:
+            if embedder is None:
+                raise ConfigError(
+                    "embedder is None, but recall compares tasks by their embeddings; pass 'auto', "
+                    "a LangChain Embeddings, or an object with embed(texts)"
+                )
+            raise MissingExtraError(
+                f"recall compares tasks by their embeddings, and no model can run: {INSTALL_HINT}"
+            )
+        self._store = store
+        self._embedder = resolved
+        self._lock = ForkSafeLock()
+        self._indexes: OrderedDict[tuple[str, EmbedderIdentity], TaskIndex] = OrderedDict()
+
+    @property
+    def store(self) -> TraceStore:
+        """The store of the traces."""
+        return self._store
+
+    def update(self, domain: str, *, most_new: int | None = None) -> bool:
+        """Read what is kept in a domain, so that the next search need not.
+
+        Args:
+            domain: The domain's exact name.
+            most_new: Embed at most so many traces that no process has embedded yet; None for all.
+
+        Returns:
+            Whether all are ready to be searched.
+
+        Raises:
+            StoreError, EmbedderError, MissingExtraError: As for `find`.
+        """
+        identity = embed_texts(self._embedder, ["ready?"])[0].identity
+        return self._index(clean_name(domain), identity).update(most_new=most_new)
+
+    def find(
+        self,
+        task: str,
+        *,
+        domain: str,
+        namespace: str | None = None,
+        limit: int = 1,
+        floor: float | None = None,
+        most_new: int | None = None,
+    ) -> Examples:
+        """Return the most useful kept traces for a task.
+
+        The first call for a domain reads its kept traces, and embeds those that no process has
+        embedded yet; later calls read what changed.
+
+        Args:
+            task: The task in words.
+            domain: The domain's exact name.
+            namespace: The namespace of the run, in plain text; traces of other namespaces are never
+                found, those of none are.
+            limit: At most so many.
+            floor: The similarity (0 to 1) that the tasks must have; by default it is calibrated on
+                the domain's own traces.
+            most_new: Embed at most so many traces that no process has embedded yet; None for all.
+
+        Raises:
+            ConfigError: The floor or the limit is unusable.
+            StoreError: The store cannot be read.
+            EmbedderError: The embedder fails.
+            MissingExtraError: No package that runs the model is installed.
+        """
+        check_options(limit, floor)
+        if not task.strip():
+            return Examples(reason="the run states no task")
+        embedding = embed_texts(self._embedder, [task])[0]
+        if embedding.vector is None:
+            return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
+        index = self._index(clean_name(domain), embedding.identity)
+        is_complete = index.update(most_new=most_new)
+        forms = [] if namespace is None else forms_of("namespace", namespace, _rules())
+        nearest = index.nearest(embedding.vector, forms)
+        least = nearest.floor if floor is None else floor
+        ranked = rank(nearest.candidates, floor=least, limit=limit)
+        found = self._read(ranked)
+        reason = "" if found else _reason(nearest.best_similarity, least)
+        return Examples(found, least, reason, is_complete)
+
+    def _index(self, domain: str, identity: EmbedderIdentity) -> TaskIndex:
+        with self._lock:
+            key = (domain, identity)
+            index = self._indexes.get(key)
+            if index is None:
+                index = TaskIndex(self._store, domain, self._embedder, identity)
+                self._indexes[key] = index
+            self._indexes.move_to_end(key)
+            if len(self._indexes) > _MOST_DOMAINS:
+                self._indexes.popitem(last=False)
+            return index
+
+    def _read(self, ranked: Sequence[Candidate]) -> tuple[Example, ...]:
+        """Read the traces themselves, now, so that one that was deleted meanwhile is left out."""
+        if not ranked:
+            return ()
+        bodies = self._store.recall_entries.bodies([one.trace_id for one in ranked])
+        examples: list[Example] = []
+        for one in ranked:
+            trace = _trace(bodies.get(one.trace_id))
+            if trace is not None:
+                place = len(examples) + 1
+                examples.append(
+                    Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
+                )
+        return tuple(examples)
+
+
+def check_options(limit: int, floor: float | None) -> None:
+    """Check the options of a search.
+
+    Raises:
+        ConfigError: One is unusable; the message has its value.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 20:
+        raise ConfigError(f"limit={limit!r} must be a whole number from 1 to 20")
+    if floor is not None and not 0 <= floor <= 1:  # true of NaN as well
+        raise ConfigError(f"floor={floor!r} must be a similarity from 0 to 1")
+
+
+def search_of(store: TraceStore, embedder: object = "auto") -> ExampleSearch:
+    """Return a search in a store: one for all that use the default embedder.
+
+    Args:
+        store: The store.
+        embedder: As for `ExampleSearch`.
+
+    Raises:
+        ConfigError, MissingExtraError: As for `ExampleSearch`.
+    """
+    if embedder != "auto":
+        return ExampleSearch(store, embedder)
+    with _lock:
+        reference = _searches.get(store)
+        search = None if reference is None else reference()
+        if search is None:
+            search = ExampleSearch(store)
+            _searches[store] = weakref.ref(search)
+        return search
+
+
+def _rules() -> Rules:
+    return Settings.current().redaction
+
+
+def _trace(body: str | None) -> ReasoningTrace | None:
+    try:
+        return None if body is None else ReasoningTrace.model_validate(json.loads(body))
+    except (ValidationError, ValueError, RecursionError):  # damaged
+        return None
+
+
+def _reason(best_similarity: float, floor: float) -> str:
+    if best_similarity <= 0:
+        return "the domain has no kept success that may be shown"
+    return f"the nearest task has similarity {best_similarity:.2f}, and {floor:.2f} is asked for"
+
+
+# The search has the store, so a strong reference to it would keep the store for ever.
+_searches: weakref.WeakKeyDictionary[TraceStore, weakref.ref[ExampleSearch]] = (
+    weakref.WeakKeyDictionary()
+)
+_lock = ForkSafeLock()

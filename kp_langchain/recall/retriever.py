@@ -1,0 +1,100 @@
+"""`KPRetriever`: kept traces as the documents of a LangChain retriever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+
+from kp_langchain.recall.example import Example
+from kp_langchain.recall.example_search import ExampleSearch, check_options, search_of
+from kp_langchain.recall.few_shot import to_few_shot
+from kp_langchain.recall.recall_log import note_shown
+from kp_langchain.recording.handler import KPCallbackHandler
+from kp_langchain.store import TraceStore
+from kp_langchain.store.shared_stores import default_store
+
+
+class KPRetriever(BaseRetriever):
+    """Returns the most useful kept traces for a task, the best first; none if none is good enough.
+
+    Each document is a trace as an example, marked as untrusted reference; its metadata have
+    `kp_trace_id`, `similarity`, `trust`, `credit` and `domain`. A `KPCallbackHandler` on the run
+    notes what it was shown.
+
+        KPRetriever(domain="finance").invoke("Hedge the pound exposure")
+
+    Attributes:
+        domain: The domain whose traces are searched.
+        namespace: The namespace of the run, such as a tenant's id; traces of others are not found.
+        store: A `TraceStore`, or a database URL or file; by default that of the settings.
+        limit: At most so many traces, 1 to 20.
+        floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
+            domain.
+        max_tokens: The longest text of one trace, in estimated tokens.
+        with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        embedder: As for `Scorer`.
+
+    Raises:
+        ConfigError: An argument is unusable.
+        MissingExtraError: Nothing that runs an embedding model is installed.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    domain: str = "default"
+    namespace: str | None = None
+    store: SkipValidation[TraceStore | str | Path | None] = None
+    limit: int = 3
+    floor: float | None = None
+    max_tokens: int = Field(default=800, gt=0)
+    with_outputs: bool = False
+    embedder: SkipValidation[Any] = "auto"
+    _search: ExampleSearch = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Resolve the store and the embedder."""
+        super().model_post_init(context)
+        check_options(self.limit, self.floor)
+        store = self.store if isinstance(self.store, TraceStore) else default_store(self.store)
+        self._search = search_of(store, self.embedder)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        found = self._search.find(
+            query,
+            domain=self.domain,
+            namespace=self.namespace,
+            limit=self.limit,
+            floor=self.floor,
+        ).found
+        pairs = [(one, self._document(one)) for one in found]
+        pairs = [(one, document) for one, document in pairs if document.page_content]
+        note_shown(
+            [one for one, _ in pairs],
+            "\n".join(document.page_content for _, document in pairs),
+            run_id=run_manager.run_id,
+            handlers=[one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)],
+        )
+        return [document for _, document in pairs]
+
+    def _document(self, example: Example) -> Document:
+        text = to_few_shot(
+            example.trace, max_tokens=self.max_tokens, with_outputs=self.with_outputs
+        )
+        return Document(
+            page_content=text,
+            id=example.trace_id,
+            metadata={
+                "kp_trace_id": example.trace_id,
+                "similarity": example.similarity,
+                "trust": example.trust,
+                "credit": example.credit,
+                "domain": self.domain,
+            },
+        )

@@ -1,0 +1,288 @@
+"""`TaskIndex`: the tasks of one domain's kept traces in memory, to find similar ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ValidationError
+
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.embedding.embedding_result import embed_texts
+from kp_langchain.errors import StoreError
+from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
+from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor
+from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
+from kp_langchain.recall.ranking import Candidate, Trust
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring.dimensions import novelty
+from kp_langchain.store.recall_entries import StoredTask, TaskEntry, plan_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kp_langchain.embedding.embedder_protocol import Embedder
+    from kp_langchain.embedding.identity import EmbedderIdentity
+    from kp_langchain.store import TraceStore
+    from kp_langchain.store.recall_entries import RecallState
+
+# Embedded together, and written in one transaction.
+_BATCH_SIZE = 64
+# Ranked by more than similarity are only the most similar ones.
+_MOST_RANKED = 50
+# Counting the outcomes of all runs that were shown something takes longer than a search.
+_CREDITS_EVERY_S = 10.0
+_UNREADABLE = "the trace cannot be read"
+_section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
+
+
+class Found(NamedTuple):
+    """What a search in the index returns.
+
+    Attributes:
+        candidates: The most similar traces that the run may be shown.
+        best_similarity: The similarity of the nearest of them, 0 to 1; 0 if there are none.
+        floor: The domain's floor, 0 to 1.
+    """
+
+    candidates: list[Candidate]
+    best_similarity: float
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The traces that may be shown, in the form in which they are searched.
+
+    Attributes:
+        candidates: The traces, their similarity still 0.
+        matrix: Their normalised vectors, float32, shape (n, dimensions).
+        namespaces: A number for the namespace of each, 0 for none, shape (n,).
+        are_local: Whether each may only be shown in its own namespace, shape (n,).
+        numbers: The numbers of the namespaces.
+        floor: The similarity that an example must have, 0 to 1.
+    """
+
+    candidates: list[Candidate]
+    matrix: NDArray[np.float32]
+    namespaces: NDArray[np.int32]
+    are_local: NDArray[np.bool_]
+    numbers: Mapping[str, int]
+    floor: float
+
+
+@dataclass(slots=True)
+class _Content:
+    """What an index has read.
+
+    Attributes:
+        tasks: By trace id, with their entries.
+        state: The state of the store that they are based on; None before the first read.
+        credits: The credit of each trace that was shown.
+        credits_due_s: When to count them again, by the monotonic clock.
+        floor: The calibrated floor.
+        calibrated_at: For how many tasks it was calibrated.
+    """
+
+    tasks: dict[str, StoredTask] = field(default_factory=dict)
+    state: RecallState | None = None
+    credits: Mapping[str, Credit] = field(default_factory=dict)
+    credits_due_s: float = float("-inf")
+    floor: float = DEFAULT_FLOOR
+    calibrated_at: int = -1
+
+
+class TaskIndex:
+    """The tasks of one domain's kept traces. Safe to use from several threads, and after a fork.
+
+    Args:
+        store: The store of the traces.
+        domain: The domain's exact name.
+        embedder: Embeds tasks.
+        identity: The identity of the embedder.
+    """
+
+    def __init__(
+        self, store: TraceStore, domain: str, embedder: Embedder, identity: EmbedderIdentity
+    ) -> None:
+        self._store = store
+        self._domain = domain
+        self._embedder = embedder
+        self._identity = identity
+        self._lock = ForkSafeLock()
+        self._content = _Content()
+        self._snapshot: _Snapshot | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it has been read at least once."""
+        return self._snapshot is not None
+
+    def update(self, *, most_new: int | None = None) -> bool:
+        """Bring the index up to date with the store.
+
+        What was kept since is embedded, scanned and written, a batch at a time, the newest first.
+
+        Args:
+            most_new: Embed at most so many traces now; None for all.
+
+        Returns:
+            Whether all are in the index.
+
+        Raises:
+            StoreError: The store cannot be read.
+            EmbedderError, MissingExtraError: The embedder fails.
+        """
+        with self._lock:
+            content = self._content
+            page = self._store.recall_entries.read(
+                self._domain, self._identity, SCAN_VERSION, since=content.state
+            )
+            credits_before = content.credits
+            if time.monotonic() >= content.credits_due_s:
+                content.credits_due_s = time.monotonic() + _CREDITS_EVERY_S
+                content.credits = credits_of(self._store.shown.outcome_counts(self._domain))
+            if page is not None:
+                if page.is_whole:
+                    content.tasks = {}
+                for trace_id in page.left:
+                    content.tasks.pop(trace_id, None)
+                content.tasks |= {task.trace_id: _without_text(task) for task in page.tasks}
+                content.state = page.state
+            has_changed = page is not None or content.credits != credits_before
+            missing = [task for task in content.tasks.values() if task.entry is None]
+            if has_changed and not missing:
+                self._publish()
+            now = len(missing) if most_new is None else most_new
+            for start in range(0, min(now, len(missing)), _BATCH_SIZE):
+                self._make_entries(missing[start : min(start + _BATCH_SIZE, now)])
+                self._publish()
+            return len(missing) <= now
+
+    def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
+        """Embed, scan and write tasks of which the store has no entry."""
+        bodies = self._store.recall_entries.bodies([task.trace_id for task in tasks])
+        embeddings = embed_texts(self._embedder, [task.objective or " " for task in tasks])
+        entries = {
+            task.trace_id: _entry_of(bodies.get(task.trace_id), embedding.vector)
+            for task, embedding in zip(tasks, embeddings, strict=True)
+        }
+        for task in tasks:
+            made = replace(task, entry=entries[task.trace_id], objective="")
+            self._content.tasks[task.trace_id] = made
+        try:
+            self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
+        except StoreError as error:  # read-only, or full
+            warn_once(
+                f"recall entries:{type(error).__name__}",
+                "what recall compares of kept traces cannot be written (%s); it is made anew in "
+                "each process",
+                describe_error(error),
+            )
+
+    def _publish(self) -> None:
+        """Make what has been read the state that is searched."""
+        import numpy as np
+
+        content = self._content
+        tasks = [
+            task
+            for task in content.tasks.values()
+            if task.success and task.entry and task.entry.vector is not None
+            if task.entry.planted is None
+        ]
+        sizes = [len(task.entry.vector) for task in tasks]  # type: ignore[union-attr, arg-type]
+        most = max(sizes, key=sizes.count, default=0)
+        tasks = [task for task, size in zip(tasks, sizes, strict=True) if size == most]
+        numbers: dict[str, int] = {}
+        for task in tasks:
+            if task.namespace is not None:
+                numbers.setdefault(task.namespace, len(numbers) + 1)
+        with _section:
+            rows = [task.entry.vector for task in tasks]  # type: ignore[union-attr]
+            matrix = np.array(rows, dtype=np.float32).reshape(len(tasks), most)
+            lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+            np.divide(matrix, lengths, out=matrix, where=lengths > 0)
+        if len(tasks) > 1.1 * content.calibrated_at or len(tasks) < 0.9 * content.calibrated_at:
+            plans = [task.entry.plan for task in tasks]  # type: ignore[union-attr]
+            with _section:
+                content.floor = calibrate_floor(matrix, plans, self._identity.baseline)
+            content.calibrated_at = len(tasks)
+        self._snapshot = _Snapshot(
+            [_candidate(task, content.credits.get(task.trace_id, NO_CREDIT)) for task in tasks],
+            matrix,
+            np.array([numbers.get(task.namespace or "", 0) for task in tasks], dtype=np.int32),
+            np.array([task.stays_local for task in tasks], dtype=np.bool_),
+            numbers,
+            content.floor,
+        )
+
+    def nearest(self, vector: NDArray[np.float32], namespaces: Sequence[str]) -> Found:
+        """Return the traces whose tasks are most similar to one, the nearest first.
+
+        Args:
+            vector: The embedding of the task, shape (dimensions,).
+            namespaces: The forms of the run's namespace; traces of others are left out.
+        """
+        import numpy as np
+
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.matrix.shape[1] != len(vector):
+            return Found([], 0.0, DEFAULT_FLOOR)
+        own = [snapshot.numbers[name] for name in namespaces if name in snapshot.numbers]
+        with _section:
+            length = float(np.linalg.norm(vector))
+            cosines = snapshot.matrix @ (vector / length if length else vector)
+            is_own = np.isin(snapshot.namespaces, own)
+            is_open = (snapshot.namespaces == 0) & ~snapshot.are_local
+            cosines = np.where(is_own | is_open, cosines, -1.0)
+            count = min(_MOST_RANKED, len(cosines))
+            nearest = np.argpartition(-cosines, count - 1)[:count] if count else []
+        candidates = [
+            replace(snapshot.candidates[at], similarity=self._similarity(float(cosines[at])))
+            for at in nearest
+            if cosines[at] > -1.0
+        ]
+        candidates.sort(key=lambda one: (-one.similarity, one.trace_id))
+        best = candidates[0].similarity if candidates else 0.0
+        return Found(candidates, best, snapshot.floor)
+
+    def _similarity(self, cosine: float) -> float:
+        baseline = self._identity.baseline
+        return 1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0
+
+
+def _without_text(task: StoredTask) -> StoredTask:
+    """Return a task without its objective, which is only needed to make its entry."""
+    return task if task.entry is None else replace(task, objective="")
+
+
+def _candidate(task: StoredTask, credit: Credit) -> Candidate:
+    trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
+    return Candidate(
+        trace_id=task.trace_id,
+        similarity=0.0,
+        trust=trust,
+        success=task.success,
+        confidence=task.confidence,
+        worth=task.worth,
+        credit=credit.value,
+        hurts=credit.hurts,
+    )
+
+
+def _entry_of(body: str | None, vector: NDArray[np.float32] | None) -> TaskEntry:
+    """Return what is compared of a trace; one that cannot be read is never shown."""
+    try:
+        trace = ReasoningTrace.model_validate(json.loads(body or ""))
+        findings = find_planted(trace)
+    except (ValidationError, ValueError, RecursionError):
+        return TaskEntry(vector, _UNREADABLE)
+    kinds = sorted({finding.kind for finding in findings})
+    calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
+    return TaskEntry(vector, ", ".join(kinds) or None, plan_of(calls))

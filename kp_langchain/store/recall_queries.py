@@ -1,0 +1,134 @@
+"""Queries on the table `recall_entries`, and on the kept runs that it belongs to.
+
+Loads SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from kp_langchain.store.inserts import insert_or_replace
+from kp_langchain.store.rows import clean_name
+from kp_langchain.store.run_queries import is_kept
+from kp_langchain.store.tables import recall_entries, run_entries, runs
+
+_r, _e = runs.c, recall_entries.c
+
+
+class RecallRow(NamedTuple):
+    """A kept run with the entry of its task, as the driver gives it."""
+
+    trace_id: str
+    is_kept: bool
+    namespace: str | None
+    privacy_level: str
+    objective: str
+    success: Any
+    confidence: Any
+    is_stated: Any
+    worth: Any
+    has_entry: bool
+    vector: Any
+    planted: Any
+    plan: Any
+
+
+def rows_of(
+    connection: sa.Connection,
+    domain: str,
+    embedder: tuple[str, str],
+    scan_version: int,
+    *,
+    since: int | None,
+    limit: int,
+) -> list[RecallRow]:
+    """Return the newest kept runs of a domain; or those that changed since a change.
+
+    Args:
+        connection: A connection to read with.
+        domain: The domain's exact name.
+        embedder: Model and revision of the embedder whose vectors to read.
+        scan_version: Entries of other versions of the scan count as missing.
+        since: The number of the change after which to begin; runs that are no longer kept are then
+            returned, too. None for all kept runs.
+        limit: At most so many.
+    """
+    entry = sa.and_(
+        _e.trace_id == _r.trace_id,
+        _e.model == embedder[0],
+        _e.revision == embedder[1],
+        _e.scan_version == scan_version,
+    )
+    may_be_shown = sa.and_(_r.decision == "contributed", _r.withheld.is_(None), is_kept())
+    select = (
+        sa.select(
+            _r.trace_id,
+            may_be_shown,
+            _r.namespace,
+            _r.privacy_level,
+            _r.objective,
+            _raw(_r.success),
+            _raw(sa.func.coalesce(run_entries.c.confidence, _r.confidence)),
+            _raw(run_entries.c.is_stated),
+            _raw(sa.func.coalesce(_r.worth, _r.score)),
+            _e.trace_id.is_not(None),
+            _raw(_e.vector),
+            _raw(_e.planted),
+            sa.cast(_e.plan, sa.Text()),
+        )
+        .select_from(
+            runs.outerjoin(recall_entries, entry).outerjoin(
+                run_entries, run_entries.c.trace_id == _r.trace_id
+            )
+        )
+        .where(_r.domain == clean_name(domain))
+    )
+    if since is None:
+        newest_first = (_r.created_at.desc(), _r.trace_id.desc())
+        select = select.where(may_be_shown).order_by(*newest_first)
+    else:
+        select = select.where(_r.kept_change > since).order_by(_r.kept_change)
+    return [RecallRow(*row) for row in connection.execute(select.limit(limit))]
+
+
+def _raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    # Without the column's type, which would raise for a value of another type; SQLite takes any.
+    return sa.type_coerce(column, sa.types.NULLTYPE)
+
+
+def entries_of(
+    connection: sa.Connection,
+    trace_ids: Collection[str],
+    embedder: tuple[str, str],
+    scan_version: int,
+) -> dict[str, tuple[Any, Any, Any]]:
+    """Return vector, findings and plan of those of the traces that have an entry."""
+    plan = sa.cast(_e.plan, sa.Text())
+    select = sa.select(_e.trace_id, _raw(_e.vector), _raw(_e.planted), plan).where(
+        _e.trace_id.in_(trace_ids),
+        _e.model == embedder[0],
+        _e.revision == embedder[1],
+        _e.scan_version == scan_version,
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in connection.execute(select)}
+
+
+def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert entries; each replaces an earlier one of its trace and embedder."""
+    if rows:
+        in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
+        connection.execute(insert_or_replace(recall_entries, connection.dialect.name), in_order)
+
+
+def bodies_to_show(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+    """Return the bodies of those of the traces that are still kept, as the text of their JSON."""
+    select = sa.select(_r.trace_id, sa.cast(_r.body, sa.Text())).where(
+        _r.trace_id.in_(trace_ids),
+        _r.decision == "contributed",
+        _r.withheld.is_(None),
+        is_kept(),
+    )
+    return {row[0]: row[1] for row in connection.execute(select)}

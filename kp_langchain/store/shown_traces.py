@@ -1,0 +1,54 @@
+"""`ShownTraces`: which kept traces runs were shown as examples, and how those runs ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kp_langchain.store import sql
+from kp_langchain.store.rows import trace_key
+
+if TYPE_CHECKING:
+    from kp_langchain.gate.shown_trace import ShownTrace
+    from kp_langchain.store.database import Database
+    from kp_langchain.store.shown_queries import OutcomeCount, ShownTo
+
+
+class ShownTraces:
+    """The recall log of one store. Got from `TraceStore.shown`.
+
+    Every method raises `StoreError` when the store cannot be read.
+
+    Args:
+        database: The database of the store.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_run(self, trace_id: str) -> list[ShownTrace]:
+        """Return what a run was shown or held out from, the best first.
+
+        Args:
+            trace_id: The id of its trace.
+        """
+        with self._database.reading() as connection:
+            return sql.shown_queries.of_run(connection, trace_key(trace_id))
+
+    def shown_to(self, trace_id: str, *, limit: int = 100) -> list[ShownTo]:
+        """Return the runs that a trace was shown to or held out from, the newest first.
+
+        Args:
+            trace_id: The id of the kept trace.
+            limit: At most so many.
+        """
+        with self._database.reading() as connection:
+            return sql.shown_queries.shown_to(connection, trace_key(trace_id), limit)
+
+    def outcome_counts(self, domain: str) -> list[OutcomeCount]:
+        """Return how the runs of a domain ended that were shown each trace, or held out from it.
+
+        Args:
+            domain: The domain's exact name.
+        """
+        with self._database.reading() as connection:
+            return sql.shown_queries.outcome_counts(connection, domain)
