@@ -63,7 +63,7 @@ KNOW_LANGCHAIN = {
     "recording/callbacks.py", "recording/capture.py", "recording/from_messages.py",
     "recording/process_capture.py",
     "importing/langchain_values.py", "recording/provider_messages.py", "importing/message_lines.py",
-    "integrations/current_handlers.py", "integrations/langsmith.py",
+    "recording/current_handlers.py", "integrations/langsmith.py",
 }  # fmt: skip
 
 
