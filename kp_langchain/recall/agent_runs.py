@@ -194,11 +194,8 @@ def _event(name: str) -> Callable[..., None]:
 
 def _callbacks() -> Iterator[tuple[str, Callable[..., None]]]:
     starts = ("chat_model_start", "llm_start", "tool_start", "retriever_start")
-    ends = tuple(
-        f"{what}_{how}"
-        for what in ("chain", "llm", "tool", "retriever")
-        for how in ("end", "error")
-    )
+    kinds = ("chain", "llm", "tool", "retriever")
+    ends = tuple(f"{kind}_{how}" for kind in kinds for how in ("end", "error"))
     events = ("retry", "agent_action", "agent_finish", "custom_event")
     for names, make in ((starts, _start), (ends, _end), (events, _event)):
         for name in names:

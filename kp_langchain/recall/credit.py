@@ -31,6 +31,8 @@ PRIOR_RUNS = 8.0
 GUESS_WEIGHT = 0.25
 """What a run counts for whose success no verdict states."""
 
+_FEWEST_RUNS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Credit:
@@ -50,8 +52,8 @@ class Credit:
 
     @property
     def hurts(self) -> bool:
-        """Whether runs ended worse with it, by more than one standard deviation."""
-        return self.value + self.deviation < 0
+        """Whether runs ended worse with it: three at least, by more than one deviation."""
+        return self.shown >= _FEWEST_RUNS and self.value + self.deviation < 0
 
 
 NO_CREDIT = Credit()

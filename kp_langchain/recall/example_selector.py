@@ -69,7 +69,7 @@ class KPExampleSelector(BaseExampleSelector):
         owned = store if isinstance(store, TraceStore) else default_store(store)
         self._search = search_of(owned, embedder)
 
-    def add_example(self, example: dict[str, str]) -> Any:
+    def add_example(self, example: dict[str, str]) -> Any:  # noqa: ARG002
         """Refuse: examples are runs that a handler recorded and the gate kept.
 
         Raises:

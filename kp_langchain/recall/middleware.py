@@ -334,7 +334,7 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         log_recall(run.run_id, search.domain, found, text, examples.floor, reason)
 
     def _catch_up(self, domain: str, *, all_at_once: bool = False) -> None:
-        """Bring the index of a domain up to date, on the worker; between two parts others search."""
+        """Bring the index of a domain up to date, in parts, between which others may search."""
         try:
             most_new = None if all_at_once else _MOST_NEW_AT_ONCE
             is_complete = self._search.update(domain, most_new=most_new)

@@ -242,7 +242,7 @@ class TaskIndex:
             is_open = (snapshot.namespaces == 0) & ~snapshot.are_local
             cosines = np.where(is_own | is_open, cosines, -1.0)
             count = min(_MOST_RANKED, len(cosines))
-            nearest = np.argpartition(-cosines, count - 1)[:count] if count else []
+            nearest = np.argpartition(-cosines, count - 1)[:count] if count else np.array([], int)
         candidates = [
             replace(snapshot.candidates[at], similarity=self._similarity(float(cosines[at])))
             for at in nearest

@@ -26,11 +26,13 @@ from hypothesis import strategies as st
 from kp_langchain import DomainPolicy, ScoredTrace, Scorer, TraceStore, Verdict
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.errors import ConfigError, StoreError, UnknownRunError
+from kp_langchain.gate import ShownTrace
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring import MemoryEntry
 from kp_langchain.store import deletion, sqlite, stored_memory
 from kp_langchain.store.paused_runs import FirstHalf
+from kp_langchain.store.recall_entries import TaskEntry
 from kp_langchain.store.tables import metadata, outbox
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import _scored
@@ -39,7 +41,7 @@ from tests.store.test_stored_memory import matched, scorer_on, trace_of
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY = "https://registry.example.org"
 MODEL = EmbedderIdentity("a model", "1", 0.25)
-NOT_OF_RUNS = {"models", "paused_runs", "counts", "registries"}
+NOT_OF_RUNS = {"models", "paused_runs", "counts", "registries", "pulled_units"}
 
 
 @pytest.fixture
@@ -57,6 +59,7 @@ def complete(number: int = 0, **more: Any) -> ScoredTrace:
         "twin_similarity": 0.9,
         "features": {"n_steps": 2.0},
         "external_traces": {"langfuse": ExternalTrace(f"external-{number}", "span", "project")},
+        "shown": (ShownTrace("kp:trace:shown", 1, 0.8),),
         **more,
     }
     one = _scored(number, **options)
@@ -104,12 +107,22 @@ class TestTables:
         store.add_many([gone, stays], registry=REGISTRY)
         store.unscored.add((one.trace.id, str(one.run_id), {}) for one in (gone, stays))
         remember(store, gone.trace.id, stays.trace.id)
+        tasks = {one.trace.id: TaskEntry(None) for one in (gone, stays)}
+        store.recall_entries.write(tasks, MODEL, 1)
         assert all(ids == {gone.trace.id, stays.trace.id} for ids in rows(store).values())
         deleted = store.delete(gone.trace.id)
         assert (deleted.by_domain, deleted.at_registry, len(deleted)) == ({"finance": 1}, 0, 1)
         assert all(ids == {stays.trace.id} for ids in rows(store).values())
         assert store.get(gone.trace.id) is None
         assert len(store.verdicts(stays.trace.id)) == 1
+
+    def test_the_log_of_who_was_shown_it_too(self, store: TraceStore) -> None:
+        gone = complete(1)
+        stays = complete(2, shown=(ShownTrace(gone.trace.id, 1, 0.8),))
+        store.add_many([gone, stays])
+        store.delete(gone.trace.id)
+        assert store.shown.of_run(stays.trace.id) == []
+        assert store.shown.outcome_counts("finance") == []
 
     def test_in_batches(self, store: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(deletion, "_BATCH_SIZE", 3)
