@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.recall.ranking import Candidate
+    from kp_langchain.recall.task_index import Found
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.store import TraceStore
 
@@ -132,7 +133,7 @@ class ExampleSearch:
         least = nearest.floor if floor is None else floor
         ranked = rank(nearest.candidates, floor=least, limit=limit)
         found = self._read(ranked)
-        reason = "" if found else _reason(nearest.best_similarity, least)
+        reason = "" if found else _reason(nearest, least)
         return Examples(found, least, reason, is_complete)
 
     def _index(self, domain: str, identity: EmbedderIdentity) -> TaskIndex:
@@ -207,10 +208,13 @@ def _trace(body: str | None) -> ReasoningTrace | None:
         return None
 
 
-def _reason(best_similarity: float, floor: float) -> str:
-    if best_similarity <= 0:
+def _reason(nearest: Found, floor: float) -> str:
+    if not nearest.candidates:
         return "the domain has no kept success that may be shown"
-    return f"the nearest task has similarity {best_similarity:.2f}, and {floor:.2f} is asked for"
+    best = max(one.similarity for one in nearest.candidates)
+    if best < floor:
+        return f"the nearest task has similarity {best:.2f}, and {floor:.2f} is asked for"
+    return "what is similar enough did runs no good, or was deleted just now"
 
 
 # The search has the store, so a strong reference to it would keep the store for ever.

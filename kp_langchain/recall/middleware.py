@@ -306,9 +306,9 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
                     floor=self._floor,
                     most_new=_MOST_NEW_AT_ONCE,
                 )
-            except BaseException as error:  # noqa: BLE001 - raised where the result is read
-                future.set_exception(error)
-                return
+            except BaseException as error:  # noqa: BLE001 - the run goes on without examples
+                warn_of_failure(error)
+                examples = Examples(reason=f"the search failed: {describe_error(error)}")
             future.set_result(examples)
             if not examples.is_complete:
                 self._worker.submit(partial(self._catch_up, domain))
@@ -352,11 +352,6 @@ def _result_of(search: _Search, timeout_s: float) -> Examples:
     except TimeoutError:
         search.future.cancel()
         return Examples(reason="the search took too long")
-    except Exception as error:
-        if raised_by_host(error):
-            raise
-        warn_of_failure(error)
-        return Examples(reason=f"the search failed: {describe_error(error)}")
 
 
 def _changed(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:

@@ -46,12 +46,10 @@ class Found(NamedTuple):
 
     Attributes:
         candidates: The most similar traces that the run may be shown.
-        best_similarity: The similarity of the nearest of them, 0 to 1; 0 if there are none.
         floor: The domain's floor, 0 to 1.
     """
 
     candidates: list[Candidate]
-    best_similarity: float
     floor: float
 
 
@@ -233,7 +231,7 @@ class TaskIndex:
 
         snapshot = self._snapshot
         if snapshot is None or snapshot.matrix.shape[1] != len(vector):
-            return Found([], 0.0, DEFAULT_FLOOR)
+            return Found([], DEFAULT_FLOOR)
         own = [snapshot.numbers[name] for name in namespaces if name in snapshot.numbers]
         with _section:
             length = float(np.linalg.norm(vector))
@@ -249,8 +247,7 @@ class TaskIndex:
             if cosines[at] > -1.0
         ]
         candidates.sort(key=lambda one: (-one.similarity, one.trace_id))
-        best = candidates[0].similarity if candidates else 0.0
-        return Found(candidates, best, snapshot.floor)
+        return Found(candidates, snapshot.floor)
 
     def _similarity(self, cosine: float) -> float:
         baseline = self._identity.baseline
