@@ -6,14 +6,11 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kp_langchain import DomainPolicy, ReasoningTrace, TraceStore
-from kp_langchain.cli.few_shot import example_of, examples
+from kp_langchain.recall.few_shot import HEADER
 from tests.agents import agent, call, handler, say
 from tests.commands import Done, cli, cli_apart
 from tests.store.conftest import _scored
@@ -151,20 +148,19 @@ class TestFewShot:
         done = cli("export", "--format", "few-shot", "--limit", "1", *AT)
         assert done.returncode == 0, done.stderr
         assert done.stdout == (
-            "Example 1\n"
-            "Task: add\nand search\n"
-            'Call: search({"q": "a"})\n'
-            "Result of search: result for a\n"
-            'Call: soft({"x": "z"})\n'
-            "Error of soft: soft z\n"
-            "Answer: 43\nand more\n"
-            "\n"
+            f"{HEADER}\n"
+            "<<<example 1: a run that succeeded>>>\n"
+            'Task: "add and search"\n'
+            '1. search({"q": "a"}) -> ok: "result for a"\n'
+            '2. soft({"x": "z"}) -> error: "soft z"\n'
+            'Answer: "43 and more"\n'
+            "<<<end of example 1>>>\n"
         )
 
     def test_only_successes_are_examples(self, ids: dict[str, str]) -> None:
         words = ("export", "--format", "few-shot", *AT)
-        assert cli(*words).stdout.count("Example") == 2
-        assert cli(*words, "--all").stdout.count("Example") == 5
+        assert cli(*words).stdout.count("<<<example") == 2
+        assert cli(*words, "--all").stdout.count("<<<example") == 5
 
     def test_it_is_as_long_as_it_may_be(self, ids: dict[str, str]) -> None:
         words = ("export", "--format", "few-shot", *AT)
@@ -175,33 +171,10 @@ class TestFewShot:
         assert "fits into 20 characters" in done.stderr
         assert "--max-chars belongs to" in cli("export", "--max-chars", "9", *AT).stderr
 
-    def test_text_that_controls_a_terminal_does_not(self, make_trace: Any) -> None:
-        trace = make_trace(
-            "thought", "tool_call:a\x1b[2J", "observation:a", content="\x1b[2J\x07 x\ny",
-            objective="\x1b]0;t\x07",
-        )  # fmt: skip
-        text = example_of(trace)
-        assert text.replace("\n", "").isprintable()
-        assert "x y" in text
-
-    @given(
-        st.lists(st.text(min_size=1).filter(str.strip), max_size=12),
-        st.integers(1, 3000),
-    )
-    def test_the_bound_holds_for_any_texts(self, texts: list[str], max_chars: int) -> None:
-        traces = [
-            ReasoningTrace.model_validate(
-                {
-                    "metadata": {"task_domain": "d", "success": True},
-                    "task": {"objective": text * 40},
-                    "steps": [{"step_id": 0, "type": "observation", "content": text}],
-                    "outcome": {"result_summary": text, "confidence": 1},
-                }
-            )
-            for text in texts
-        ]
-        written = [f"{example}\n" for example in examples(traces, max_chars)]
-        assert sum(map(len, written)) <= max_chars
+    def test_an_empty_store_gives_no_header(self, ids: dict[str, str]) -> None:
+        done = cli("export", "--format", "few-shot", "--domain", "none", *AT)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == "Exported 0 examples.\n"
 
 
 @pytest.mark.parametrize("words", [["export", "--all", "--output"], ["report", "--html"]])

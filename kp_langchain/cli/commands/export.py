@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kp_langchain.cli.few_shot import examples
 from kp_langchain.cli.output import json_line, say, takes_unicode
 from kp_langchain.cli.run_filter_options import (
     Decision,
@@ -31,11 +30,13 @@ from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.text_output import STDOUT, text_output
 from kp_langchain.cli.where_option import Where
 from kp_langchain.errors import KPError
+from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 _FEW_SHOT_CHARS = 20_000
+_EXAMPLE_CHARS = 75  # no example is shorter
 
 Format = Annotated[
     Literal["traces", "few-shot"],
@@ -118,22 +119,30 @@ def export(
             only_successes=export_format == "few-shot" and not every,
         )
         traces = islice(choice.of(store.traces(with_expiring=every, **filters)), limit)
-        written = 0
         if export_format == "few-shot":
-            lines: Iterable[str] = examples(traces, max_chars or _FEW_SHOT_CHARS)
+            max_chars = max_chars or _FEW_SHOT_CHARS
+            few_shot = _few_shot(traces, max_chars)
+            if choice.taken and not few_shot.text:
+                raise KPError(f"no example fits into {max_chars} characters; raise --max-chars")
+            if few_shot.text:
+                write(f"{few_shot.text}\n")
+            written = len(few_shot.shown)
         else:
             is_unicode = output != STDOUT or takes_unicode(sys.stdout)
-            wire_forms = (trace.model_dump(mode="json") for trace in traces)
-            lines = (json_line(wire, is_unicode=is_unicode) for wire in wire_forms)
-        for line in lines:
-            write(f"{line}\n")
-            written += 1
-        if choice.taken and not written:
-            raise KPError(
-                f"no example fits into {max_chars or _FEW_SHOT_CHARS} characters; raise --max-chars"
-            )
+            written = 0
+            for trace in traces:
+                write(f"{json_line(trace.model_dump(mode='json'), is_unicode=is_unicode)}\n")
+                written += 1
     noun = "example" if export_format == "few-shot" else "trace"
     say(_summary(written, noun, choice, output), file=sys.stderr)
+
+
+def _few_shot(traces: Iterable[ReasoningTrace], max_chars: int) -> FewShot:
+    """Return the traces as examples that have, with a line feed after them, `max_chars` at most."""
+    most = max_chars // _EXAMPLE_CHARS + 1
+    return compose_few_shot(
+        list(islice(traces, most)), max_tokens=max_chars - 1, with_outputs=True, count_tokens=len
+    )
 
 
 @dataclass(slots=True, kw_only=True)
