@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Self
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 CONTEXT = "https://openknowledgepulse.org/schema/v1"
 UNLIMITED = 10**6
@@ -46,7 +46,8 @@ class LoopbackRegistry:
     """A registry in a thread of its own, for a `with` block.
 
     `units` are those it holds by id, `received` the bodies it took in order, repeats included, and
-    `doubled` the ids of units that it took again although nothing in them had changed.
+    `doubled` the ids of units that it took again although nothing in them had changed. `fragments`
+    are what it finds before all units, whatever is searched, written into the answer as they are.
 
     Args:
         limit: Writes per window; None for no limit.
@@ -81,6 +82,7 @@ class LoopbackRegistry:
         self.reputation_suffices = True
         self.misbehave: Misbehave = misbehave or (lambda number, method, path: None)
         self.units: dict[str, dict[str, Any]] = {}
+        self.fragments: list[str] = []
         self.received: list[bytes] = []
         self.doubled: list[str] = []
         self.answered: dict[str, tuple[int, bytes]] = {}
@@ -194,6 +196,8 @@ class LoopbackRegistry:
         if method == "POST" and path == "/v1/knowledge":
             status, more, content = self._take(headers, body)
             return status, told | more, content
+        if method == "GET" and path.partition("?")[0] == "/v1/knowledge":
+            return 200, told, self._search(path.partition("?")[2])
         status, content = self._about_unit(method, path, key, is_known=is_known)
         return status, told, content
 
@@ -274,6 +278,33 @@ class LoopbackRegistry:
             return 403, b'{"error": "Forbidden: can only delete your own contributions"}'
         del self.units[wanted]
         return 200, json.dumps({"deleted": True, "unit_id": wanted}).encode()
+
+    def _search(self, query: str) -> bytes:
+        wanted = {name: values[-1] for name, values in parse_qs(query).items()}
+        types = wanted.get("types", "").split(",") if wanted.get("types") else None
+        domain, text = wanted.get("domain", "").lower(), wanted.get("q", "").lower()
+        least = float(wanted["min_quality"]) if "min_quality" in wanted else None
+        found = [
+            unit
+            for unit in self.units.values()
+            if (types is None or unit["@type"] in types)
+            and (not domain or unit["metadata"]["task_domain"].lower() == domain)
+            and (least is None or unit["metadata"]["quality_score"] >= least)
+            and text in json.dumps([unit.get("task"), unit.get("steps")]).lower()
+        ]
+        found.sort(key=lambda unit: -unit["metadata"]["quality_score"])
+        at = {"created_at": "2026-02-01T12:00:00.000Z", "updated_at": "2026-02-01T12:00:00.000Z"}
+        entries = [
+            *self.fragments,
+            *(
+                json.dumps({"id": unit["id"], "unit": unit, "visibility": "network", **at})
+                for unit in found
+            ),
+        ]
+        offset, limit = int(wanted.get("offset", 0)), int(wanted.get("limit", 20))
+        page = ", ".join(entries[offset : offset + limit])
+        rest = f'"total": {len(entries)}, "offset": {offset}, "limit": {limit}'
+        return f'{{"data": [{page}], {rest}}}'.encode("utf-8", "surrogatepass")
 
     def _told(self, status: int, content: object) -> tuple[int, dict[str, str], bytes]:
         return status, {}, json.dumps(content).encode()

@@ -6,26 +6,34 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import SecretStr
 
 from kp_langchain._forksafe import ForkSafeLock
-from kp_langchain._version import __version__
-from kp_langchain.errors import ConfigError, DeadlineError, RegistryError
+from kp_langchain.errors import ConfigError, RegistryError
 from kp_langchain.registry.deadline import Deadline
 from kp_langchain.registry.failed_requests import answer_for
+from kp_langchain.registry.http_response import (
+    Response,
+    read_body,
+    redirect_target,
+    request_headers,
+)
 from kp_langchain.registry.quiet_http import quiet_http_loggers
 from kp_langchain.registry.responses import Answer, read_answer
+from kp_langchain.registry.safe_text import parse_json
 from kp_langchain.registry.urls import base_url, unit_path
 
 if TYPE_CHECKING:
     import httpx
+
+    from kp_langchain.registry.search import SearchOptions, SearchPage
 
 ANONYMOUS = "anonymous"
 """The `Registry.key_id` of a registry without a key."""
@@ -35,11 +43,8 @@ ANONYMOUS_READS = 60
 
 _MISSING_UNIT = "kp:trace:00000000-0000-0000-0000-000000000000"
 
-_SCHEMA_VERSION = "v1"
 _MAX_ANSWER_BYTES = 2**20
 _MAX_REDIRECTS = 3
-# The redirects that keep the method and the body.
-_REDIRECTS = (307, 308)
 _MISSING = (404, 410)
 # In answer to a deletion they concern this unit only; the key may be valid for others.
 _DELETION_REFUSED = (403, 405)
@@ -160,6 +165,46 @@ class Registry:
             return replace(answer, kind="refused", reason=reason)
         return answer
 
+    def search(self, **options: Unpack[SearchOptions]) -> Iterator[SearchPage]:
+        """Yield the reasoning traces that the registry has, a page at a time.
+
+        Never raises for what the registry does: the last page says what went wrong.
+
+        Args:
+            options: As `SearchOptions` explains them; `domain` is required.
+
+        Raises:
+            ConfigError: An option cannot be used.
+        """
+        from kp_langchain.registry.search import search
+
+        return search(self, **options)
+
+    def read_json(self, path: str, max_bytes: int) -> tuple[Answer, Any]:
+        """Read a document. Never raises: the answer says what went wrong.
+
+        Args:
+            path: Its path, and perhaps a query.
+            max_bytes: Its size at most.
+
+        Returns:
+            The answer, and the document; None if there is none. If the answer is `done` without a
+            document, that is too large or cannot be parsed.
+        """
+        response = self._exchange(
+            "GET", path, self._with_key(request_headers(None)), None, max_bytes
+        )
+        if isinstance(response, Answer):
+            return response, None
+        body = b"" if response.is_oversized else response.body
+        document = parse_json(body)
+        if document is not None:
+            body = b"{}"  # it may be large, and is not parsed again
+        answer = read_answer(
+            response.status, response.headers, body, expects_id=False, key=self._key
+        )
+        return answer, document if answer.kind == "done" else None
+
     def check(self) -> Answer:
         """Make one cheap request to check the registry and the key. Never raises.
 
@@ -187,9 +232,9 @@ class Registry:
         """
         content = {"agent_id": agent_id, "scopes": ["read", "write"], "tier": "free"}
         body = json.dumps(content).encode()
-        response = self._exchange("POST", "/v1/auth/register", _headers(body), body)
+        response = self._exchange("POST", "/v1/auth/register", request_headers(body), body)
         if not isinstance(response, Answer):
-            answer = read_answer(*response, expects_id=False)
+            answer = read_answer(*response[:3], expects_id=False)
             key = _key_in(response.body) if answer.kind == "done" else None
             if key is not None:
                 return key
@@ -224,19 +269,31 @@ class Registry:
     ) -> Answer:
         if path is None:
             return Answer("refused", "no unit can have this id")
-        all_headers = _headers(body) | dict(headers or {})
-        if self._key is not None:
-            all_headers["Authorization"] = f"Bearer {self._key.get_secret_value()}"
+        all_headers = self._with_key(request_headers(body) | dict(headers or {}))
         response = self._exchange(method, path, all_headers, body)
         if isinstance(response, Answer):
             return response
         return read_answer(
-            *response, expects_id=expects_id, key=self._key, request_body=body or b"", own_id=own_id
+            *response[:3],
+            expects_id=expects_id,
+            key=self._key,
+            request_body=body or b"",
+            own_id=own_id,
         )
 
+    def _with_key(self, headers: dict[str, str]) -> dict[str, str]:
+        if self._key is None:
+            return headers
+        return headers | {"Authorization": f"Bearer {self._key.get_secret_value()}"}
+
     def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
-    ) -> _Response | Answer:
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        max_bytes: int = _MAX_ANSWER_BYTES,
+    ) -> Response | Answer:
         """Send a request and follow redirects within the registry; on failure return an answer."""
         try:
             import httpx
@@ -244,12 +301,12 @@ class Registry:
             deadline = Deadline(self._timeout_s * _STEPS_PER_REQUEST)
             url = httpx.URL(self._url + path)
             for _ in range(_MAX_REDIRECTS):
-                response = self._request(method, url, headers, body, deadline)
-                target = _redirect_target(url, response)
+                response = self._request(method, url, headers, body, deadline, max_bytes)
+                target = redirect_target(url, response)
                 if target is None:
                     return response
                 url = target
-            return self._request(method, url, headers, body, deadline)
+            return self._request(method, url, headers, body, deadline, max_bytes)
         except Exception as error:  # noqa: BLE001 - httpx, TLS, the environment, the server
             return answer_for(error, self._url)
 
@@ -260,7 +317,8 @@ class Registry:
         headers: Mapping[str, str],
         body: bytes | None,
         deadline: Deadline,
-    ) -> _Response:
+        max_bytes: int,
+    ) -> Response:
         client = self._http_client()
         request = client.build_request(
             method, url, content=body, headers=headers, extensions={"trace": deadline.watch}
@@ -268,7 +326,8 @@ class Registry:
         with quiet_http_loggers():
             response = client.send(request, stream=True)
             try:
-                return _Response(response.status_code, response.headers, _body_of(response))
+                content, is_oversized = read_body(response, max_bytes)
+                return Response(response.status_code, response.headers, content, is_oversized)
             finally:
                 response.close()
 
@@ -291,20 +350,6 @@ class Registry:
             return self._client
 
 
-class _Response(NamedTuple):
-    """An HTTP response.
-
-    Attributes:
-        status: The HTTP status.
-        headers: The headers.
-        body: The body; None if it is cut off or too large.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes | None
-
-
 def _check_key(key: SecretStr | str) -> SecretStr:
     secret = key if isinstance(key, SecretStr) else SecretStr(key)
     value = secret.get_secret_value()
@@ -314,48 +359,6 @@ def _check_key(key: SecretStr | str) -> SecretStr:
             "control character or a character outside ASCII; check api_key or KP_API_KEY"
         )
     return secret
-
-
-def _headers(body: bytes | None) -> dict[str, str]:
-    headers = {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",  # so that the size limit counts the bytes that arrive
-        "Connection": "close",
-        "KP-Schema-Version": _SCHEMA_VERSION,
-        "User-Agent": f"kp-langchain/{__version__}",
-    }
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    return headers
-
-
-def _body_of(response: httpx.Response) -> bytes | None:
-    """Return the body; None if it is cut off or too large. Status and headers still count then."""
-    import httpx
-
-    content = bytearray()
-    try:
-        for piece in response.iter_raw():
-            content += piece
-            if len(content) > _MAX_ANSWER_BYTES:
-                return None
-    except (httpx.TransportError, DeadlineError):
-        return None
-    return bytes(content)
-
-
-def _redirect_target(url: httpx.URL, response: _Response) -> httpx.URL | None:
-    """Return the target of a redirect within the same server; None if there is none to follow."""
-    import httpx
-
-    if response.status not in _REDIRECTS or "location" not in response.headers:
-        return None
-    try:
-        target = url.join(response.headers["location"])
-    except (httpx.InvalidURL, ValueError):
-        return None
-    is_same = (target.scheme, target.host, target.port) == (url.scheme, url.host, url.port)
-    return target if is_same and not target.userinfo else None
 
 
 def _id_in(unit: bytes) -> str | None:
