@@ -164,8 +164,8 @@ class ExampleSearch:
         return tuple(examples)
 
 
-def check_options(limit: int, floor: float | None) -> None:
-    """Check the options of a search.
+def check_options(limit: int, floor: float | None, max_tokens: int = 1) -> None:
+    """Check the options of a search, and of the text of what it finds.
 
     Raises:
         ConfigError: One is unusable; the message has its value.
@@ -174,6 +174,8 @@ def check_options(limit: int, floor: float | None) -> None:
         raise ConfigError(f"limit={limit!r} must be a whole number from 1 to 20")
     if floor is not None and not 0 <= floor <= 1:  # true of NaN as well
         raise ConfigError(f"floor={floor!r} must be a similarity from 0 to 1")
+    if max_tokens <= 0:
+        raise ConfigError(f"max_tokens={max_tokens!r} must be above 0")
 
 
 def search_of(store: TraceStore, embedder: object = "auto") -> ExampleSearch:

@@ -38,6 +38,10 @@ class KPExampleSelector(BaseExampleSelector):
             domain.
         max_tokens: The longest text of one example, in estimated tokens.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
+        escape_braces: Whether braces are doubled, because `FewShotPromptTemplate` reads examples as
+            part of an f-string template. Set it to False for `FewShotChatMessagePromptTemplate`,
+            which does not. Do not use the former with `jinja2` or `mustache` templates: what a
+            stored trace says would be read as a template.
         embedder: As for `Scorer`.
 
     Raises:
@@ -56,9 +60,10 @@ class KPExampleSelector(BaseExampleSelector):
         floor: float | None = None,
         max_tokens: int = 800,
         with_outputs: bool = False,
+        escape_braces: bool = True,
         embedder: object = "auto",
     ) -> None:
-        check_options(limit, floor)
+        check_options(limit, floor, max_tokens)
         self._domain = domain
         self._task_key = task_key
         self._namespace = namespace
@@ -66,6 +71,7 @@ class KPExampleSelector(BaseExampleSelector):
         self._floor = floor
         self._max_tokens = max_tokens
         self._with_outputs = with_outputs
+        self._escape_braces = escape_braces
         owned = store if isinstance(store, TraceStore) else default_store(store)
         self._search = search_of(owned, embedder)
 
@@ -102,12 +108,15 @@ class KPExampleSelector(BaseExampleSelector):
         note_shown([one for one, _ in pairs], "\n".join(text for _, text in pairs))
         return [
             {
-                "task": one.trace.task.objective,
-                "answer": one.trace.outcome.result_summary,
-                "example": text,
+                "task": self._escaped(one.trace.task.objective),
+                "answer": self._escaped(one.trace.outcome.result_summary),
+                "example": self._escaped(text),
             }
             for one, text in pairs
         ]
+
+    def _escaped(self, text: str) -> str:
+        return text.replace("{", "{{").replace("}", "}}") if self._escape_braces else text
 
     def _text(self, example: Example) -> str:
         return to_few_shot(

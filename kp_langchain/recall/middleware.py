@@ -33,7 +33,8 @@ try:
     from langchain.agents.middleware import AgentMiddleware
 except ImportError as error:
     raise MissingExtraError(
-        "KPMiddleware needs langchain, whose agents have middleware: pip install langchain"
+        "KPMiddleware needs langchain, whose agents have middleware: "
+        "pip install 'kp-langchain[agents]'"
     ) from error
 
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -178,13 +179,11 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        check_options(limit, floor)
+        check_options(limit, floor, max_tokens)
         if not 0 <= held_out < 1:
             raise ConfigError(f"held_out={held_out!r} must be a share from 0 to below 1")
         if not 0 < timeout_s < float("inf"):
             raise ConfigError(f"timeout_s={timeout_s!r} must be seconds above 0")
-        if max_tokens <= 0:
-            raise ConfigError(f"max_tokens={max_tokens!r} must be above 0")
         searched = _store(store, handler)
         self._search = search_of(searched, embedder)
         self._handler = handler or KPCallbackHandler(domain, store=searched)

@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
+from pydantic import PrivateAttr
 
 from kp_langchain.recall.example import Example
 from kp_langchain.recall.example_search import ExampleSearch, check_options, search_of
@@ -26,9 +26,9 @@ class KPRetriever(BaseRetriever):
     `kp_trace_id`, `similarity`, `trust`, `credit` and `domain`. A `KPCallbackHandler` on the run
     notes what it was shown.
 
-        KPRetriever(domain="finance").invoke("Hedge the pound exposure")
+        KPRetriever("finance").invoke("Hedge the pound exposure")
 
-    Attributes:
+    Args:
         domain: The domain whose traces are searched.
         namespace: The namespace of the run, such as a tenant's id; traces of others are not found.
         store: A `TraceStore`, or a database URL or file; by default that of the settings.
@@ -38,30 +38,46 @@ class KPRetriever(BaseRetriever):
         max_tokens: The longest text of one trace, in estimated tokens.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         embedder: As for `Scorer`.
+        **fields: Those of `BaseRetriever`, such as `tags`.
 
     Raises:
         ConfigError: An argument is unusable.
         MissingExtraError: Nothing that runs an embedding model is installed.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    domain: str = "default"
-    namespace: str | None = None
-    store: SkipValidation[TraceStore | str | Path | None] = None
-    limit: int = 3
-    floor: float | None = None
-    max_tokens: int = Field(default=800, gt=0)
-    with_outputs: bool = False
-    embedder: SkipValidation[Any] = "auto"
+    domain: str
+    namespace: str | None
+    limit: int
+    floor: float | None
+    max_tokens: int
+    with_outputs: bool
     _search: ExampleSearch = PrivateAttr()
 
-    def model_post_init(self, context: Any, /) -> None:
-        """Resolve the store and the embedder."""
-        super().model_post_init(context)
-        check_options(self.limit, self.floor)
-        store = self.store if isinstance(self.store, TraceStore) else default_store(self.store)
-        self._search = search_of(store, self.embedder)
+    def __init__(
+        self,
+        domain: str = "default",
+        *,
+        namespace: str | None = None,
+        store: TraceStore | str | Path | None = None,
+        limit: int = 3,
+        floor: float | None = None,
+        max_tokens: int = 800,
+        with_outputs: bool = False,
+        embedder: object = "auto",
+        **fields: Any,
+    ) -> None:
+        check_options(limit, floor, max_tokens)
+        super().__init__(
+            domain=domain,
+            namespace=namespace,
+            limit=limit,
+            floor=floor,
+            max_tokens=max_tokens,
+            with_outputs=with_outputs,
+            **fields,
+        )
+        searched = store if isinstance(store, TraceStore) else default_store(store)
+        self._search = search_of(searched, embedder)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

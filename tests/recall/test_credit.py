@@ -70,9 +70,9 @@ def test_a_run_that_nobody_judged_counts_less() -> None:
 
 @given(counts)
 def test_whatever_the_outcomes(rows: list[OutcomeCount]) -> None:
-    credits = credits_of(rows)
-    assert credits.keys() == {row.shown_id for row in rows}
-    for credit in credits.values():
+    by_trace = credits_of(rows)
+    assert by_trace.keys() == {row.shown_id for row in rows}
+    for credit in by_trace.values():
         assert -1 <= credit.value <= 1
         assert 0 <= credit.deviation <= 0.5
         assert not (credit.hurts and credit.shown == 0)

@@ -1,4 +1,4 @@
-"""An embedder for tests by which tasks are similar if they share words, and agents with examples."""
+"""Agents with examples, and an embedder to which tasks are similar if they share words."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def answers(pair: str = "GBPUSD", answer: str = "One is 1.27.") -> list[Any]:
 class Listening(ScriptedChatModel):
     """A scripted model that keeps what it was asked."""
 
-    asked: list[list[AnyMessage]] = []
+    asked: list[list[AnyMessage]]
 
     def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
         self.asked.append(list(messages))
