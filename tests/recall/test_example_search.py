@@ -1,0 +1,258 @@
+"""Finding kept traces on both engines: as the store changes, and from several threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from kp_langchain.recall.planted_instructions import SCAN_VERSION
+from numpy.typing import NDArray
+
+from kp_langchain import ScoredTrace, TraceStore
+from kp_langchain.recall import ExampleSearch
+from kp_langchain.run_keys import RunKeys
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.tables import recall_entries
+from tests.recall.words import EURO, GARDEN, POUND, Words
+
+Scored = Callable[..., ScoredTrace]
+
+
+class Counting(Words):
+    """Counts the texts that it embeds."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.texts += texts
+        return super().embed(texts)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[TraceStore]:
+    with TraceStore(url) as store:
+        yield store
+
+
+@pytest.fixture
+def make(make_trace: Callable[..., ReasoningTrace]) -> Scored:
+    """Builds a run that is kept, with a task."""
+    from tests.store.conftest import _scored
+
+    def build(number: int, task: str, **options: Any) -> ScoredTrace:
+        one = _scored(number, **options)
+        one.trace.task.objective = task
+        return one
+
+    return build
+
+
+def found(search: ExampleSearch, task: str = EURO, **options: Any) -> list[str]:
+    options.setdefault("floor", 0.5)
+    examples = search.find(task, domain="finance", limit=5, **options)
+    return [one.trace_id for one in examples.found]
+
+
+def search_in(store: TraceStore, embedder: object | None = None) -> ExampleSearch:
+    return ExampleSearch(store, embedder or Words())
+
+
+class TestAsTheStoreChanges:
+    def test_what_one_process_has_embedded_no_other_does(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        store.add_many([make(1, POUND), make(2, GARDEN)])
+        assert len(found(search_in(store))) == 1
+        counting = Counting()
+        assert len(found(search_in(store, counting))) == 1
+        assert counting.texts == [EURO]
+
+    def test_what_is_kept_later(self, store: TraceStore, make: Scored) -> None:
+        search = search_in(store, counting := Counting())
+        assert found(search) == []
+        store.add(one := make(1, POUND))
+        assert found(search) == [one.trace.id]
+        store.add(two := make(2, EURO))
+        assert found(search) == [two.trace.id, one.trace.id]
+        assert counting.texts == [EURO, EURO, POUND, EURO, EURO]
+
+    def test_what_did_not_pass_or_failed(self, store: TraceStore, make: Scored) -> None:
+        store.add_many([make(1, POUND, score=0.1), passed := make(2, POUND)])
+        search = search_in(store)
+        assert found(search) == [passed.trace.id]
+        store.report_outcome(passed.trace.id, success=False)
+        assert found(search) == []
+        store.report_outcome(passed.trace.id, success=True)
+        assert [one.trust for one in search.find(EURO, domain="finance", floor=0.5).found] == [
+            "verdict"
+        ]
+
+    def test_what_is_deleted_at_the_last_moment(self, store: TraceStore, make: Scored) -> None:
+        store.add(one := make(1, POUND))
+        search = search_in(store)
+        assert found(search) == [one.trace.id]
+        index = search._index("finance", identity_in(search))
+        index.update = lambda most_new=None: True  # type: ignore[method-assign]
+        store.delete(one.trace.id)
+        assert found(search) == []
+
+    def test_another_domain(self, store: TraceStore, make: Scored) -> None:
+        store.add_many([make(1, POUND, domain="finance"), make(2, POUND, domain="code")])
+        assert len(found(search_in(store))) == 1
+
+    def test_another_embedder_embeds_anew(self, store: TraceStore, make: Scored) -> None:
+        class Others(Counting):
+            model = "others"
+
+        store.add(make(1, POUND))
+        found(search_in(store))
+        others = Others()
+        assert len(found(search_in(store, others))) == 1
+        assert others.texts == [EURO, POUND]
+        with store.database.reading() as connection:
+            assert connection.scalar(sa.select(sa.func.count()).select_from(recall_entries)) == 2
+
+    def test_no_more_than_asked_for_is_embedded_at_once(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        store.add_many([make(number, f"{POUND} {number}") for number in range(100)])
+        search = search_in(store, counting := Counting())
+        first = search.find(EURO, domain="finance", floor=0.5, limit=20, most_new=10)
+        assert (len(first.found), first.is_complete) == (10, False)
+        assert len(counting.texts) == 11
+        assert search.find(EURO, domain="finance", floor=0.5).is_complete
+
+    def test_units_of_a_registry_come_last_and_only_when_admitted(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        own, unit = make(1, POUND), make(2, POUND).trace
+        store.add(own)
+        search = search_in(store)
+        registry = "https://registry.example.org"
+        store.pulled.write([ExaminedUnit(unit, "digest")], registry=registry, domain="finance")
+        assert found(search) == [own.trace.id]
+        store.pulled.admit(unit.id, by="a test")
+        examples = search.find(EURO, domain="finance", floor=0.5, limit=5).found
+        assert [(one.trace_id, one.trust) for one in examples] == [
+            (own.trace.id, "own"),
+            (unit.id, "registry"),
+        ]
+        store.pulled.reject(unit.id, by="a test")
+        assert found(search) == [own.trace.id]
+
+
+def identity_in(search: ExampleSearch) -> Any:
+    ((_, identity),) = search._indexes
+    return identity
+
+
+class TestWhoMaySeeWhat:
+    def test_namespaces(self, store: TraceStore, make: Scored) -> None:
+        mine = make(1, POUND, keys=RunKeys(namespace="tenant-a"))
+        shared = make(2, POUND)
+        store.add_many([mine, shared])
+        search = search_in(store)
+        assert found(search) == [shared.trace.id]
+        assert found(search, namespace="tenant-b") == [shared.trace.id]
+        assert set(found(search, namespace="tenant-a")) == {mine.trace.id, shared.trace.id}
+
+    def test_a_trace_with_only_its_secrets_redacted_stays_in_its_namespace(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        one = make(1, POUND, keys=RunKeys(namespace="tenant-a"))
+        other = make(2, POUND)
+        for run in (one, other):
+            run.trace.metadata.privacy_level = "private"
+        store.add_many([one, other])
+        search = search_in(store)
+        assert found(search) == []
+        assert found(search, namespace="tenant-a") == [one.trace.id]
+
+    def test_a_withheld_trace(self, store: TraceStore, make: Scored) -> None:
+        store.add(make(1, POUND, withheld="redaction failed"))
+        assert found(search_in(store)) == []
+
+
+class TestDamage:
+    def test_damaged_rows_are_left_out(self, tmp_path: Path, make: Scored) -> None:
+        file = tmp_path / "kp.db"
+        with TraceStore(file) as store:
+            traces = [make(number, POUND) for number in range(6)]
+            store.add_many(traces)
+            ids = [one.trace.id for one in traces]
+            found(search_in(store))
+            with closing(sqlite3.connect(file)) as connection, connection:
+                changes = [
+                    ("UPDATE recall_entries SET vector = ? WHERE trace_id = ?", b"odd"),
+                    ("UPDATE recall_entries SET vector = ? WHERE trace_id = ?", "text"),
+                    ("UPDATE recall_entries SET plan = ? WHERE trace_id = ?", "{no json"),
+                    ("UPDATE runs SET body = ? WHERE trace_id = ?", "{no json"),
+                    ("UPDATE runs SET worth = ? WHERE trace_id = ?", "much"),
+                ]
+                for (statement, value), id_ in zip(changes, ids, strict=False):
+                    connection.execute(statement, (value, id_))
+            assert set(found(search_in(store))) <= {ids[2], ids[4], ids[5]}
+            assert ids[5] in found(search_in(store))
+
+    def test_a_store_that_cannot_be_written(
+        self, tmp_path: Path, make: Scored, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file = tmp_path / "kp.db"
+        with TraceStore(file) as store:
+            store.add(one := make(1, POUND))
+            with closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute(
+                    "CREATE TRIGGER no_more BEFORE INSERT ON recall_entries "
+                    "BEGIN SELECT RAISE(FAIL, 'no room'); END"
+                )
+            assert found(search_in(store)) == [one.trace.id]
+            assert "cannot be written" in caplog.text
+
+    def test_entries_of_an_earlier_scan_are_made_again(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        store.add(make(1, POUND))
+        found(search_in(store))
+        with store.database.writing() as connection:
+            older = {"scan_version": SCAN_VERSION - 1, "planted": "anything"}
+            connection.execute(sa.update(recall_entries).values(**older))
+        assert len(found(search_in(store, counting := Counting()))) == 1
+        assert counting.texts == [EURO, POUND]
+
+
+class TestAtOnce:
+    def test_from_eight_threads(self, store: TraceStore, make: Scored) -> None:
+        traces = [make(number, f"{POUND} {number}") for number in range(40)]
+        store.add_many(traces)
+        search = search_in(store)
+        results: list[list[str]] = []
+        threads = [threading.Thread(target=lambda: results.append(found(search))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert [len(one) for one in results] == [5] * 8
+        assert len({json.dumps(one) for one in results}) == 1
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_in_a_forked_child(self, tmp_path: Path, make: Scored) -> None:
+        with TraceStore(tmp_path / "kp.db") as store:
+            store.add(make(1, POUND))
+            search = search_in(store)
+            expected = found(search)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if found(search) == expected else 1)
+            assert os.waitpid(child, 0)[1] == 0
