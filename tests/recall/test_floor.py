@@ -1,0 +1,137 @@
+"""The floor of a domain, from its own successes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kp_langchain.recall.floor import (
+    DEFAULT_FLOOR,
+    FEWEST_EXAMPLES,
+    HIGHEST_FLOOR,
+    LOWEST_FLOOR,
+    calibrate_floor,
+    plan_f1,
+)
+
+_PLANS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 5))
+SAME_PLAN = {"search": 2, "finish": 1}
+
+
+def pairs(similarities: Sequence[float]) -> NDArray[np.float32]:
+    """Vectors of which two and two have these cosines, and all others are orthogonal."""
+    rows = np.zeros((2 * len(similarities), 2 * len(similarities)), dtype=np.float32)
+    for at, cosine in enumerate(similarities):
+        first, second = 2 * at, 2 * at + 1
+        rows[first, first] = 1.0
+        rows[second, first], rows[second, second] = cosine, np.sqrt(1 - cosine**2)
+    return rows
+
+
+def plans(useful: Sequence[bool]) -> list[dict[str, int]]:
+    """Plans of such pairs: the same, or without a tool in common."""
+    return [
+        plan
+        for at, same in enumerate(useful)
+        for plan in ({f"tool {at}": 1}, {f"tool {at if same else -1 - at}": 1})
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, FEWEST_EXAMPLES - 1])
+def test_a_small_domain_has_the_default(number):
+    vectors = np.eye(max(number, 1), dtype=np.float32)[:number]
+    assert calibrate_floor(vectors, [SAME_PLAN] * number) == DEFAULT_FLOOR
+
+
+def test_where_every_plan_is_the_same_everything_helps():
+    vectors = np.eye(50, dtype=np.float32)
+    assert calibrate_floor(vectors, [SAME_PLAN] * 50) == LOWEST_FLOOR
+
+
+def test_where_no_plan_is_like_another_only_the_most_similar_are_shown():
+    vectors = pairs([0.3, 0.5, 0.8] * 10)
+    different = [{f"tool {at}": 1} for at in range(60)]
+    assert calibrate_floor(vectors, different) == HIGHEST_FLOOR
+
+
+def test_the_floor_lies_where_examples_begin_to_help():
+    similarities = np.linspace(0.25, 0.9, 60)
+    found = calibrate_floor(pairs(similarities.tolist()), plans(similarities > 0.5))
+    assert 0.5 < found < 0.52
+
+
+def test_a_few_bad_examples_are_no_proof():
+    similarities = np.linspace(0.25, 0.9, 60)
+    useful = np.ones(60, dtype=bool)
+    useful[0] = False
+    useful[1:5:2] = False
+    mixed = calibrate_floor(pairs(similarities.tolist()), plans(useful.tolist()))
+    assert mixed <= similarities[5]
+
+
+def test_the_floor_counts_from_the_embedders_baseline():
+    similarities = np.linspace(0.25, 0.9, 60)
+    with_baseline = 0.6 + 0.4 * similarities
+    vectors = pairs(with_baseline.tolist())
+    found = calibrate_floor(vectors, plans(similarities > 0.5), baseline=0.6)
+    assert 0.5 < found < 0.52
+
+
+def test_runs_of_one_task_say_nothing_of_others():
+    one_task = np.tile(np.eye(1, 8, dtype=np.float32), (40, 1))
+    assert calibrate_floor(one_task, [{f"tool {at}": 1} for at in range(40)]) == DEFAULT_FLOOR
+
+
+def test_without_tools_there_are_no_plans_to_compare():
+    assert calibrate_floor(np.eye(50, dtype=np.float32), [{}] * 50) == DEFAULT_FLOOR
+
+
+@given(
+    st.lists(st.tuples(_PLANS, st.integers(0, 3)), max_size=60),
+    st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e-30]),
+    st.floats(0, 0.99),
+)
+def test_whatever_the_vectors_the_floor_is_within_its_limits(found, odd, baseline):
+    vectors = np.eye(4, 8, dtype=np.float32)[[at for _, at in found]]
+    vectors[::7] = odd
+    floor = calibrate_floor(vectors, [plan for plan, _ in found], baseline)
+    assert floor == DEFAULT_FLOOR or LOWEST_FLOOR <= floor <= HIGHEST_FLOOR
+    assert floor == calibrate_floor(vectors, [plan for plan, _ in found], baseline)
+
+
+def test_a_large_domain_is_sampled():
+    random = np.random.default_rng(1)
+    vectors = random.normal(size=(10_000, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    many = [{"search": 1, f"tool {at % 7}": 1} for at in range(10_000)]
+    began = time.process_time()
+    first = calibrate_floor(vectors, many)
+    assert time.process_time() - began < 2.0
+    assert first == calibrate_floor(vectors, many)
+
+
+@given(_PLANS, _PLANS)
+def test_f1_of_plans(one, other):
+    assert plan_f1(one, other) == plan_f1(other, one)
+    assert 0.0 <= plan_f1(one, other) <= 1.0
+    assert plan_f1(one, one) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"a": 2, "b": 1}, {"a": 1, "c": 1}, 2 / 5),
+        ({"a": 1}, {"b": 1}, 0.0),
+        ({"a": 1}, {}, 0.0),
+        ({}, {}, 1.0),
+        ({"a": -5}, {"a": 2}, 0.0),
+    ],
+)
+def test_f1_by_hand(one, other, expected):
+    assert plan_f1(one, other) == pytest.approx(expected)

@@ -1,0 +1,141 @@
+"""The order of kept traces for a task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kp_langchain.recall.ranking import Candidate, Trust, rank
+
+_UNITS = st.floats(0.0, 1.0)
+_NUMBERS = st.one_of(_UNITS, st.sampled_from([math.nan, math.inf, -math.inf, -3.0, 7.0]))
+_TRUSTS: st.SearchStrategy[Trust] = st.sampled_from(("verdict", "own", "registry"))
+
+
+def candidate(trace_id: str = "kp:trace:1", **changes: object) -> Candidate:
+    one = Candidate(
+        trace_id,
+        similarity=0.8,
+        trust="own",
+        success=True,
+        confidence=0.8,
+        worth=0.6,
+        credit=0.0,
+        hurts=False,
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    number = draw(st.integers(0, 12))
+    return [
+        Candidate(
+            f"kp:trace:{at}",
+            similarity=draw(_NUMBERS),
+            trust=draw(_TRUSTS),
+            success=draw(st.booleans()),
+            confidence=draw(_NUMBERS),
+            worth=draw(_NUMBERS),
+            credit=draw(_NUMBERS),
+            hurts=draw(st.booleans()),
+        )
+        for at in range(number)
+    ]
+
+
+def ids(ranked: list[Candidate]) -> list[str]:
+    return [one.trace_id for one in ranked]
+
+
+@given(candidates(), st.randoms(use_true_random=False), _UNITS)
+def test_the_order_given_does_not_matter(found, shuffled, floor):
+    other = list(found)
+    shuffled.shuffle(other)
+    assert ids(rank(found, floor=floor, limit=12)) == ids(rank(other, floor=floor, limit=12))
+
+
+@given(candidates(), _UNITS, st.integers(-1, 13))
+def test_only_successes_above_the_floor_that_do_not_hurt(found, floor, limit):
+    ranked = rank(found, floor=floor, limit=limit)
+    assert len(ranked) <= max(limit, 0)
+    for one in ranked:
+        assert one.success
+        assert not one.hurts
+        assert floor <= one.similarity < math.inf
+    if limit > len(found):
+        usable = [one for one in found if one.success and not one.hurts]
+        assert len(ranked) == sum(floor <= one.similarity < math.inf for one in usable)
+
+
+@given(candidates(), _UNITS, st.integers(1, 11))
+def test_fewer_are_the_first_of_more(found, floor, limit):
+    more = rank(found, floor=floor, limit=limit + 1)
+    assert ids(rank(found, floor=floor, limit=limit)) == ids(more)[:limit]
+
+
+@given(candidates(), _UNITS)
+def test_a_trace_beside_the_others_changes_nothing_among_them(found, floor):
+    without = rank(found, floor=floor, limit=20)
+    with_one = rank([*found, candidate("kp:trace:new")], floor=floor, limit=20)
+    assert [one for one in ids(with_one) if one != "kp:trace:new"] == ids(without)
+
+
+@given(_UNITS, st.lists(_NUMBERS, min_size=6, max_size=6))
+def test_of_equally_similar_ones_a_verdict_comes_first_and_a_registry_last(similarity, numbers):
+    trusts: tuple[Trust, ...] = ("registry", "verdict", "own")
+    found = [
+        candidate(trust, trust=trust, similarity=similarity, confidence=confidence, worth=worth)
+        for trust, confidence, worth in zip(trusts, numbers[:3], numbers[3:], strict=True)
+    ]
+    assert ids(rank(found, floor=0.0, limit=3)) == ["verdict", "own", "registry"]
+
+
+def test_a_much_more_similar_run_comes_before_one_with_a_verdict():
+    near = candidate("near", similarity=0.9)
+    similar = candidate("similar", similarity=0.85, trust="verdict")
+    far = candidate("far", similarity=0.5, trust="verdict")
+    assert ids(rank([near, similar, far], floor=0.0, limit=3)) == ["similar", "near", "far"]
+
+
+def test_a_surer_run_comes_before_one_that_is_hardly_more_similar():
+    surer = candidate("surer", similarity=0.78, confidence=0.9)
+    less_sure = candidate("less sure", similarity=0.8, confidence=0.3)
+    assert ids(rank([less_sure, surer], floor=0.0, limit=2)) == ["surer", "less sure"]
+
+
+def test_worth_decides_among_runs_that_help_equally():
+    better = candidate("kp:trace:2", similarity=0.801, worth=0.7)
+    worse = candidate("kp:trace:1", similarity=0.802, worth=0.5)
+    assert ids(rank([worse, better], floor=0.0, limit=2)) == ["kp:trace:2", "kp:trace:1"]
+
+
+def test_what_helped_runs_comes_before_what_did_not():
+    helped = candidate("helped", credit=0.2)
+    unknown = candidate("unknown", similarity=0.82)
+    no_help = candidate("no help", credit=-0.1)
+    ranked = rank([unknown, no_help, helped], floor=0.0, limit=3)
+    assert ids(ranked) == ["helped", "unknown", "no help"]
+
+
+@pytest.mark.parametrize("name", ["confidence", "worth", "credit"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_counts_as_absent(name, number):
+    broken, absent = (candidate("x", **{name: value}) for value in (number, 0.0))
+    other = candidate("y", similarity=0.7, confidence=0.5, worth=0.1)
+    assert ids(rank([broken, other], floor=0.0, limit=2)) == ids(
+        rank([absent, other], floor=0.0, limit=2)
+    )
+
+
+@pytest.mark.parametrize("similarity", [math.nan, math.inf, -math.inf])
+def test_a_trace_without_a_similarity_is_not_shown(similarity):
+    assert rank([candidate(similarity=similarity)], floor=0.0, limit=1) == []
+
+
+def test_nothing_reaches_a_floor_that_is_no_number():
+    assert rank([candidate()], floor=math.nan, limit=1) == []
