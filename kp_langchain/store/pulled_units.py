@@ -250,20 +250,20 @@ class PulledUnits:
     def admit_clean(
         self,
         *,
-        by: str,
         min_quality: float = 0.0,
         domain: str | None = None,
         among: Collection[str] | None = None,
+        by: str | None = None,
     ) -> list[str]:
         """Let those quarantined units be shown that have no findings.
 
         One that changed at its registry is left to a person.
 
         Args:
-            by: What decides.
             min_quality: Only units whose claimed quality is at least this, 0 to 1.
             domain: Only units of this domain (exact name).
             among: Only units with these ids; None for all.
+            by: Who decides; by default the rule, in words.
 
         Returns:
             The ids of those that are admitted by this.
@@ -279,7 +279,8 @@ class PulledUnits:
                 for id_, row in locked.items()
                 if row["state"] == "quarantined" and row["changed_at"] is None
             ]
-            _decide(connection, ids, "admitted", by)
+            quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
+            _decide(connection, ids, "admitted", by or f"rule: no findings{quality}")
         return ids
 
     def reject(self, *trace_ids: str, by: str) -> list[str]:

@@ -212,18 +212,21 @@ def test_only_clean_units_that_never_changed_are_admitted_by_rule(store: TraceSt
     found = replace(found, findings=(FINDING,))
     write(store, clean, poor, found, changed)
     assert write(store, unit(4, content="other words")) == ["changed"]
-    rule = {"by": "rule", "min_quality": 0.8}
+    rule = {"min_quality": 0.8}
     assert store.pulled.admit_clean(**rule, domain="legal") == []
     assert store.pulled.admit_clean(**rule, among=[id_of(poor), id_of(found)]) == []
     assert store.pulled.admit_clean(**rule) == [id_of(clean)]
     assert store.pulled.admit_clean(**rule) == []
-    assert store.pulled.admit_clean(by="rule", among=[id_of(poor)]) == [id_of(poor)]
+    assert store.pulled.admit_clean(among=[id_of(poor)], by="ada") == [id_of(poor)]
     assert {one.trace_id for one in store.pulled.entries(state="quarantined")} == {
         id_of(found), id_of(changed),
     }  # fmt: skip
     kept = store.pulled.get(id_of(clean))
     assert kept is not None
-    assert kept.decided_by == "rule"
+    assert kept.decided_by == "rule: no findings, claimed quality at least 0.8"
+    kept = store.pulled.get(id_of(poor))
+    assert kept is not None
+    assert kept.decided_by == "ada"
 
 
 def test_an_own_run_is_not_replaced_nor_shadowed(
@@ -330,7 +333,7 @@ def test_many_writers_at_once_lose_nothing(store: TraceStore) -> None:
     def pull(units: list[ExaminedUnit]) -> None:
         try:
             write(store, *reversed(units))
-            store.pulled.admit_clean(by="rule")
+            store.pulled.admit_clean()
         except BaseException as error:
             errors.append(error)
 

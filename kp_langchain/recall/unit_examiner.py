@@ -1,0 +1,326 @@
+"""`UnitExaminer`: validates, bounds, redacts and searches what a registry sent.
+
+A registry and its contributors are strangers. So a unit is taken apart and built anew from what the
+protocol defines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from kp_langchain._logging import describe_error
+from kp_langchain.recording.bounds import Bounds
+from kp_langchain.recording.clipping import clip
+from kp_langchain.recording.counters import Counters
+from kp_langchain.recording.redactor import Redactor, clean_json
+from kp_langchain.recording.time_limit import Caller
+from kp_langchain.schema import CONTEXT, ReasoningTrace, TraceStep
+from kp_langchain.store.pulled_units import ExaminedUnit
+
+if TYPE_CHECKING:
+    from kp_langchain.config import Settings
+    from kp_langchain.store import TraceStore
+
+MOST_STEPS = Bounds().steps
+"""A unit with more steps is not taken."""
+
+MOST_CHARS = 2 * Bounds().run_chars
+"""A unit with more characters in all its texts is not taken."""
+
+Scan = Callable[[ReasoningTrace], Iterable[object]]
+"""Returns what looks like planted instructions in a trace; nothing for a clean one."""
+
+_MOST_VALUES = 50_000
+_DEEPEST = 50
+_LEVEL = "aggregated"
+_REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
+_ID = re.compile(r"kp:trace:[!-~]{1,140}")
+_MOST_FINDINGS = 50
+_FINDING_CHARS = 1000
+_FINDING_NAME_CHARS = 50
+
+
+class RefusedUnitError(Exception):
+    """A unit is not taken; the message gives the reason without its texts."""
+
+
+class UnitExaminer:
+    """Validates, bounds and redacts what a registry sent, and searches it for instructions.
+
+    Args:
+        domain: The domain that was asked for.
+        settings: The settings, whose rules redact and whose bounds cut.
+        redactor: The user's function that redacts further, if any.
+        min_quality: Units that claim less are not taken.
+        scan: What looks for planted instructions; by default `scan_for_instructions`.
+    """
+
+    def __init__(
+        self,
+        domain: str,
+        settings: Settings,
+        *,
+        redactor: Callable[[str], str] | None = None,
+        min_quality: float | None = None,
+        scan: Scan | None = None,
+    ) -> None:
+        self._domain, self._settings, self._redactor = domain, settings, redactor
+        self._min_quality = min_quality or 0.0
+        self._scan = scan or scan_for_instructions
+        self._caller = Caller("kp_quarantine")
+
+    @classmethod
+    def of_store(
+        cls,
+        store: TraceStore,
+        domain: str,
+        *,
+        min_quality: float | None = None,
+        scan: Scan | None = None,
+    ) -> UnitExaminer:
+        """Return the examiner with the settings of now, and the redactors of what records there.
+
+        Raises:
+            ConfigError: The settings or the redactor cannot be used.
+        """
+        from kp_langchain.config import Settings
+        from kp_langchain.store.notes import redactor_of
+
+        redactor = redactor_of(store.location)
+        return cls(
+            domain, Settings.current(), redactor=redactor, min_quality=min_quality, scan=scan
+        )
+
+    def examine(self, unit: Mapping[str, Any]) -> ExaminedUnit:
+        """Return a unit as it may be written.
+
+        Args:
+            unit: The unit as the registry sent it.
+
+        Raises:
+            RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be
+                redacted.
+        """
+        _check_size(unit)
+        id_ = unit.get("id")
+        if not isinstance(id_, str) or not _ID.fullmatch(id_):
+            raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
+        trace = _validated(unit)
+        self._check_claims(trace)
+        known = _known_fields(trace)
+        redacted = self._redacted(known)
+        return ExaminedUnit(redacted, _digest(known), self._findings(redacted))
+
+    def _check_claims(self, trace: ReasoningTrace) -> None:
+        if trace.metadata.task_domain.casefold() != self._domain.casefold():
+            raise RefusedUnitError("it claims another domain")
+        if trace.metadata.quality_score < self._min_quality:
+            raise RefusedUnitError("it claims less quality than was asked for")
+        if len(trace.steps) > MOST_STEPS:
+            raise RefusedUnitError(f"more than {MOST_STEPS} steps")
+
+    def _redacted(self, known: Mapping[str, Any]) -> ReasoningTrace:
+        """Return the trace of known fields, redacted at the strictest level, private and local.
+
+        Raises:
+            RefusedUnitError: Something in it cannot be redacted.
+        """
+        redaction = Redactor(
+            Counters(),
+            self._settings.max_text_chars,
+            rules=self._settings.redaction,
+            hook=self._redactor,
+        )
+        make = partial(_redact_fields, known, redaction, self._domain)
+        with suppress(Exception):  # of the user's function; it may quote the unit
+            if self._redactor is None:
+                wire = make()
+            else:
+                wire = self._caller.call(make, self._settings.function_timeout_s)
+            if not redaction.has_failed:
+                return ReasoningTrace.model_validate(wire)
+        raise RefusedUnitError("it could not be redacted")
+
+    def _findings(self, trace: ReasoningTrace) -> list[dict[str, str]]:
+        try:
+            findings = list(self._scan(trace))
+        except Exception as error:  # noqa: BLE001 - what cannot be searched is not clean
+            return [{"rule": "not searched", "text": describe_error(error)}]
+        more = len(findings) - _MOST_FINDINGS
+        rows = [_finding_row(finding) for finding in findings[:_MOST_FINDINGS]]
+        return rows + ([{"rule": "more", "text": f"{more} more findings"}] if more > 0 else [])
+
+
+def scan_for_instructions(trace: ReasoningTrace) -> Iterable[object]:
+    """Return what looks like planted instructions in a trace; nothing for a clean one."""
+    planted_instructions = import_module("kp_langchain.recall.planted_instructions")
+    findings: Iterable[object] = planted_instructions.find_planted(trace)
+    return findings
+
+
+def _finding_row(finding: object) -> dict[str, str]:
+    """Return a finding as texts by name."""
+    if isinstance(finding, Mapping):
+        values = dict(finding)
+    elif is_dataclass(finding):
+        values = {one.name: getattr(finding, one.name) for one in fields(finding)}
+    elif isinstance(finding, tuple) and hasattr(finding, "_asdict"):
+        values = finding._asdict()
+    else:
+        values = {"text": finding}
+    return {
+        clip(str(name), _FINDING_NAME_CHARS): clip(str(value), _FINDING_CHARS)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _check_size(unit: object) -> None:
+    """Refuse what is nested too deep or has too much text, before anything recurses into it.
+
+    Raises:
+        RefusedUnitError: It exceeds a bound.
+    """
+    chars, values = 0, 0
+    level: list[object] = [unit]
+    for _ in range(_DEEPEST):
+        below: list[object] = []
+        for value in level:
+            values += 1
+            if isinstance(value, str):
+                chars += len(value)
+            elif isinstance(value, Mapping):
+                chars += sum(map(len, value))
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+            if chars > MOST_CHARS:
+                raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
+            if values + len(below) > _MOST_VALUES:
+                raise RefusedUnitError(f"more than {_MOST_VALUES:,} values")
+        if not below:
+            return
+        level = below
+    raise RefusedUnitError(f"nested deeper than {_DEEPEST}")
+
+
+def _validated(unit: Mapping[str, Any]) -> ReasoningTrace:
+    """Return a unit as a trace, without characters that no database takes.
+
+    Raises:
+        RefusedUnitError: It is none.
+    """
+    try:
+        return ReasoningTrace.model_validate(clean_json(dict(unit)))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        # The place has our own names and numbers alone: what the registry names is not validated.
+        place = ".".join("N" if isinstance(part, int) else str(part) for part in first["loc"])
+        raise RefusedUnitError(f"not a valid trace: {place or 'the whole'}") from None
+
+
+def _known_fields(trace: ReasoningTrace) -> dict[str, Any]:
+    """Return what the protocol defines of a trace and recall has a use for; the rest is dropped.
+
+    That is: unknown fields, `validated_by` and `knowledge_graph_delta`.
+    """
+    metadata, task, outcome = trace.metadata, trace.task, trace.outcome
+    return {
+        "id": trace.id,
+        "source_skill": trace.source_skill,
+        "created_at": metadata.created_at,
+        "agent_id": metadata.agent_id,
+        "framework": metadata.framework,
+        "success": metadata.success,
+        "quality_score": metadata.quality_score,
+        "objective": task.objective,
+        "input_schema": task.input_schema,
+        "steps": [_known_of_step(step) for step in trace.steps],
+        "result_summary": outcome.result_summary,
+        "confidence": outcome.confidence,
+    }
+
+
+def _known_of_step(step: TraceStep) -> dict[str, Any]:
+    tool = None
+    if step.tool is not None:
+        tool = {"name": step.tool.name}
+        if step.tool.mcp_server is not None:
+            tool["mcp_server"] = step.tool.mcp_server
+    values = {
+        "step_id": step.step_id,
+        "type": step.type,
+        "content": step.content,
+        "tool": tool,
+        "input": step.input,
+        "output_summary": step.output_summary,
+        "latency_ms": step.latency_ms,
+        "attempts": step.tries if step.tries > 1 else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _digest(known: Mapping[str, Any]) -> str:
+    """Return the hash of what a unit says and claims, whoever sent it under whichever id."""
+    sender = ("id", "source_skill", "created_at", "agent_id", "framework")
+    content = {name: value for name, value in known.items() if name not in sender}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    return sha256(text.encode()).hexdigest()
+
+
+def _redact_fields(known: Mapping[str, Any], redaction: Redactor, domain: str) -> dict[str, Any]:
+    """Return a trace on the wire with every text redacted.
+
+    Args:
+        known: As `_known_fields` returns it.
+        redaction: Redacts its texts.
+        domain: The domain that was asked for.
+    """
+
+    def text(name: str) -> str | None:
+        value = known[name]
+        return None if value is None else redaction.text(value, _LEVEL)
+
+    schema = known["input_schema"]
+    return {
+        "@context": CONTEXT,
+        "@type": "ReasoningTrace",
+        "id": known["id"],
+        "source_skill": text("source_skill"),
+        "metadata": {
+            "created_at": known["created_at"],
+            "agent_id": text("agent_id"),
+            "framework": text("framework"),
+            "task_domain": domain,
+            "success": known["success"],
+            "quality_score": known["quality_score"],
+            "visibility": "private",  # so that it is never contributed from here
+            "privacy_level": _LEVEL,
+        },
+        "task": {
+            "objective": text("objective") or _REMOVED,
+            "input_schema": None if schema is None else redaction.mapping(schema, _LEVEL),
+        },
+        "steps": [_redact_step(step, redaction) for step in known["steps"]],
+        "outcome": {
+            "result_summary": text("result_summary"),
+            "confidence": known["confidence"],
+        },
+    }
+
+
+def _redact_step(step: Mapping[str, Any], redaction: Redactor) -> dict[str, Any]:
+    wire = redaction.step(step, _LEVEL)
+    if "output_summary" in wire:
+        wire["output_summary"] = redaction.text(wire["output_summary"], _LEVEL)
+    return wire
