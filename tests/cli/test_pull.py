@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,7 +147,8 @@ def test_the_rule_admits_what_nothing_was_found_in(
     shown = cli("quarantine", "show", short(1), **here).stdout
     assert "UTC by rule: no findings, claimed quality at least 0.8" in shown
     done = cli("quarantine", "admit", "--clean", "--by", "nightly job", **here)
-    assert recalled() == [unit(2)["id"], unit(1)["id"]] or len(recalled()) == 2
+    assert set(recalled()) == {unit(1)["id"], unit(2)["id"]}
+    assert "by nightly job" in cli("quarantine", "show", short(2), **here).stdout
     assert states()[unit(3)["id"]] == "quarantined"
 
 
@@ -222,6 +225,29 @@ def test_a_limit_is_not_waited_for_longer_than_was_said(
     again = pull(here, "--timeout", "0", "--json")
     assert (again.returncode, json.loads(again.stdout)["read"]) == (1, 0)
     assert len(server.requests) == 1
+
+
+def test_an_interruption_keeps_what_was_read(
+    server: LoopbackRegistry, here: dict[str, str]
+) -> None:
+    fill(server, *(unit(number) for number in range(60)))
+
+    def interrupt(number: int, method: str, path: str) -> str | None:
+        if number == 0:
+            return None
+        os.kill(os.getpid(), signal.SIGINT)
+        return "slow"
+
+    server.misbehave = interrupt
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = pull(here)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        server.release.set()
+    assert done.returncode == 130
+    assert "what is in quarantine already stays there" in done.stderr
+    assert len(states()) == 50
 
 
 def test_without_a_registry_or_where_all_is_switched_off_nothing_is_asked(

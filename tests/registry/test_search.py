@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +18,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.registry import search as search_module
 from kp_langchain.registry.search import MOST_PAGE_BYTES, PAGE_SIZE, SearchPage
 from tests.loopback_registry import LoopbackRegistry
+from tests.real_registry import COMMAND, RealRegistry
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 IMPATIENT_S = 0.2
@@ -369,3 +371,28 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_is_sent(
     with pytest.raises(ConfigError):
         pages(server, **options)
     assert server.requests == []
+
+
+@pytest.mark.skipif(not COMMAND, reason="KP_TEST_REGISTRY_COMMAND does not start the real registry")
+def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:
+    with RealRegistry(tmp_path) as real, LoopbackRegistry() as loopback:
+        registry = Registry(real.url, api_key=real.register("kp:agent:desk", ["read", "write"]))
+        for number in range(28):  # its limit is 30 a minute
+            one = unit(
+                number, quality=1 - number / 100, domain="Finance" if number % 2 else "legal"
+            )
+            one["metadata"]["agent_id"] = "kp:agent:desk"
+            body = json.dumps(one).encode()
+            assert registry.contribute(body, sha256(body).hexdigest()).kind == "done"
+            fill(loopback, one)
+        for options in (
+            {}, {"min_quality": 0.8}, {"limit": 3, "offset": 2}, {"q": "MONTH 1"}, {"offset": 99},
+        ):  # fmt: skip
+            mine, theirs = (
+                list(Registry(server.url).search(domain="finance", **options))
+                for server in (loopback, real)
+            )
+            assert objectives(mine) == objectives(theirs)
+            assert [page.total for page in mine] == [page.total for page in theirs]
+            assert [page.next_offset for page in mine] == [page.next_offset for page in theirs]
+            assert all(page.answer.allowance is not None for page in theirs)
