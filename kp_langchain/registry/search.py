@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 from urllib.parse import urlencode
 
 from kp_langchain.errors import ConfigError
@@ -17,7 +17,6 @@ from kp_langchain.registry.responses import Answer
 from kp_langchain.store import Standing
 
 if TYPE_CHECKING:
-    from kp_langchain.registry.client import Registry
     from kp_langchain.store import Outbox
 
 PAGE_SIZE = 50
@@ -66,6 +65,21 @@ class SearchOptions(TypedDict, total=False):
     clock: Callable[[], datetime]
 
 
+class ReadsJson(Protocol):
+    """What is searched: a `Registry`, which this module cannot name because that one imports it."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the registry."""
+
+    @property
+    def key_id(self) -> str:
+        """An id of the key that does not reveal it."""
+
+    def read_json(self, path: str, max_bytes: int) -> tuple[Answer, Any]:
+        """Read a document; see `Registry.read_json`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchPage:
     """One page of what a registry has.
@@ -90,7 +104,7 @@ class SearchPage:
 
 
 def search(
-    registry: Registry,
+    registry: ReadsJson,
     *,
     domain: str,
     q: str | None = None,
@@ -212,7 +226,7 @@ class _Requests:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ReadsJson,
         conditions: Mapping[str, str],
         outbox: Outbox | None,
         sleep: Callable[[float], object],
