@@ -13,18 +13,17 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import sha256
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from kp_langchain._logging import describe_error
 from kp_langchain.recording.bounds import Bounds
-from kp_langchain.recording.clipping import clip
+from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.counters import Counters
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.time_limit import Caller
-from kp_langchain.schema import CONTEXT, ReasoningTrace, TraceStep
+from kp_langchain.schema import CONTEXT, Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.store.pulled_units import ExaminedUnit
 
 if TYPE_CHECKING:
@@ -153,36 +152,71 @@ class UnitExaminer:
 
     def _findings(self, trace: ReasoningTrace) -> list[dict[str, str]]:
         try:
-            findings = list(self._scan(trace))
+            rows = [_finding_row(finding) for finding in self._scan(trace)]
+            rows += [
+                {name: text for name, text in _finding_row(finding).items() if name != "step_id"}
+                | {"part": "name"}
+                for finding in self._scan(_names_as_outputs(trace))
+            ]
         except Exception as error:  # noqa: BLE001 - what cannot be searched is not clean
-            return [{"rule": "not searched", "text": describe_error(error)}]
-        more = len(findings) - _MOST_FINDINGS
-        rows = [_finding_row(finding) for finding in findings[:_MOST_FINDINGS]]
-        return rows + ([{"rule": "more", "text": f"{more} more findings"}] if more > 0 else [])
+            return [{"kind": "not searched", "words": describe_error(error)}]
+        left_out = len(rows) - _MOST_FINDINGS
+        rest = [{"kind": "more", "words": f"{left_out} more findings"}] if left_out > 0 else []
+        return rows[:_MOST_FINDINGS] + rest
 
 
 def scan_for_instructions(trace: ReasoningTrace) -> Iterable[object]:
     """Return what looks like planted instructions in a trace; nothing for a clean one."""
-    planted_instructions = import_module("kp_langchain.recall.planted_instructions")
-    findings: Iterable[object] = planted_instructions.find_planted(trace)
-    return findings
+    from kp_langchain.recall.planted_instructions import find_planted
+
+    return find_planted(trace)
 
 
 def _finding_row(finding: object) -> dict[str, str]:
-    """Return a finding as texts by name."""
+    """Return a finding as texts by name, without those that are empty."""
     if isinstance(finding, Mapping):
         values = dict(finding)
     elif is_dataclass(finding):
         values = {one.name: getattr(finding, one.name) for one in fields(finding)}
-    elif isinstance(finding, tuple) and hasattr(finding, "_asdict"):
-        values = finding._asdict()
     else:
-        values = {"text": finding}
-    return {
-        clip(str(name), _FINDING_NAME_CHARS): clip(str(value), _FINDING_CHARS)
+        values = {"words": finding}
+    texts = {
+        str(name): ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         for name, value in values.items()
         if value is not None
     }
+    return {
+        clip(name, _FINDING_NAME_CHARS): clip(text, _FINDING_CHARS)
+        for name, text in texts.items()
+        if text
+    }
+
+
+def _names_as_outputs(trace: ReasoningTrace) -> ReasoningTrace:
+    """Return a trace whose outputs are the names in another one, and the schema of its task.
+
+    A scan reads what a run said and saw. But the name of a tool may be a sentence.
+    """
+    tools = [tool for step in trace.steps if (tool := step.tool)]
+    names = [
+        trace.source_skill,
+        trace.metadata.agent_id,
+        trace.metadata.framework,
+        *(tool.name for tool in tools),
+        *(tool.mcp_server for tool in tools),
+        None if trace.task.input_schema is None else json.dumps(trace.task.input_schema),
+    ]
+    distinct = list(dict.fromkeys(name for name in names if name))
+    steps = [
+        TraceStep(step_id=number, type="observation", content=name)
+        for number, name in enumerate(distinct or ["-"])
+    ]
+    return ReasoningTrace(
+        metadata=Metadata(task_domain="names", success=False),
+        task=Task(objective="-"),
+        steps=steps,
+        outcome=Outcome(result_summary="", confidence=0.0),
+    )
 
 
 def _check_size(unit: object) -> None:
@@ -237,10 +271,10 @@ def _known_fields(trace: ReasoningTrace) -> dict[str, Any]:
     metadata, task, outcome = trace.metadata, trace.task, trace.outcome
     return {
         "id": trace.id,
-        "source_skill": trace.source_skill,
+        "source_skill": trace.source_skill and short_name(trace.source_skill),
         "created_at": metadata.created_at,
-        "agent_id": metadata.agent_id,
-        "framework": metadata.framework,
+        "agent_id": metadata.agent_id and short_name(metadata.agent_id),
+        "framework": metadata.framework and short_name(metadata.framework),
         "success": metadata.success,
         "quality_score": metadata.quality_score,
         "objective": task.objective,
@@ -254,9 +288,9 @@ def _known_fields(trace: ReasoningTrace) -> dict[str, Any]:
 def _known_of_step(step: TraceStep) -> dict[str, Any]:
     tool = None
     if step.tool is not None:
-        tool = {"name": step.tool.name}
+        tool = {"name": short_name(step.tool.name)}
         if step.tool.mcp_server is not None:
-            tool["mcp_server"] = step.tool.mcp_server
+            tool["mcp_server"] = short_name(step.tool.mcp_server)
     values = {
         "step_id": step.step_id,
         "type": step.type,

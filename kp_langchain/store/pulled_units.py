@@ -420,5 +420,5 @@ def _findings(text: object) -> list[dict[str, str]]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        return [{"rule": "unreadable", "text": "the findings were changed outside kp-langchain"}]
+        return [{"kind": "unreadable", "words": "they were changed outside kp-langchain"}]
     return [{str(name): str(value) for name, value in one.items()} for one in values]

@@ -76,7 +76,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert "finance" in lines[short(1)]
     assert "0.90" in lines[short(1)]
     assert "add up the fees of month 1" in lines[short(1)]
-    assert lines[short(2)].split()[4] == "1"
+    assert int(lines[short(2)].split()[4]) >= 1
     assert "2 quarantined, 0 admitted, 0 rejected in " in listed
 
     done = cli("quarantine", "admit", short(1), "--by", "ada", **here)
