@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import Registry, Settings, TraceStore
+from kp_langchain import KPRetriever, Registry, Settings, TraceStore
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recall.quarantine import Pull, pull
 from kp_langchain.recall.unit_examiner import (
@@ -23,6 +23,7 @@ from kp_langchain.recall.unit_examiner import (
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import Standing, sql
 from tests.loopback_registry import LoopbackRegistry
+from tests.recall.words import Words
 from tests.registry.test_search import KEY, failing_at, fill, unit
 from tests.store.conftest import _scored
 from tests.trusting import write_trusted
@@ -119,6 +120,31 @@ def test_pulling_again_changes_nothing_but_what_the_registry_changed(
         same["id"]: "admitted", changed["id"]: "quarantined", validated["id"]: "admitted",
     }  # fmt: skip
     assert sorted(recalled(store)) == sorted([same["id"], validated["id"]])
+
+
+def test_a_retriever_finds_what_is_admitted_as_long_as_it_is(
+    local: TraceStore, server: LoopbackRegistry
+) -> None:
+    first, second = unit(1), unit(2)
+    fill(server, first, second)
+    kept_traces = KPRetriever("finance", store=local, embedder=Words(), floor=0.5, limit=5)
+
+    def found() -> set[str | None]:
+        return {document.id for document in kept_traces.invoke("add up the fees of month 3")}
+
+    pull_all(local, server)
+    assert found() == set()
+    local.pulled.admit(first["id"], second["id"], by="ada")
+    assert found() == {first["id"], second["id"]}
+    first["task"]["objective"] = "add up the fees of month 7"
+    pull_all(local, server)
+    assert found() == {second["id"]}
+    local.pulled.admit(first["id"], by="ada")
+    assert found() == {first["id"], second["id"]}
+    local.pulled.reject(second["id"], by="ada")
+    assert found() == {first["id"]}
+    local.pulled.forget(first["id"])
+    assert found() == set()
 
 
 @pytest.mark.parametrize(
