@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store.database import Database
-    from kp_langchain.store.recall_queries import RecallRow
+    from kp_langchain.store.recall_queries import RecallRow, Standing
 
 MOST_TASKS = 10_000
 """Recall knows at most so many kept runs of a domain, the newest."""
@@ -167,6 +167,27 @@ class RecallEntries:
             others = [trace_id for trace_id in trace_ids if trace_id not in own]
             pulled = sql.pulled_queries.bodies(connection, others) if others else {}
         return own | pulled
+
+    def standings(self, trace_ids: Collection[str]) -> dict[str, Standing]:
+        """Return by id whether recall may show traces, as the store has them now.
+
+        Args:
+            trace_ids: Ids of kept runs, or of units of a registry. One that the store does not have
+                is left out.
+        """
+        with self._database.reading() as connection:
+            return sql.recall_queries.standings(connection, trace_ids)
+
+    def planted(self, trace_ids: Collection[str]) -> dict[str, str]:
+        """Return by id what looks like planted instructions, of those of the traces with any.
+
+        A trace that recall has not looked at yet is left out.
+
+        Args:
+            trace_ids: Ids of traces.
+        """
+        with self._database.reading() as connection:
+            return sql.recall_queries.planted(connection, trace_ids)
 
     def write(
         self, entries: Mapping[str, TaskEntry], embedder: EmbedderIdentity, scan_version: int

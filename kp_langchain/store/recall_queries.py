@@ -5,7 +5,7 @@ Loads SQLAlchemy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name
 from kp_langchain.store.run_queries import is_kept
-from kp_langchain.store.tables import recall_entries, run_entries, runs
+from kp_langchain.store.tables import pulled_units, recall_entries, run_entries, runs
 
-_r, _e = runs.c, recall_entries.c
+_BATCH_SIZE = 500  # ids of one statement
+_r, _e, _p = runs.c, recall_entries.c, pulled_units.c
 
 
 class RecallRow(NamedTuple):
@@ -34,6 +35,22 @@ class RecallRow(NamedTuple):
     vector: Any
     planted: Any
     plan: Any
+
+
+class Standing(NamedTuple):
+    """Whether recall may show a trace, as the store has it now.
+
+    Attributes:
+        domain: Its domain.
+        objective: Its task in words.
+        is_open: Whether it is a success that is kept and not withheld; or, of a registry, admitted.
+        planted: What looks like planted instructions in it, if recall has looked and found some.
+    """
+
+    domain: str
+    objective: str
+    is_open: bool
+    planted: str | None
 
 
 def rows_of(
@@ -121,6 +138,51 @@ def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
         connection.execute(insert_or_replace(recall_entries, connection.dialect.name), in_order)
+
+
+def standings(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, Standing]:
+    """Return by id whether recall may show traces: kept runs, and units of a registry.
+
+    Args:
+        connection: A connection to read with.
+        trace_ids: Their ids; one that the store does not have is left out.
+    """
+    is_open = sa.and_(_r.decision == "contributed", _r.withheld.is_(None), is_kept())
+    own = sa.select(_r.trace_id, _r.domain, _r.objective, is_open, _raw(_r.success))
+    is_admitted = _p.state == "admitted"
+    pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, _raw(_p.success))
+    planted_in = planted(connection, trace_ids)
+    found: dict[str, Standing] = {}
+    for batch in _batches(trace_ids):
+        # A run of this store counts, and not a unit with its id.
+        for select, column in ((pulled, _p.trace_id), (own, _r.trace_id)):
+            for row in connection.execute(select.where(column.in_(batch))):
+                may_be_shown = bool(row[3]) and bool(row[4])
+                found[row[0]] = Standing(
+                    str(row[1]), str(row[2]), may_be_shown, planted_in.get(row[0])
+                )
+    return found
+
+
+def planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+    """Return by id what looks like planted instructions, of those of the traces with any.
+
+    Args:
+        connection: A connection to read with.
+        trace_ids: Ids of traces.
+    """
+    newest: dict[str, Any] = {}
+    for batch in _batches(trace_ids):
+        select = sa.select(_e.trace_id, _raw(_e.planted)).where(_e.trace_id.in_(batch))
+        # Of several embedders, the entry that the newest rules made; it comes last.
+        newest |= {row[0]: row[1] for row in connection.execute(select.order_by(_e.scan_version))}
+    return {id_: str(kinds) for id_, kinds in newest.items() if kinds is not None}
+
+
+def _batches(ids: Collection[str]) -> Iterator[list[str]]:
+    in_order = list(ids)
+    for start in range(0, len(in_order), _BATCH_SIZE):
+        yield in_order[start : start + _BATCH_SIZE]
 
 
 def bodies_to_show(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -12,8 +13,8 @@ from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, trace_key
 from kp_langchain.store.tables import runs, shown_traces, verdicts
 
+_BATCH_SIZE = 500  # ids of one statement
 _c = shown_traces.c
-_SHOWN = (_c.shown_id, _c.rank, _c.similarity, _c.held_out)
 # Whether a verdict states the success of the run that was shown a trace.
 _IS_STATED = sa.exists(
     sa.select(verdicts.c.number).where(
@@ -78,12 +79,40 @@ def write(connection: sa.Connection, shown_to: Iterable[tuple[str, Sequence[Show
         connection.execute(insert_or_replace(shown_traces, connection.dialect.name), rows)
 
 
-def of_run(connection: sa.Connection, trace_id: str) -> list[ShownTrace]:
-    """Return what a run was shown, the best first."""
-    rows = connection.execute(
-        sa.select(*_SHOWN).where(_c.trace_id == trace_id).order_by(_c.rank, _c.shown_id)
-    )
-    return [ShownTrace(*row) for row in rows]
+def of_runs(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, list[ShownTrace]]:
+    """Return by trace id what runs were shown or held out from, the best of each first.
+
+    Args:
+        connection: A connection to read with.
+        trace_ids: The ids of the traces of these runs; one that was shown nothing is left out.
+    """
+    found: dict[str, list[ShownTrace]] = {}
+    ids = list(trace_ids)
+    for start in range(0, len(ids), _BATCH_SIZE):
+        select = (
+            sa.select(_c.trace_id, _c.shown_id, _raw(_c.rank), _raw(_c.similarity), _c.held_out)
+            .where(_c.trace_id.in_(ids[start : start + _BATCH_SIZE]))
+            .order_by(_c.trace_id, _c.rank, _c.shown_id)
+        )
+        for trace_id, shown_id, rank, similarity, held_out in connection.execute(select):
+            shown = ShownTrace(shown_id, _whole(rank), _similarity(similarity), bool(held_out))
+            found.setdefault(trace_id, []).append(shown)
+    return found
+
+
+def _raw(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    # Without the column's type, which would raise for a value of another type; SQLite takes any.
+    return sa.type_coerce(column, sa.types.NULLTYPE)
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
+def _similarity(value: object) -> float:
+    """Return a similarity, 0 to 1; 0 for what another program has damaged."""
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return min(max(float(value), 0.0), 1.0) if is_number else 0.0  # type: ignore[arg-type]
 
 
 def shown_to(connection: sa.Connection, shown_id: str, limit: int) -> list[ShownTo]:
@@ -104,12 +133,24 @@ def outcome_counts(connection: sa.Connection, domain: str) -> list[OutcomeCount]
         connection: A connection to read with.
         domain: The domain's exact name.
     """
-    stated = _IS_STATED.label("is_stated")
-    select = (
-        sa.select(_c.shown_id, _c.held_out, runs.c.success, stated)
-        .join(runs, runs.c.trace_id == _c.trace_id)
-        .where(runs.c.domain == clean_name(domain))
-        .subquery()
-    )
+    select = _outcomes().where(runs.c.domain == clean_name(domain)).subquery()
     grouped = sa.select(*select.c, sa.func.count()).group_by(*select.c)
-    return [OutcomeCount._make(row) for row in connection.execute(grouped)]
+    return [OutcomeCount._make(row[1:]) for row in connection.execute(grouped)]
+
+
+def outcome_counts_by_domain(connection: sa.Connection) -> dict[str, list[OutcomeCount]]:
+    """Return what `outcome_counts` returns, of every domain with runs that were shown something."""
+    select = _outcomes().subquery()
+    grouped = sa.select(*select.c, sa.func.count()).group_by(*select.c)
+    found: dict[str, list[OutcomeCount]] = {}
+    for row in connection.execute(grouped):
+        found.setdefault(row[0], []).append(OutcomeCount._make(row[1:]))
+    return found
+
+
+def _outcomes() -> sa.Select[Any]:
+    """Return domain and outcome of each run, with each trace that it was shown or held out from."""
+    is_stated = _IS_STATED.label("is_stated")
+    return sa.select(runs.c.domain, _c.shown_id, _c.held_out, runs.c.success, is_stated).join(
+        runs, runs.c.trace_id == _c.trace_id
+    )

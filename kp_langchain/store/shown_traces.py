@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kp_langchain.store import sql
@@ -32,7 +33,17 @@ class ShownTraces:
             trace_id: The id of its trace.
         """
         with self._database.reading() as connection:
-            return sql.shown_queries.of_run(connection, trace_key(trace_id))
+            key = trace_key(trace_id)
+            return sql.shown_queries.of_runs(connection, [key]).get(key, [])
+
+    def of_runs(self, trace_ids: Collection[str]) -> dict[str, list[ShownTrace]]:
+        """Return by trace id what runs were shown or held out from, the best of each first.
+
+        Args:
+            trace_ids: The ids as `StoredRun` has them. A run that was shown nothing is left out.
+        """
+        with self._database.reading() as connection:
+            return sql.shown_queries.of_runs(connection, trace_ids)
 
     def shown_to(self, trace_id: str, *, limit: int = 100) -> list[ShownTo]:
         """Return the runs that a trace was shown to or held out from, the newest first.
@@ -52,3 +63,8 @@ class ShownTraces:
         """
         with self._database.reading() as connection:
             return sql.shown_queries.outcome_counts(connection, domain)
+
+    def outcome_counts_by_domain(self) -> dict[str, list[OutcomeCount]]:
+        """Return what `outcome_counts` returns, of every domain with runs shown something."""
+        with self._database.reading() as connection:
+            return sql.shown_queries.outcome_counts_by_domain(connection)
