@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -15,6 +15,7 @@ from kp_langchain.cli.run_tables import keys_line, steps_table, verdict_line
 from kp_langchain.cli.waterfall import has_room_for_reasons, reasons, waterfall
 from kp_langchain.printable import beside, one_line, printable, short_id
 from kp_langchain.review.outcome_text import outcome_text
+from kp_langchain.review.recall_facts import RecallFacts, credit_text, planted_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +28,7 @@ _OBJECTIVE_CHARS = 1000
 _RESULT_CHARS = 2000
 _CALLS_SHOWN = 8
 _OTHER_OBJECTIVE_CHARS = 200
+_SHOWN_TRACES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class RunDetails:
         verdicts: The verdicts on it, the oldest first.
         nearest: The remembered run that is most like it; None if the store does not have that.
         twin: The kept run that it repeats, or that took its place; None for neither.
+        recall: What recall has to do with it.
     """
 
     run: StoredRun
@@ -48,6 +51,7 @@ class RunDetails:
     verdicts: Sequence[Verdict]
     nearest: StoredRun | None = None
     twin: StoredRun | None = None
+    recall: RecallFacts = field(default_factory=RecallFacts)
 
 
 def print_details(details: RunDetails, console: Console, *, with_steps: bool) -> None:
@@ -122,10 +126,27 @@ def _facts(details: RunDetails) -> Iterator[tuple[str, str]]:
         yield "found by", keys
     for verdict in details.verdicts:
         yield "verdict", verdict_line(verdict)
+    yield from _recall_facts(details.recall)
     yield (
         "scored",
         (f"in {breakdown.elapsed_ms:.0f} ms with the weights of profile {breakdown.profile}"),
     )
+
+
+def _recall_facts(recall: RecallFacts) -> Iterator[tuple[str, str]]:
+    for one in recall.shown[:_SHOWN_TRACES]:
+        objective = recall.objectives.get(one.trace_id)
+        text = "" if objective is None else f": {_shortened(objective)}"
+        held_out = "held out from " if one.held_out else ""
+        similarity = f"similarity {one.similarity:.2f}"
+        yield "shown to it", f"{held_out}{short_id(one.trace_id)}, {similarity}{text}"
+    if len(recall.shown) > _SHOWN_TRACES:
+        more = len(recall.shown) - _SHOWN_TRACES
+        yield "shown to it", f"and {more:,} more; all of them: --json"
+    if recall.credit is not None:
+        yield "credit", credit_text(recall.credit)
+    if recall.planted is not None:
+        yield "planted", planted_text(recall.planted)
 
 
 def _other_run(trace_id: str | None, similarity: float, other: StoredRun | None) -> str:

@@ -212,6 +212,7 @@ def _details(store: TraceStore, run_id: str) -> RunDetails:
         KPError: There is no such run, the id may mean several, or the store cannot be read.
     """
     from kp_langchain.cli.run_details import RunDetails
+    from kp_langchain.review.recall_facts import recall_facts
 
     run = store.get(run_id)
     if run is None:
@@ -229,6 +230,7 @@ def _details(store: TraceStore, run_id: str) -> RunDetails:
         verdicts=store.verdicts(run.trace_id),
         nearest=_other(store, None if nearest is None else nearest.trace_id),
         twin=_other(store, run.twin_of or run.replaced_by),
+        recall=recall_facts(store, run),
     )
 
 
@@ -239,9 +241,17 @@ def _other(store: TraceStore, trace_id: str | None) -> StoredRun | None:
 
 
 def _details_json(details: RunDetails) -> dict[str, object]:
-    nearest, trace = details.nearest, details.trace
+    from kp_langchain.review.recall_facts import credit_fields
+
+    nearest, trace, recall = details.nearest, details.trace, details.recall
     return details.run.to_dict() | {
         "nearest_objective": None if nearest is None else nearest.objective,
         "verdicts": [json_fields(verdict) for verdict in details.verdicts],
+        "shown": [
+            json_fields(one) | {"objective": recall.objectives.get(one.trace_id)}
+            for one in recall.shown
+        ],
+        "credit": None if recall.credit is None else credit_fields(recall.credit),
+        "planted": recall.planted,
         "trace": None if trace is None else trace.model_dump(mode="json"),
     }
