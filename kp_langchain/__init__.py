@@ -1,7 +1,7 @@
 """Turn LangChain agent runs into scored, shareable knowledge.
 
 The public API is what `__all__` names: here, in `scoring`, `store`, `registry`, `redaction`,
-`gate`, and in each file of `integrations`. Everything else may change in any version.
+`gate`, `recall`, and in each file of `integrations`. Everything else may change in any version.
 
 Names are loaded when they are first used, so that `import kp_langchain` costs next to nothing. With
 `KP_CAPTURE=true` in the environment, it attaches a handler to every run of the process.
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from kp_langchain.gate import ScoredTrace
+    from kp_langchain.recall.example_selector import KPExampleSelector
+    from kp_langchain.recall.few_shot import to_few_shot
+    from kp_langchain.recall.middleware import KPMiddleware
+    from kp_langchain.recall.retriever import KPRetriever
     from kp_langchain.recording.capture import capture
     from kp_langchain.recording.from_messages import trace_from_messages
     from kp_langchain.recording.handler import KPCallbackHandler
@@ -61,6 +65,10 @@ _HOMES = {
         "WeightsError",
     ),
     "kp_langchain.gate": ("ScoredTrace",),
+    "kp_langchain.recall.example_selector": ("KPExampleSelector",),
+    "kp_langchain.recall.few_shot": ("to_few_shot",),
+    "kp_langchain.recall.middleware": ("KPMiddleware",),
+    "kp_langchain.recall.retriever": ("KPRetriever",),
     "kp_langchain.registry": ("Registry",),
     "kp_langchain.schema": ("ReasoningTrace", "TraceStep"),
     "kp_langchain.scoring.breakdown": ("ScoreBreakdown",),
@@ -80,6 +88,9 @@ __all__ = [
     "FinishedRun",
     "KPCallbackHandler",
     "KPError",
+    "KPExampleSelector",
+    "KPMiddleware",
+    "KPRetriever",
     "MissingExtraError",
     "ReasoningTrace",
     "Registry",
@@ -101,6 +112,7 @@ __all__ = [
     "capture",
     "default_scorer",
     "evaluate_value",
+    "to_few_shot",
     "trace_from_messages",
 ]
 

@@ -27,8 +27,11 @@ import typer
 from typer.testing import CliRunner
 
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
+from kp_langchain.embedding import embedder_protocol
+from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
+from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
 from tests.agents import ASK, handler, searching
 from tests.trusting import write_trusted
@@ -102,6 +105,8 @@ def own_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's scorer is new and has a small embedder."""
     home = sys.modules[default_scorer.__module__]
     monkeypatch.setattr(home, "_default_scorer", Scorer(embedder=WordCounts()))
+    for module in (embedder_protocol, example_search):
+        monkeypatch.setattr(module, "resolve_embedder", lambda _: resolve_embedder(WordCounts()))
 
 
 @pytest.fixture(autouse=True)

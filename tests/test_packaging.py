@@ -44,6 +44,7 @@ ROOMS = [  # each may import its own row and the rows above
     {"store"},
     {"registry"},
     {"recording"},
+    {"recall"},
     {"importing"},
     {"review"},
     {"integrations"},
@@ -56,7 +57,7 @@ PUBLIC = [
     "kp_langchain.integrations.langsmith", "kp_langchain.integrations.mlflow",
     "kp_langchain.integrations.openevals", "kp_langchain.integrations.opentelemetry",
     "kp_langchain.integrations.opik", "kp_langchain.integrations.phoenix",
-    "kp_langchain.redaction", "kp_langchain.registry", "kp_langchain.review",
+    "kp_langchain.recall", "kp_langchain.redaction", "kp_langchain.registry", "kp_langchain.review",
     "kp_langchain.scoring", "kp_langchain.store",
 ]  # fmt: skip
 KNOW_LANGCHAIN = {
@@ -64,6 +65,9 @@ KNOW_LANGCHAIN = {
     "recording/process_capture.py",
     "importing/langchain_values.py", "recording/provider_messages.py", "importing/message_lines.py",
     "recording/current_handlers.py", "integrations/langsmith.py",
+    "recall/agent_runs.py", "recall/example_selector.py", "recall/examples_prompt.py",
+    "recall/middleware.py", "recall/recall_log.py",
+    "recall/retriever.py",
 }  # fmt: skip
 
 

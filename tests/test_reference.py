@@ -16,7 +16,7 @@ ROOMS = (
     "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langfuse",
     "integrations.langsmith", "integrations.mlflow", "integrations.openevals",
     "integrations.opentelemetry", "integrations.opik", "integrations.phoenix",
-    "integrations.tool_feedback",
+    "integrations.tool_feedback", "recall",
 )  # fmt: skip
 ENTRIES = re.findall(r"^::: (\S+)$", REFERENCE, flags=re.MULTILINE)
 

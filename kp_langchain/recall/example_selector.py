@@ -10,7 +10,7 @@ from langchain_core.example_selectors import BaseExampleSelector
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import check_options, search_of
 from kp_langchain.recall.few_shot import to_few_shot
-from kp_langchain.recall.recall_log import note_shown
+from kp_langchain.recall.recall_log import ambient_metadata, namespace_in, note_shown
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store
@@ -31,7 +31,8 @@ class KPExampleSelector(BaseExampleSelector):
         domain: The domain whose traces are searched.
         task_key: The input variable that states the task; by default the usual places are
             searched, as for a run's objective.
-        namespace: The namespace of the run; traces of others are not found.
+        namespace: The namespace, such as a tenant's id, whose traces are found beside those of
+            none; by default the one that the metadata of the run name.
         store: A `TraceStore`, or a database URL or file; by default that of the settings.
         limit: At most so many examples, 1 to 20.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
@@ -99,7 +100,7 @@ class KPExampleSelector(BaseExampleSelector):
         found = self._search.find(
             self._task(input_variables),
             domain=self._domain,
-            namespace=self._namespace,
+            namespace=self._namespace or namespace_in(ambient_metadata()),
             limit=self._limit,
             floor=self._floor,
         ).found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from kp_langchain._host_exceptions import raised_by_host
-from kp_langchain._logging import describe_error, log_event, warn_once
+from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.agent_runs import agent_runs
 from kp_langchain.recall.example import Examples
 from kp_langchain.recall.example_search import check_options, search_of
+from kp_langchain.recall.examples_prompt import ExamplesPrompt
 from kp_langchain.recall.few_shot import to_few_shot
-from kp_langchain.recall.recall_log import ambient_handlers, note_shown
+from kp_langchain.recall.recall_log import (
+    ambient_handlers,
+    ambient_metadata,
+    log_recall,
+    namespace_in,
+    note_shown,
+)
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.worker import Worker
@@ -37,43 +44,18 @@ except ImportError as error:
         "pip install 'kp-langchain[agents]'"
     ) from error
 
-from langchain_core.messages import AnyMessage, HumanMessage
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.messages import HumanMessage
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ToolCallRequest
 
     from kp_langchain.recall.agent_runs import OpenChain
-    from kp_langchain.recall.example import Example
 
 _LONGEST_TASK_CHARS = 100_000
 _LONGEST_DOMAIN_CHARS = 100
 # So many are embedded before a run gets its examples; the rest follows when it has them.
 _MOST_NEW_AT_ONCE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """What the runs of one graph are shown.
-
-    Attributes:
-        text: The examples; "" for none.
-        before_id: The id of the message that states the task.
-        before: Its place among the messages when it was first seen.
-    """
-
-    text: str
-    before_id: str | None
-    before: int
-
-    def added_to(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-        """Return the messages with the examples before the one that states the task."""
-        at = min(self.before, len(messages))
-        if self.before_id is not None:
-            places = (at for at, one in enumerate(messages) if one.id == self.before_id)
-            at = next(places, at)
-        return [*messages[:at], HumanMessage(self.text), *messages[at:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +77,7 @@ class _Run:
     @classmethod
     def of(cls, handlers: list[KPCallbackHandler], graph: OpenChain | None) -> Self:
         """Return the run around this code."""
-        config = var_child_runnable_config.get() or {}
-        metadata = config.get("metadata") or {}
+        metadata = ambient_metadata()
         if graph is None:
             return cls(handlers, None, metadata, {})
         return cls(handlers, graph.run_id, metadata, graph.notes)
@@ -134,7 +115,8 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
 
     The examples stand in one message before the task, in what the model is asked and nowhere else:
     not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
-    for which nothing similar enough is kept is shown nothing.
+    for which nothing similar enough is kept is shown nothing. One whose metadata name a namespace
+    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace and of none.
 
     The middleware attaches a handler to each run. A run that has a `KPCallbackHandler` already, by
     its callbacks, `capture` or `KP_CAPTURE`, is recorded by that one alone.
@@ -150,8 +132,6 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
             found, so that the credit of traces can be measured against them.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
             domain.
-        namespace: The namespace of all runs; by default what the metadata of a run name, see
-            `RunKeySources`. Traces of other namespaces are never shown.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
             such as while the embedding model loads, the run goes without.
@@ -172,7 +152,6 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         max_tokens: int = 800,
         held_out: float = 0.1,
         floor: float | None = None,
-        namespace: str | None = None,
         with_outputs: bool = False,
         timeout_s: float = 1.0,
         embedder: object = "auto",
@@ -192,13 +171,14 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         self._max_tokens = max_tokens
         self._held_out = held_out
         self._floor = floor
-        self._namespace = namespace
         self._with_outputs = with_outputs
         self._timeout_s = timeout_s
         self._runs = agent_runs()
         self._worker = _worker
         self._key = object()  # of this middleware's notes
-        self._worker.submit(partial(self._catch_up, self._domain))
+        self._is_off = Settings.current().disabled
+        if not self._is_off:
+            self._worker.submit(partial(self._catch_up, self._domain))
 
     @property
     def handler(self) -> KPCallbackHandler:
@@ -259,6 +239,8 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _attach(self) -> list[KPCallbackHandler]:
         """Return the handlers of this run, after attaching one to it if it has none."""
+        if self._is_off:
+            return []
         handlers = ambient_handlers()
         if handlers:
             return handlers
@@ -266,6 +248,8 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         return [self._handler]
 
     def _with_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        if self._is_off:
+            return request
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
@@ -273,6 +257,8 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         return _changed(request, run.notes[self._key])
 
     async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        if self._is_off:
+            return request
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
@@ -289,7 +275,7 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         at = human[-1] if human else 0
         before_id = messages[at].id if human else None
         domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
-        namespace = self._namespace or _namespace_in(run.metadata)
+        namespace = namespace_in(run.metadata)
         future: Future[Examples] = Future()
         search = _Search(future, run, task, domain, at, before_id)
 
@@ -329,7 +315,7 @@ class KPMiddleware(AgentMiddleware[Any, Any, Any]):
         elif found and not text:
             found, reason = (), f"no example fits in max_tokens={self._max_tokens}"
         note_shown(found, text, held_out=is_held_out, handlers=run.handlers)
-        run.notes[self._key] = _Prompt(text, search.before_id, search.before)
+        run.notes[self._key] = ExamplesPrompt(text, search.before_id, search.before)
         log_recall(run.run_id, search.domain, found, text, examples.floor, reason)
 
     def _catch_up(self, domain: str, *, all_at_once: bool = False) -> None:
@@ -353,7 +339,7 @@ def _result_of(search: _Search, timeout_s: float) -> Examples:
         return Examples(reason="the search took too long")
 
 
-def _changed(request: ModelRequest[Any], prompt: _Prompt) -> ModelRequest[Any]:
+def _changed(request: ModelRequest[Any], prompt: ExamplesPrompt) -> ModelRequest[Any]:
     if not prompt.text:
         return request
     return request.override(messages=prompt.added_to(request.messages))
@@ -369,12 +355,6 @@ def _store(store: TraceStore | str | Path | None, handler: KPCallbackHandler | N
             "the handler keeps no runs (store=None), so there is nothing to show; give store="
         )
     return handler.store
-
-
-def _namespace_in(metadata: Mapping[str, Any]) -> str | None:
-    """Return the namespace that the metadata of a run name, in plain text."""
-    sources = Settings.current().run_keys
-    return next(filter(None, (id_text(metadata.get(key)) for key in sources.namespace)), None)
 
 
 def _share_of(key: str) -> float:
@@ -400,35 +380,6 @@ def warn_of_failure(error: BaseException) -> None:
         f"recall:{type(error).__name__}",
         "kept traces cannot be searched (%s); runs are shown no examples",
         describe_error(error),
-    )
-
-
-def log_recall(
-    run_id: UUID | None,
-    domain: str,
-    found: Sequence[Example],
-    text: str,
-    floor: float,
-    reason: str,
-) -> None:
-    """Write the record `kp.recall` of what a run is shown, or why it is shown nothing."""
-    shown = ", ".join(f"{one.trace_id} (similarity {one.similarity:.2f})" for one in found)
-    log_event(
-        "kp.recall %s %s",
-        domain,
-        f"shown {shown}" if text else f"nothing shown: {reason}",
-        fields={
-            "event": "kp.recall",
-            "run_id": None if run_id is None else str(run_id),
-            "domain": domain,
-            "shown": [one.trace_id for one in found] if text else [],
-            "similarities": [one.similarity for one in found],
-            "trust": [one.trust for one in found],
-            "credit": [one.credit for one in found],
-            "floor": floor,
-            "characters": len(text),
-            "reason": reason,
-        },
     )
 
 

@@ -1,13 +1,16 @@
-"""Tells the handlers of the run that is under way which kept traces it is shown."""
+"""What recall knows of the run that is under way, and what it tells handlers and log of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from kp_langchain._logging import log_event
+from kp_langchain.config import Settings
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.run_keys import id_text
 
 if TYPE_CHECKING:
     from kp_langchain.recall.example import Example
@@ -43,3 +46,47 @@ def note_shown(
     shown = [example.as_shown(held_out=held_out) for example in examples]
     for handler in ambient_handlers() if handlers is None else handlers:
         handler.note_shown(run_id, shown, text)
+
+
+def ambient_metadata() -> Mapping[str, Any]:
+    """Return the metadata of the run around this code; empty outside of runs."""
+    # Imported here because it takes 0.3 s; once something runs, it is imported anyway.
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    config = var_child_runnable_config.get()
+    return (config.get("metadata") if config else None) or {}
+
+
+def namespace_in(metadata: Mapping[str, Any]) -> str | None:
+    """Return the namespace that a run's metadata name, in plain text; None if they name none."""
+    sources = Settings.current().run_keys
+    return next(filter(None, (id_text(metadata.get(key)) for key in sources.namespace)), None)
+
+
+def log_recall(
+    run_id: UUID | None,
+    domain: str,
+    found: Sequence[Example],
+    text: str,
+    floor: float,
+    reason: str,
+) -> None:
+    """Write the record `kp.recall` of what a run is shown, or why it is shown nothing."""
+    shown = ", ".join(f"{one.trace_id} (similarity {one.similarity:.2f})" for one in found)
+    log_event(
+        "kp.recall %s %s",
+        domain,
+        f"shown {shown}" if text else f"nothing shown: {reason}",
+        fields={
+            "event": "kp.recall",
+            "run_id": None if run_id is None else str(run_id),
+            "domain": domain,
+            "shown": [one.trace_id for one in found] if text else [],
+            "similarities": [one.similarity for one in found],
+            "trust": [one.trust for one in found],
+            "credit": [one.credit for one in found],
+            "floor": floor,
+            "characters": len(text),
+            "reason": reason,
+        },
+    )

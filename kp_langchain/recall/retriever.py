@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 from kp_langchain.recall.example import Example
 from kp_langchain.recall.example_search import ExampleSearch, check_options, search_of
 from kp_langchain.recall.few_shot import to_few_shot
-from kp_langchain.recall.recall_log import note_shown
+from kp_langchain.recall.recall_log import namespace_in, note_shown
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store
@@ -30,7 +30,8 @@ class KPRetriever(BaseRetriever):
 
     Args:
         domain: The domain whose traces are searched.
-        namespace: The namespace of the run, such as a tenant's id; traces of others are not found.
+        namespace: The namespace, such as a tenant's id, whose traces are found beside those of
+            none; by default the one that the metadata of the run name.
         store: A `TraceStore`, or a database URL or file; by default that of the settings.
         limit: At most so many traces, 1 to 20.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
@@ -67,15 +68,15 @@ class KPRetriever(BaseRetriever):
         **fields: Any,
     ) -> None:
         check_options(limit, floor, max_tokens)
-        super().__init__(
-            domain=domain,
-            namespace=namespace,
-            limit=limit,
-            floor=floor,
-            max_tokens=max_tokens,
-            with_outputs=with_outputs,
-            **fields,
-        )
+        own: dict[str, Any] = {
+            "domain": domain,
+            "namespace": namespace,
+            "limit": limit,
+            "floor": floor,
+            "max_tokens": max_tokens,
+            "with_outputs": with_outputs,
+        }
+        super().__init__(**own, **fields)
         searched = store if isinstance(store, TraceStore) else default_store(store)
         self._search = search_of(searched, embedder)
 
@@ -85,7 +86,7 @@ class KPRetriever(BaseRetriever):
         found = self._search.find(
             query,
             domain=self.domain,
-            namespace=self.namespace,
+            namespace=self.namespace or namespace_in(run_manager.metadata),
             limit=self.limit,
             floor=self.floor,
         ).found

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, TraceStore, capture
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.recall.middleware import KPMiddleware
+from kp_langchain.recording import paused_in_memory
 from tests.agents import shape
 from tests.recall.words import (
     EURO,
@@ -226,9 +227,10 @@ class TestAttaching:
         assert scored is not None
         assert scored.trace.task.objective == EURO
 
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
     @pytest.mark.parametrize("by_hand", [False, True], ids=["attached", "callbacks"])
     def test_a_run_that_pauses_for_a_human_is_one_run(
-        self, store: TraceStore, by_hand: bool
+        self, store: TraceStore, by_hand: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = keep(store)
         shows = middleware(store)
@@ -244,10 +246,12 @@ class TestAttaching:
         agent.invoke({"messages": [("user", EURO)]}, config)
         assert shows.handler.flush(120)
         assert shows.handler.stats()["paused"] == 1
+        if elsewhere:  # as another process, which has only the store
+            monkeypatch.setattr(paused_in_memory, "_paused_runs", {})
         agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
         scored = shows.handler.last(120)
         assert scored is not None
-        assert shows.handler.stats()["runs"] == 1
+        assert shows.handler.stats()["runs"] == (2 if elsewhere else 1)
         assert shape(scored.trace) == ["thought", "call rates", "saw rates", "thought"]
         assert scored.trace.task.objective == EURO
         assert [one.trace_id for one in scored.shown] == [kept]
@@ -272,6 +276,17 @@ class TestAttaching:
         for one in scored:
             word = one.trace.task.objective.split()[0]
             assert [shown.trace_id for shown in one.shown] == [kept[word]]
+
+
+def test_nothing_happens_while_recording_is_switched_off(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store)
+    monkeypatch.setenv("KP_DISABLED", "true")
+    shows = middleware(store)
+    played = Played(shows, how="ainvoke")
+    assert texts(played.asked[0]) == [f"human: {EURO}"]
+    assert shows.handler.stats()["runs"] == 0
 
 
 class TestHeldOut:
@@ -311,10 +326,15 @@ class TestWhatIsNeverShown:
         config = {"metadata": {"kp_namespace": "tenant-b"}}
         assert examples_in(Played(middleware(store), config=config).asked[0])
 
-    def test_the_namespace_of_the_middleware(self, store: TraceStore) -> None:
-        keep(store, metadata={"kp_namespace": "ann@example.org"})  # stored as a hash
-        assert examples_in(Played(middleware(store, namespace="ann@example.org")).asked[0])
-        assert not examples_in(Played(middleware(store, namespace="ben")).asked[0])
+    def test_a_namespace_that_is_stored_as_a_hash(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "ann@example.org"})
+        (stored,) = store.runs(namespace="ann@example.org")
+        assert stored.namespace is not None
+        assert stored.namespace.startswith("hash:")
+        shows = middleware(store)
+        for namespace, is_shown in (("ann@example.org", True), ("ben@example.org", False)):
+            config = {"metadata": {"kp_namespace": namespace}}
+            assert bool(examples_in(Played(shows, config=config).asked[0])) is is_shown
 
     def test_a_deleted_trace(self, store: TraceStore) -> None:
         kept, shows = keep(store), middleware(store)

@@ -15,7 +15,7 @@ from langchain_core.prompts import (
     FewShotPromptTemplate,
     PromptTemplate,
 )
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from kp_langchain import ConfigError, KPExampleSelector, KPRetriever, TraceStore
 from tests.agents import shape
@@ -67,6 +67,16 @@ class TestRetriever:
         assert [one.trace_id for one in scored.shown] == [kept]
         assert shape(scored.trace) == ["call KPRetriever", "saw KPRetriever", "thought"]
         assert "GBPUSD" not in scored.trace.model_dump_json()
+
+    def test_it_finds_what_the_run_that_asks_may_see(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "tenant-a"})
+        mine: Any = {"metadata": {"kp_namespace": "tenant-a"}}
+        assert retriever(store).invoke(EURO) == []
+        assert len(retriever(store).invoke(EURO, mine)) == 1
+        assert len(retriever(store, namespace="tenant-a").invoke(EURO)) == 1
+        select = RunnableLambda(lambda task: selector(store).select_examples({"task": task}))
+        assert select.invoke(EURO) == []
+        assert len(select.invoke(EURO, mine)) == 1
 
     def test_the_best_come_first(self, store: TraceStore) -> None:
         keep(store, GARDEN, "roses")

@@ -10,6 +10,7 @@ from uuid import uuid4
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain.gate import ShownTrace
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.counters import Counters
@@ -71,8 +72,10 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     first.objective = "what?"
     first.requested_calls.add(RequestedCall("c9", "search", {"q": 9}))
     redactor = Redactor(Counters(), 4000)
+    shown = ShownTrace("kp:trace:kept", 1, 0.5)
+    part = EarlierPart(shown=(shown,))
     body = first_half_body(
-        first, redactor, "aggregated", domain="", earlier_part=EarlierPart(), verdict=None
+        first, redactor, "aggregated", domain="", earlier_part=part, verdict=None
     )
     second.prepend(first_half_record(json.loads(json.dumps(body)), OWNER))
     joined = build_steps(second.timeline, fatal="", answer="a")
@@ -85,8 +88,11 @@ def test_a_run_that_is_cut_and_joined_has_the_same_steps(drawn: list[Any], cut: 
     (request,) = second.requested_calls
     assert (request.call_id, request.name, request.arguments) == ("c9", "search", {"q": 9})
     assert second.started_at == first.started_at
+    assert second.shown == {"kp:trace:kept": shown}
 
 
 def test_every_field_of_a_call_is_stored_or_known_by_other_means() -> None:
     fields = {field.name for field in dataclasses.fields(Call)}
-    assert fields - set(_CALL_FIELDS.values()) == {"kind", "key", "started_s", "tool_call_id"}
+    others = {"kind", "key", "started_s", "tool_call_id"}
+    others.add("returns_examples")  # what it repeats of them is dropped before it is stored
+    assert fields - set(_CALL_FIELDS.values()) == others

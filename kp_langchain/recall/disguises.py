@@ -1,0 +1,243 @@
+"""Text as a model may read it, though a reader, or a search for words, would not.
+
+Instructions are disguised by letters of other scripts that look alike, by characters without width,
+by invisible tags of Unicode, by encodings, and by places that a page does not show.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+from urllib.parse import unquote
+
+INVISIBLE_TEXT = "invisible text"
+"""The disguise of a text that is written in characters that are not displayed."""
+
+_END_CHARS = 40_000  # of a longer text, so much is read at each end
+_MOST_PARTS = 100  # hidden or encoded parts of a text that are read one by one
+_PART_CHARS = 4000
+_FEWEST_SECRET_CHARS = 8
+
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+_WITHIN_WORD = re.compile(r"[^\W\d_](?:[\u00ad\u200b-\u200f\u2060-\u2064\ufeff])[^\W\d_]")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_LOOK_ALIKE = {
+    "a": "\u0430\u03b1\u0251\u1d00", "b": "\u0432\u0299", "c": "\u0441\u1d04", "d": "\u0501\u1d05",
+    "e": "\u0435\u03b5\u1d07", "g": "\u0261\u0581", "h": "\u043d\u04bb\u029c", "i": "\u0456\u03b9\u0131\u026a",
+    "j": "\u0458\u1d0a", "k": "\u043a\u03ba\u1d0b", "l": "\u029f\u04cf", "m": "\u043c\u1d0d", "n": "\u03b7\u0274",
+    "o": "\u043e\u03bf\u1d0f", "p": "\u0440\u03c1\u1d18", "r": "\u0433\u0280", "s": "\u0455\ua731",
+    "t": "\u0442\u03c4\u1d1b", "u": "\u03c5\u1d1c", "v": "\u03bd\u1d20", "w": "\u051b\u1d21", "x": "\u0445\u03c7",
+    "y": "\u0443\u03b3\u028f", "z": "\u1d22",
+}  # fmt: skip
+_TO_LATIN = {ord(other): latin for latin, others in _LOOK_ALIKE.items() for other in others}
+_LATIN = re.compile("[a-z]")
+_OTHERS = re.compile(f"[{''.join(_LOOK_ALIKE.values())}]")
+_NEITHER_LATIN = re.compile("[\u0370-\u052f]")
+_WORD = re.compile(r"\w+")
+_MOSTLY = 5
+
+_DROPPED = '*`,"'
+_DROPPED_BEYOND_ASCII = dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d"))
+_APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\u00b4", "''''")
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_REPLACED = (
+    *((mark, "") for mark in _DROPPED),
+    ("''", "'"),
+    ("n't ", " not "),
+    ("n't", " not"),
+    ("'re ", " are "),
+    ("'ve ", " have "),
+)
+
+_STYLED = re.compile(
+    r"<\w{1,20}+[^<>]{0,200}(?:display\s?:\s?none|font-size\s?:\s?0|opacity\s?:\s?0|visibility\s?:\s?hidden"
+    r"|color\s?:\s?(?:#fff|white|transparent))[^<>]{0,200}>([^<]{1,4000})",
+    re.IGNORECASE,
+)
+_MARKDOWN_COMMENT = re.compile(r"^\[[^\]\n]{1,20}\]:\s?(?:#|<>)\s?(.{1,4000})", re.MULTILINE)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{24,}+={0,2}")
+_HEX = re.compile(r"(?:[0-9a-fA-F]{2}){24,}+|(?:\\x[0-9a-fA-F]{2}){8,}+")
+_ENCODED_CHARS = 24  # no encoded text is shorter
+_LINE_CHARS = 60  # lines of base64 that belong together are longer
+_FEWEST_PERCENTS = 3
+_SOME_SPACED = re.compile(r"(?:[ ._-][A-Za-z]){4}(?![A-Za-z])")
+_SPACED = re.compile(r"(?<![^\W_])[A-Za-z](?:[ ._-][A-Za-z]){2,}+(?![^\W_])")
+_DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
+_DIGIT_IN_WORD = re.compile(r"[013457@$](?=[a-z])(?<=[a-z].)")
+_LONG_WORD = re.compile(r"[a-z0-9@$]{4,}")
+_TAGS = re.compile("[\U000e0020-\U000e007e]+")
+_FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f")
+_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]{8,}")
+_READABLE_SHARE = 0.85
+
+
+class Reading(NamedTuple):
+    """A text as it may be read.
+
+    Attributes:
+        words: The text in the form of `plain_words`.
+        text: The text itself.
+        disguise: How it is disguised; empty if it is not.
+        is_hidden: Whether a reader would not see it.
+    """
+
+    words: str
+    text: str
+    disguise: str = ""
+    is_hidden: bool = False
+
+
+def plain_words(text: str) -> str:
+    """Return a text in lower case without accents and without marks within sentences."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text).translate(_APOSTROPHES))
+        text = unicodedata.normalize("NFKC", _ACCENTS.sub("", text.casefold()))
+        text = _with_latin_letters(_ACCENTS.sub("", text)).translate(_DROPPED_BEYOND_ASCII)
+    text = text.lower()
+    for old, new in _REPLACED:
+        text = text.replace(old, new)
+    return " ".join(text.split())
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """Yield a text as it stands there, then what is hidden or encoded in it.
+
+    Of a text of more than 80,000 characters, both ends are read.
+    """
+    if len(text) > 2 * _END_CHARS:
+        text = f"{text[:_END_CHARS]} … {text[-_END_CHARS:]}"
+    text = _without_escapes(text)
+    words = plain_words(text)
+    yield Reading(words, text, _disguise_of(text))
+    for part in _first_and_rest(_comments(text)):
+        yield Reading(plain_words(part), part, "not shown on the page", is_hidden=True)
+    for part in _first_and_rest(_encoded(text)):
+        yield Reading(plain_words(part), part, "encoded", is_hidden=True)
+    if not text.isascii():
+        for part in _in_invisible_characters(text):
+            yield Reading(plain_words(part), part, INVISIBLE_TEXT, is_hidden=True)
+        for part in _first_and_rest(_backwards(text)):
+            yield Reading(plain_words(part), part, "written backwards")
+    if _SOME_SPACED.search(text):
+        joined = _SPACED.sub(lambda match: re.sub("[ ._-]", "", match.group()), text)
+        yield Reading(plain_words(joined), joined, "letters apart")
+    if len(_DIGIT_IN_WORD.findall(words)) > 1:
+        spelled = _LONG_WORD.sub(lambda word: word[0].translate(_DIGIT_LETTERS), words)
+        yield Reading(spelled, spelled, "digits as letters")
+
+
+def _first_and_rest(parts: Iterator[str]) -> Iterator[str]:
+    """Yield the first parts one by one, and all others as one text."""
+    yield from islice(parts, _MOST_PARTS)
+    if rest := "\n".join(parts):
+        yield rest
+
+
+def _without_escapes(text: str) -> str:
+    if "\\u" in text:
+        text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    if not text.isascii():  # two halves of a character become one; the model gets no lone half
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if "\\" in text:
+        text = text.replace("\\n", "\n").replace("\\t", " ").replace('\\"', '"')
+    return html.unescape(text) if "&" in text else text
+
+
+def _with_latin_letters(text: str) -> str:
+    """Return a text in lower case with Latin letters for others in words that mix them."""
+    others = len(_OTHERS.findall(text))
+    if not others or not _LATIN.search(text):
+        return text
+    if len(_LATIN.findall(text)) > _MOSTLY * len(_NEITHER_LATIN.findall(text)):
+        return text.translate(_TO_LATIN)
+    return _WORD.sub(
+        lambda word: word[0].translate(_TO_LATIN) if _LATIN.search(word[0]) else word[0], text
+    )
+
+
+def _disguise_of(text: str) -> str:
+    if text.isascii():
+        return ""
+    if _WITHIN_WORD.search(text):
+        return "invisible characters"
+    low = text.lower()
+    has_mixed_word = any(
+        _LATIN.search(word) and _OTHERS.search(word)
+        for word in islice(_WORD.findall(low), _END_CHARS)
+    )
+    return "letters that look alike" if has_mixed_word else ""
+
+
+def _comments(text: str) -> Iterator[str]:
+    """Yield what a page of HTML or Markdown holds but does not show."""
+    start = text.find("<!--")
+    while start >= 0:
+        end = text.find("-->", start)
+        if end < 0:
+            yield text[start + 4 : start + _PART_CHARS]
+            break
+        yield text[start + 4 : min(end, start + _PART_CHARS)]
+        start = text.find("<!--", end)
+    if "]:" in text:
+        yield from (match[1] for match in _MARKDOWN_COMMENT.finditer(text))
+    if "style" in text.lower():
+        yield from (match[1] for match in _STYLED.finditer(text))
+
+
+def _encoded(text: str) -> Iterator[str]:
+    """Yield what base64, hexadecimal numbers and percent signs encode, if it is readable."""
+    words = [word for word in text.split() if len(word) >= _ENCODED_CHARS]
+    runs = [run for word in words for run in _BASE64.findall(word)]
+    lines = [run for run in runs if len(run) >= _LINE_CHARS]
+    joined = ["".join(lines)] if len(lines) > 1 else []
+    for run in (*runs, *joined):
+        yield from _readable(_from_base64, run)
+    for word in words:
+        for run in _HEX.findall(word):
+            yield from _readable(lambda run: bytes.fromhex(run.replace("\\x", "")), run)
+        if word.count("%") >= _FEWEST_PERCENTS:
+            yield unquote(word)
+
+
+def _readable(decode: Callable[[str], bytes], run: str) -> Iterator[str]:
+    try:
+        part = decode(run).decode()
+    except ValueError:  # it encodes no text
+        return
+    if sum(map(str.isprintable, part)) > _READABLE_SHARE * len(part):
+        yield part
+
+
+def _from_base64(run: str) -> bytes:
+    digits = "".join(run.split()).rstrip("=").replace("-", "+").replace("_", "/")
+    whole = digits[: len(digits) // 4 * 4]  # what is left has no more than two characters
+    return base64.b64decode(whole)
+
+
+def _in_invisible_characters(text: str) -> Iterator[str]:
+    """Yield texts written in tags or in variation selectors."""
+    tags = "".join(_TAGS.findall(_FLAG.sub("", text)))
+    if len(tags) >= _FEWEST_SECRET_CHARS:
+        yield "".join(chr(ord(tag) - 0xE0000) for tag in tags)[:_PART_CHARS]
+    for match in islice(_SELECTORS.finditer(text), _MOST_PARTS):
+        numbers = map(ord, match.group()[:_PART_CHARS])
+        codes = (n - 0xFE00 if n < 0xFF00 else n - 0xE0100 + 16 for n in numbers)
+        yield bytes(codes).decode(errors="replace")
+
+
+def _backwards(text: str) -> Iterator[str]:
+    """Yield what stands between the marks of a text that runs from right to left, reversed."""
+    start = text.find("\u202e")
+    while start >= 0:
+        end = text.find("\u202c", start)
+        end = len(text) if end < 0 else end
+        yield text[start + 1 : min(end, start + _PART_CHARS)][::-1]
+        start = text.find("\u202e", end)
