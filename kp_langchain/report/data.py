@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from kp_langchain.errors import StoreError
 from kp_langchain.report.overview import DomainView, names_of, overview
 from kp_langchain.report.run_records import Body, body_of, record_of
+from kp_langchain.review.recall_facts import credit_text
 
 if TYPE_CHECKING:
+    from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.store import StoredRun, TraceStore
     from kp_langchain.store.run_filters import RunFilters
     from kp_langchain.verdict import Verdict
@@ -64,12 +66,13 @@ def collect(
         StoreError: The store cannot be read.
     """
     data = ReportData(store.location.rpartition("/")[2], total=store.count(**filters))
+    credits_ = _credits(store)
     known: set[str] = set()
     for page in _pages(store, filters, limit, data):
         # A run that is added meanwhile moves the others, so that one comes twice.
         runs = [run for run in page if run.trace_id not in known]
         known.update(run.trace_id for run in runs)
-        _add(store, runs, data, has_registry=has_registry)
+        _add(store, runs, data, credits_, has_registry=has_registry)
     _add_figures(store, filters, data)
     return data
 
@@ -84,11 +87,12 @@ def read_record(store: TraceStore, trace_id: str, *, has_registry: bool) -> dict
     if run is None:
         return None
     data = ReportData("")
-    _add(store, [run], data, has_registry=has_registry)
+    _add(store, [run], data, {}, has_registry=has_registry)
     if not data.runs:
         return None
-    # The page knows its domain, by a name that tells it from all others.
-    return {name: value for name, value in data.runs[0].items() if name != "domain"}
+    # The page knows its domain, by a name that tells it from all others; and its credit, which a
+    # verdict on this run does not change.
+    return {name: value for name, value in data.runs[0].items() if name not in ("domain", "credit")}
 
 
 def _pages(
@@ -131,11 +135,38 @@ def _add_figures(store: TraceStore, filters: RunFilters, data: ReportData) -> No
         data.domains = None
 
 
-def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_registry: bool) -> None:
+def _credits(store: TraceStore) -> dict[tuple[str, str], str]:
+    """Return the credit of the traces that runs were shown, in words, by domain and trace id."""
+    try:
+        counts = store.shown.outcome_counts_by_domain()
+    except (StoreError, *_DAMAGE):
+        store.count()  # raises if it is the store
+        return {}
+    if not counts:
+        return {}
+    from kp_langchain.recall.credit import credits_of
+
+    return {
+        (domain, trace_id): credit_text(credit)
+        for domain, of_domain in counts.items()
+        for trace_id, credit in credits_of(of_domain).items()
+    }
+
+
+def _add(
+    store: TraceStore,
+    runs: list[StoredRun],
+    data: ReportData,
+    credits_: Mapping[tuple[str, str], str],
+    *,
+    has_registry: bool,
+) -> None:
     """Add the records and traces of a page of runs."""
     trace_ids = [run.trace_id for run in runs]
     verdicts = _verdicts(store, trace_ids)
-    texts = _body_texts(store, [run.trace_id for run in runs if run.kept], data)
+    kept_ids = [run.trace_id for run in runs if run.kept]
+    shown, planted = _shown(store, trace_ids, kept_ids)
+    texts = _body_texts(store, kept_ids, data)
     for run in runs:
         text = texts.get(run.trace_id)
         body = None
@@ -145,7 +176,15 @@ def _add(store: TraceStore, runs: list[StoredRun], data: ReportData, *, has_regi
             except _DAMAGE:
                 data.damaged_traces += 1
         try:
-            record = record_of(run, verdicts.get(run.trace_id, []), body, has_registry=has_registry)
+            record = record_of(
+                run,
+                verdicts.get(run.trace_id, []),
+                body,
+                has_registry=has_registry,
+                shown=shown.get(run.trace_id, ()),
+                credit=credits_.get((run.domain, run.trace_id)),
+                planted=planted.get(run.trace_id),
+            )
         except (StoreError, *_DAMAGE):
             data.damaged_runs += 1
             continue
@@ -176,3 +215,14 @@ def _verdicts(store: TraceStore, trace_ids: list[str]) -> dict[str, list[Verdict
             with suppress(StoreError, *_DAMAGE):
                 by_trace |= store.verdicts_by_trace([trace_id])
         return by_trace
+
+
+def _shown(
+    store: TraceStore, trace_ids: list[str], kept_ids: list[str]
+) -> tuple[dict[str, list[ShownTrace]], dict[str, str]]:
+    """Return by trace id what runs were shown, and what looks like planted instructions in them."""
+    try:
+        return store.shown.of_runs(trace_ids), store.recall_entries.planted(kept_ids)
+    except (StoreError, *_DAMAGE):
+        store.count()  # raises if it is the store
+        return {}, {}

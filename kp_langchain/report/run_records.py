@@ -15,10 +15,12 @@ from kp_langchain.gate.decision import decision_word
 from kp_langchain.report.text import Excerpt, excerpt_of, line_of
 from kp_langchain.review.claims import claims_of
 from kp_langchain.review.outcome_text import outcome_text
+from kp_langchain.review.recall_facts import planted_text
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.rules import REASONS
 
 if TYPE_CHECKING:
+    from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.store import StoredRun
     from kp_langchain.verdict import Verdict
 
@@ -33,6 +35,7 @@ _CLAIMS_SHOWN = 12
 _CLAIMS_CHARS = 600
 _STEPS_SHOWN = 500
 _TOOLS_SHOWN = 50
+_EXAMPLES_SHOWN = 20
 _DIGITS = 6  # so that a rounded value stays on its side of a threshold
 
 
@@ -149,7 +152,14 @@ def figure(value: object) -> float | None:
 
 
 def record_of(
-    run: StoredRun, verdicts: Sequence[Verdict], body: Body | None, *, has_registry: bool
+    run: StoredRun,
+    verdicts: Sequence[Verdict],
+    body: Body | None,
+    *,
+    has_registry: bool,
+    shown: Sequence[ShownTrace] = (),
+    credit: str | None = None,
+    planted: str | None = None,
 ) -> dict[str, Any]:
     """Return what the page has of a run, apart from its steps, ready for JSON.
 
@@ -158,6 +168,9 @@ def record_of(
         verdicts: The verdicts on it, the oldest first.
         body: Its trace, if the store has it.
         has_registry: Whether what passes is contributed to a registry.
+        shown: The traces that it was shown as examples, or held out from, the best first.
+        credit: What its trace did for the runs that were shown it, in words.
+        planted: What looks like planted instructions in its trace, if recall found any.
 
     Raises:
         StoreError, ValueError, TypeError, AttributeError: The row is damaged.
@@ -215,6 +228,9 @@ def record_of(
         "keys": _keys(run),
         "privacy": f"redacted at the level {run.privacy_level}; visibility {run.visibility}",
         "verdicts": [_verdict(verdict) for verdict in verdicts],
+        "shown": _shown(shown),
+        "credit": credit,
+        "planted": None if planted is None else line_of(planted_text(planted), 3 * _NAME_CHARS),
     }
 
 
@@ -241,6 +257,20 @@ def _verdict(verdict: Verdict) -> list[Any]:
     at = None if verdict.at is None else milliseconds(verdict.at)
     source = line_of(verdict.source_text, _NAME_CHARS)
     return [at, verdict.success, figure(verdict.confidence), note, source]
+
+
+def _shown(shown: Sequence[ShownTrace]) -> list[list[Any]] | None:
+    """Return the traces that a run was shown, each as its id and what to say of it."""
+    rows: list[list[Any]] = []
+    for one in shown[:_EXAMPLES_SHOWN]:
+        held_out = "held out, " if one.held_out else ""
+        # An id from elsewhere may hold anything; one with invisible characters leads nowhere.
+        name = line_of(_id(one.trace_id), 2 * _NAME_CHARS)
+        rows.append([name, f"{held_out}similarity {one.similarity:.2f}"])
+    more = len(shown) - len(rows)
+    if more:
+        rows.append([None, f"and {more:,} more"])
+    return rows or None
 
 
 def _counts(counts: Mapping[str, int] | None) -> dict[str, int] | None:
