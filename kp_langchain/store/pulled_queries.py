@@ -125,10 +125,10 @@ def clean_ones(
     min_quality: float,
     among: Collection[str] | None,
 ) -> list[str]:
-    """Return the ids of the quarantined units that have no findings and did not change.
+    """Return the ids of the quarantined units that have no findings and never changed, locked.
 
     Args:
-        connection: A connection to read with.
+        connection: A write transaction.
         domain: Only units of this domain.
         min_quality: Only units whose claimed quality is at least this.
         among: Only these units; None for all.
@@ -141,10 +141,12 @@ def clean_ones(
     )
     if domain is not None:
         select = select.where(_c.domain == clean_name(domain))
+    # In the order of `locked`. A row that another transaction changes meanwhile is compared anew.
+    select = select.order_by(_c.trace_id).with_for_update()
     if among is None:
         return list(connection.scalars(select))
     found: list[str] = []
-    for batch in _batches(among):
+    for batch in _batches(sorted(set(among))):
         found += connection.scalars(select.where(_c.trace_id.in_(batch)))
     return found
 

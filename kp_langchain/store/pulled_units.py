@@ -272,13 +272,6 @@ class PulledUnits:
             ids = sql.pulled_queries.clean_ones(
                 connection, domain=domain, min_quality=min_quality, among=among
             )
-            # Another process may have decided on some, or changed them, before they are locked.
-            locked = sql.pulled_queries.locked(connection, ids)
-            ids = [
-                id_
-                for id_, row in locked.items()
-                if row["state"] == "quarantined" and row["changed_at"] is None
-            ]
             quality = f", claimed quality at least {min_quality:g}" if min_quality else ""
             _decide(connection, ids, "admitted", by or f"rule: no findings{quality}")
         return ids

@@ -184,6 +184,16 @@ def test_one_unit_that_spoils_its_page_costs_no_other(
     assert len(server.requests) < 20
 
 
+def test_several_such_units_cost_few_requests(server: LoopbackRegistry) -> None:
+    for number in range(6):
+        server.fragments += ['{"unit": nonsense}', json.dumps({"unit": unit(number)})]
+    fill(server, *(unit(number) for number in range(6, 60)))
+    found = pages(server)
+    assert len(objectives(found)) == 60
+    assert sum((page.skipped.get("too large or not JSON", 0)) for page in found) == 6
+    assert len(server.requests) < 40
+
+
 def test_a_server_of_which_nothing_can_be_read_is_given_up(server: LoopbackRegistry) -> None:
     body = b'{"data": [1, 2'
     head = b"HTTP/1.1 200 -\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -347,6 +357,11 @@ def test_a_search_neither_stops_contributions_nor_lets_them_go_on(
         found = pages(server, clock, outbox=store.outbox)
         assert sum(page.read for page in found) == 60
         assert store.outbox.standing(server.url, key_id) == stopped
+        # Within its limits all the same.
+        server.read_limit, server._windows = 1, {}
+        *_, last = pages(server, clock, outbox=store.outbox)
+        assert "its limit of requests is reached" in last.answer.reason
+    assert server.count_429 == 0
     assert clock.slept == []
 
 
