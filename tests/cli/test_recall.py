@@ -21,7 +21,7 @@ from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.store import Verdict
 from kp_langchain.store.pulled_units import ExaminedUnit
-from tests.commands import cli
+from tests.commands import ROOT, cli
 from tests.recall.words import EURO, GARDEN, POUND, Words, keep, middleware
 from tests.store.conftest import _scored
 
@@ -463,3 +463,33 @@ def test_with_the_real_model(
     done = cli("recall", task, *words, *DATABASE, KP_EMBEDDING_MODEL=str(onnx_folder))
     assert done.returncode == 0, done.stderr
     assert [row["trace_id"] for row in json.loads(done.stdout)["examples"]] == [one.trace.id]
+
+
+def test_the_guide_shows_what_is_printed(store: TraceStore) -> None:
+    pound, yen = "How many dollars is one pound today?", "Which yen do we hold, and since when?"
+    one = run(1, pound, trace_id="kp:trace:5e0f64c1-6a0d-4a4e-9f0e-0c8a2f3f9d11")
+    other = run(2, yen, trace_id="kp:trace:b27d0f3a-41c8-4f57-8a25-6f0c52f7b0aa")
+    store.add_many([one, other])
+    store.report_outcome(one.trace.id, success=True)
+    store.add_many(
+        [
+            *(judged(100 + n, {one.trace.id: 0.8}, success=n > 0) for n in range(14)),
+            *(judged(200 + n, {one.trace.id: 0.8}, success=n > 0, held_out=True) for n in range(2)),
+            *(judged(300 + n, {other.trace.id: 0.6}, success=n > 4) for n in range(6)),
+            *(
+                judged(400 + n, {other.trace.id: 0.6}, success=True, held_out=True)
+                for n in range(5)
+            ),
+        ]
+    )
+    guide = (ROOT / "examples" / "guides" / "review.md").read_text(encoding="utf-8")
+    section = guide.partition("\n## What runs are shown\n")[2].partition("\n## ")[0]
+    examples, credits_ = re.findall(r"^```text\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+
+    def lines(text: str) -> list[str]:
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    task = "How many dollars is one euro today?"
+    assert lines(examples) == lines(printed("recall", task, "--domain", "finance"))
+    table = lines(printed("recall", "--credit", columns=112))
+    assert lines(credits_) == [line for line in table if "runs.db" not in line]
