@@ -24,7 +24,7 @@ from kp_langchain.recording.counters import Counters
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.time_limit import Caller
 from kp_langchain.schema import CONTEXT, Metadata, Outcome, ReasoningTrace, Task, TraceStep
-from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.pulled_unit import ExaminedUnit
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings

@@ -14,7 +14,7 @@ from kp_langchain.errors import ConfigError, StoreError
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.store import sql
-from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.pulled_unit import ExaminedUnit
 from kp_langchain.store.tables import pulled_units, recall_entries
 
 HERE, ELSEWHERE = "https://registry.example.org", "https://other.example.org"
