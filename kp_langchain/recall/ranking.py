@@ -1,12 +1,16 @@
 """Which of a domain's kept traces help most with a task.
 
-A trace helps if its task is similar and it is right:
+A trace helps if its task is similar, if it is right, and if it did what such tasks take:
 
-    similarity * (0.5 + trusted confidence / 2) * (1 + credit)
+    similarity * (0.5 + confidence / 2) * (0.5 + agreement / 2) * (1 + credit)
 
-The trusted confidence is 1 for a success that a verdict states, that of the outcome for a run of
-this store that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only
-looks right, unless that one is much more similar.
+The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
+that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks
+right, unless that one is much more similar.
+
+The agreement is what the trace's plan has in common with those of the ten that help most without
+it: the mean F1, weighted by their confidences, so that what comes from a registry has no say. A
+success by chance, or by a detour, is seldom shared.
 
 On recorded runs of which one in five had a verdict, that is better in every source than the nearest
 trace of all. Putting verdicts before similarity is not: where tasks differ much (AgentDojo), the
@@ -16,10 +20,12 @@ nearest trace with a verdict is often of another kind. See tests/benchmarks/READ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
+
+from kp_langchain.recall.floor import plan_f1
 
 Trust = Literal["verdict", "own", "registry"]
 """Who says that a trace succeeded: a verdict, the run itself, or a registry."""
@@ -27,6 +33,7 @@ Trust = Literal["verdict", "own", "registry"]
 _PLACE: Mapping[str, int] = MappingProxyType({"verdict": 0, "own": 1, "registry": 2})
 # Traces whose values agree in so many decimals help about equally; trust and worth decide.
 _DECIMALS = 2
+_MOST_COMPARED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Candidate:
         worth: Its worth, 0 to 1, or its score if its domain has no confidence model.
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if unknown.
         hurts: Whether runs ended worse with it.
+        plan: How often it called each tool, by the tool's name; empty if unknown.
     """
 
     trace_id: str
@@ -55,6 +63,7 @@ class Candidate:
     worth: float
     credit: float
     hurts: bool
+    plan: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def rank(candidates: Iterable[Candidate], *, floor: float, limit: int) -> list[Candidate]:
@@ -73,24 +82,48 @@ def rank(candidates: Iterable[Candidate], *, floor: float, limit: int) -> list[C
         if one.success and not one.hurts and one.similarity >= floor  # false of NaN
         if math.isfinite(one.similarity)
     ]
-    return sorted(may_be_shown, key=_order)[: max(limit, 0)]
+    values = [_value(one) for one in may_be_shown]
+    by_value = sorted(zip(values, may_be_shown, strict=True), key=lambda pair: _order(*pair))
+    first, others = by_value[:_MOST_COMPARED], by_value[_MOST_COMPARED:]
+    agreements = _agreements([one for _, one in first])
+    first = [
+        (value * (0.5 + agreement / 2), one)
+        for (value, one), agreement in zip(first, agreements, strict=True)
+    ]
+    first.sort(key=lambda pair: _order(*pair))
+    return [one for _, one in (*first, *others)][: max(limit, 0)]
 
 
-def _order(one: Candidate) -> tuple[float, int, float, float, str]:
+def _order(value: float, one: Candidate) -> tuple[float, int, float, float, str]:
     place = _PLACE.get(one.trust, len(_PLACE))
     similarity, worth = _within(one.similarity, 0.0), _within(one.worth, 0.0)
-    return -round(_value(one), _DECIMALS), place, -worth, -similarity, one.trace_id
+    return -round(value, _DECIMALS), place, -worth, -similarity, one.trace_id
 
 
 def _value(one: Candidate) -> float:
-    """Return how much a trace is expected to help, 0 to 2."""
-    confidence = 0.0
+    """Return how much a trace is expected to help, 0 to 2, whatever the others do."""
+    similarity, credit = _within(one.similarity, 0.0), _within(one.credit, -1.0)
+    return similarity * (0.5 + _confidence(one) / 2) * (1.0 + credit)
+
+
+def _confidence(one: Candidate) -> float:
+    """Return how far a trace's success is trusted, 0 to 1."""
     if one.trust == "verdict":
-        confidence = 1.0
-    elif one.trust == "own":
-        confidence = _within(one.confidence, 0.0)
-    weight = 0.5 + confidence / 2
-    return _within(one.similarity, 0.0) * weight * (1.0 + _within(one.credit, -1.0))
+        return 1.0
+    return _within(one.confidence, 0.0) if one.trust == "own" else 0.0
+
+
+def _agreements(candidates: Sequence[Candidate]) -> list[float]:
+    """Return what the plan of each has in common with those of all, itself included, 0 to 1."""
+    confidences = [_confidence(one) for one in candidates]
+    whole = sum(confidences)
+    sums = confidences.copy()  # a plan has everything in common with itself
+    for at, one in enumerate(candidates):
+        for place, other in enumerate(candidates[:at]):
+            f1 = plan_f1(one.plan, other.plan)
+            sums[at] += f1 * confidences[place]
+            sums[place] += f1 * confidences[at]
+    return [one / whole if whole else 0.0 for one in sums]
 
 
 def _within(value: float, low: float) -> float:
