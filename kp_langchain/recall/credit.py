@@ -40,7 +40,7 @@ class Credit:
 
     Attributes:
         value: By how much more of them succeeded than without it, -1 to 1, shrunk.
-        deviation: The standard deviation of that estimate.
+        deviation: The standard deviation of that estimate, 0 to 1.
         shown: How many runs were shown it.
         held_out: How many runs were held out from it.
     """
@@ -77,6 +77,9 @@ class _Tally:
     def rate(self, prior: float) -> float:
         """Return the success rate, shrunk to a prior."""
         return (self.successes + PRIOR_RUNS * prior) / (self.weight + PRIOR_RUNS)
+    def variance(self, rate: float) -> float:
+        """Return the variance of that estimate."""
+        return rate * (1 - rate) / (self.weight + PRIOR_RUNS + 1)
 
 
 def credits_of(counts: Iterable[OutcomeCount]) -> dict[str, Credit]:
@@ -104,5 +107,5 @@ def credits_of(counts: Iterable[OutcomeCount]) -> dict[str, Credit]:
 def _credit(shown: _Tally, held_out: _Tally, domain: float) -> Credit:
     without = held_out.rate(domain)
     rate = shown.rate(without)
-    variance = rate * (1 - rate) / (shown.weight + PRIOR_RUNS + 1)
+    variance = shown.variance(rate) + held_out.variance(without)
     return Credit(rate - without, variance**0.5, shown.runs, held_out.runs)

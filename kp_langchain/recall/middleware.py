@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 
     from kp_langchain.recall.agent_runs import OpenChain
 
+if TYPE_CHECKING:
+    _Middleware = AgentMiddleware[Any, Any, Any]
+else:
+    _Middleware = AgentMiddleware  # with two parameters in langchain 1.0
+
 _LONGEST_TASK_CHARS = 100_000
 _LONGEST_DOMAIN_CHARS = 100
 # So many are embedded before a run gets its examples; the rest follows when it has them.
@@ -108,7 +113,7 @@ class _Search(NamedTuple):
     before_id: str | None
 
 
-class KPMiddleware(AgentMiddleware[Any, Any, Any]):
+class KPMiddleware(_Middleware):
     """Shows each run of an agent the kept traces that may help it, and records the run.
 
         agent = create_agent(model, tools, middleware=[KPMiddleware("finance")])
