@@ -287,6 +287,7 @@ def _candidate(task: StoredTask, credit: Credit) -> Candidate:
         worth=task.worth,
         credit=credit.value,
         hurts=credit.hurts,
+        plan={} if task.entry is None else task.entry.plan,
     )
 
 

@@ -73,7 +73,6 @@ runs = sa.Table(
     sa.Column("thread", key_text()),
     sa.Column("user_hash", key_text()),
     sa.Column("run_name", key_text()),
-    sa.Column("namespace", key_text()),
     sa.Column("tags", sa.JSON(none_as_null=True)),
     # What the threshold was compared with, `score` or `worth`; null for `score`.
     sa.Column("gate", sa.String()),
@@ -92,6 +91,7 @@ runs = sa.Table(
     # The number of the last change to what is kept in the domain that this run was part of; null if
     # it was never kept. Later changes in a domain have higher numbers.
     sa.Column("kept_change", sa.BigInteger()),
+    sa.Column("namespace", key_text()),
     sa.Index("ix_runs_run_id", "run_id"),
     sa.Index("ix_runs_created_at", "created_at", "trace_id"),
     sa.Index("ix_runs_domain", "domain", "created_at", "trace_id"),
