@@ -30,12 +30,13 @@ _INVISIBLE = re.compile(
 _WITHIN_WORD = re.compile(r"[^\W\d_](?:[\u00ad\u200b-\u200f\u2060-\u2064\ufeff])[^\W\d_]")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _LOOK_ALIKE = {
-    "a": "\u0430\u03b1\u0251\u1d00", "b": "\u0432\u0299", "c": "\u0441\u1d04", "d": "\u0501\u1d05",
-    "e": "\u0435\u03b5\u1d07", "g": "\u0261\u0581", "h": "\u043d\u04bb\u029c", "i": "\u0456\u03b9\u0131\u026a",
-    "j": "\u0458\u1d0a", "k": "\u043a\u03ba\u1d0b", "l": "\u029f\u04cf", "m": "\u043c\u1d0d", "n": "\u03b7\u0274",
-    "o": "\u043e\u03bf\u1d0f", "p": "\u0440\u03c1\u1d18", "r": "\u0433\u0280", "s": "\u0455\ua731",
-    "t": "\u0442\u03c4\u1d1b", "u": "\u03c5\u1d1c", "v": "\u03bd\u1d20", "w": "\u051b\u1d21", "x": "\u0445\u03c7",
-    "y": "\u0443\u03b3\u028f", "z": "\u1d22",
+    "a": "\u0430\u03b1\u0251\u1d00", "b": "\u0432\u0299", "c": "\u0441\u1d04",
+    "d": "\u0501\u1d05", "e": "\u0435\u03b5\u1d07", "g": "\u0261\u0581",
+    "h": "\u043d\u04bb\u029c", "i": "\u0456\u03b9\u0131\u026a", "j": "\u0458\u1d0a",
+    "k": "\u043a\u03ba\u1d0b", "l": "\u029f\u04cf", "m": "\u043c\u1d0d", "n": "\u03b7\u0274",
+    "o": "\u043e\u03bf\u1d0f", "p": "\u0440\u03c1\u1d18", "r": "\u0433\u0280",
+    "s": "\u0455\ua731", "t": "\u0442\u03c4\u1d1b", "u": "\u03c5\u1d1c", "v": "\u03bd\u1d20",
+    "w": "\u051b\u1d21", "x": "\u0445\u03c7", "y": "\u0443\u03b3\u028f", "z": "\u1d22",
 }  # fmt: skip
 _TO_LATIN = {ord(other): latin for latin, others in _LOOK_ALIKE.items() for other in others}
 _LATIN = re.compile("[a-z]")
@@ -71,7 +72,7 @@ _FEWEST_PERCENTS = 3
 _SOME_SPACED = re.compile(r"(?:[ ._-][A-Za-z]){4}(?![A-Za-z])")
 _SPACED = re.compile(r"(?<![^\W_])[A-Za-z](?:[ ._-][A-Za-z]){2,}+(?![^\W_])")
 _DIGIT_LETTERS = str.maketrans("013457@$", "oieastas")
-_DIGIT_IN_WORD = re.compile(r"[013457@$](?=[a-z])(?<=[a-z].)")
+_DIGIT_IN_WORD = re.compile(r"[013457@$](?=[a-z]{2})")
 _LONG_WORD = re.compile(r"[a-z0-9@$]{4,}")
 _TAGS = re.compile("[\U000e0020-\U000e007e]+")
 _FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f")

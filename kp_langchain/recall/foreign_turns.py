@@ -11,7 +11,7 @@ from ahocorasick_rs import AhoCorasick
 from kp_langchain.recall.disguises import plain_words
 from kp_langchain.recall.planted_rules import words_of_class
 
-_MOST_MARKS = 50
+_MOST_MARKS = 500
 _NEAR_CHARS = 240
 _MODEL = "ai|llm|assistant|agent|chatbot|gpt|chatgpt|claude|copilot"
 _SPEAKER = "system|user|human|assistant|developer|admin|administrator|operator"
@@ -20,24 +20,26 @@ _LABEL_WORDS = rf"(?:[\w']{{1,20}}[ _-]){{0,3}}(?:{_LABEL})(?:[ _-]\w{{1,20}}){{
 
 # What only a chat template writes.
 _TEMPLATE = re.compile(
-    r"<[|\uff5c]\s?/?(?:im_(?:start|end)|start_header_id|end_header_id|eot_id|begin_of_text|end_of_text"
-    r"|system|user|assistant|eom_id|channel|message|endoftext|end|start)\b[^<>]{0,40}>?(?:system|user|assistant|tool)?"
-    r"|<\uff5c[^<>]{1,30}>|<</?SYS>>|\[/?INST\]|</?(?:start|end)_of_turn>",
+    r"<[|\uff5c]\s?/?(?:im_(?:start|end)|start_header_id|end_header_id|eot_id|begin_of_text"
+    r"|end_of_text|system|user|assistant|eom_id|channel|message|endoftext|end|start)\b[^<>]{0,40}>?"
+    r"(?:system|user|assistant|tool)?|<\uff5c[^<>]{1,30}>|<</?SYS>>|\[/?INST\]"
+    r"|</?(?:start|end)_of_turn>",
     re.IGNORECASE,
 )
+_ORDER = "note|instruction|override|directive|command|message|alert|task|cmd|order|prompt"
 # Tags and headings such as <system>, [AI NOTE], ---SYSTEM--- and SYSTEM OVERRIDE:, but no links.
 _LABELLED = re.compile(
     rf"</?(?:{_SPEAKER}|information|important|important_instructions?|instructions?|system_prompt"
     r"|system_message|system_note|admin_note|tool_results?|tool_response|function_results?)>"
     rf"|\[\s?(?:{_LABEL_WORDS}|(?:{_SPEAKER})[^\]\n]{{0,30}})\](?!\()|<{_LABEL_WORDS}>"
-    rf"|\{{\{{#?{_LABEL_WORDS}\}}\}}|-{{3,}}\s?{_LABEL_WORDS}\s?-{{3,}}|={{3,}}\s?{_LABEL_WORDS}\s?={{3,}}"
-    rf"|\#{{3,}}\s?{_LABEL_WORDS}\s?\#{{3,}}"
-    rf"|[\"']_{{0,2}}(?:{_MODEL}|system)_(?:instruction|note|prompt|override|directive)s?_{{0,2}}[\"']\s?:"
+    rf"|\{{\{{#?{_LABEL_WORDS}\}}\}}|-{{3,}}\s?{_LABEL_WORDS}\s?-{{3,}}"
+    rf"|={{3,}}\s?{_LABEL_WORDS}\s?={{3,}}|\#{{3,}}\s?{_LABEL_WORDS}\s?\#{{3,}}"
+    rf"|[\"']_{{0,2}}(?:{_MODEL}|system)_(?:{_ORDER})s?_{{0,2}}[\"']\s?:"
     r"|^\s{0,8}#{1,6}\s?(?:instruction|system|human|user)s?\s?:"
-    rf"|^[ \t>*#/-]{{0,8}}(?:{_MODEL})[ _-](?:note|instruction|override|directive|command|message|alert)s?\s?:"
-    r"|\b(?:system|admin|administrator|developer)[ _-](?:override|message|notice|prompt|alert|update"
-    r"|instruction|instructions|command|note|mode)\b[^\n]{0,20}:"
-    r"|系统(?:提示|消息|指令|通知)?\s?[:：]|システム(?:メッセージ|通知|指示)?\s?[:：]"
+    rf"|^[ \t>*#/-]{{0,8}}(?:{_MODEL})[ _-](?:{_ORDER})s?\s?[:=]"
+    rf"|\b(?:system|admin|administrator|developer)[ _-](?:{_ORDER}|notice|update|mode)s?\b"
+    r"[^\n]{0,20}:|系统(?:提示|消息|指令|通知)?\s?[:\uff1a]"
+    r"|システム(?:メッセージ|通知|指示)?\s?[:\uff1a]"
     r"|системное сообщение\s?:|systemnachricht\s?:|message système\s?:|mensaje del sistema\s?:",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -45,35 +47,28 @@ _LABELLED = re.compile(
 _TEMPLATE_HINTS = ("<|", "< |", "<\uff5c", "inst]", "sys>>", "_of_turn>")
 _KEYWORDS = AhoCorasick(
     [
-        *_MODEL.split("|"),
-        *_SPEAKER.split("|"),
-        "override",
-        "hidden",
-        "directive",
-        "instruction",
-        "prompt",
+        *f"{_LABEL}|{_SPEAKER}|information|important|tool_re|function_re|系统|システム".split("|"),
+        *("системное сообщение", "systemnachricht", "message système", "mensaje del sistema"),
     ]
-    + [
-        "information",
-        "important",
-        "tool_re",
-        "function_re",
-        "\u7cfb\u7edf",
-        "\u30b7\u30b9\u30c6\u30e0",
-    ]
-    + ["системное сообщение", "systemnachricht", "message système", "mensaje del sistema"]
 )
 _AROUND_CHARS = 100
+# A call that the agent seems to make: whole lines of it, or the tags of a call.
+_CALL = re.compile(
+    r"^[ \t>]{0,8}Thought( \d+)?:.{0,400}\n{1,2}[ \t>]{0,8}Action( \d+)?:"
+    r"|<tool_calls?>|<function_calls?>|<function=|<invoke name=|<tool_use>",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CALL_HINTS = ("action", "<tool_", "<function", "<invoke")
 _TURN = re.compile(
     r"^[ \t>*#-]{0,8}(?:system|human|user)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE
 )
 _REPLY = re.compile(r"^[ \t>*#-]{0,8}(?:assistant|ai)[*_]{0,2}\s?:", re.IGNORECASE | re.MULTILINE)
 
-_COMMANDS = ("act", "include", "only reply", "inform user", "disregard")
+_COMMANDS = ("act", "act on a file", "include", "only reply", "inform user", "disregard")
 # Before an imperative; also the beginning of the text.
 _BEFORE_COMMAND = re.compile(
-    r"(?:^\W{0,3}|[.!?:;\u3002\uff01\uff1a\uff0c)\]'] ?|\b(?:please|must|should|also|always|now|immediately"
-    r"|to|and|agents|you|will|then|actually|need to|have to) |[\u4e00-\u9fff\u3040-\u30ff])$"
+    r"(?:^\W{0,3}|[.!?:;\u3002\uff01\uff1a\uff0c)\]'] ?|[\u4e00-\u9fff\u3040-\u30ff]"
+    r"|\b(?:please|must|should|also|always|now|immediately|to|and|agents|you|will|then|actually) )$"
 )
 
 
@@ -92,6 +87,9 @@ def foreign_turns(text: str, *, is_own: bool) -> Iterator[tuple[str, ...]]:
                 yield words
                 return
     if is_own:
+        return
+    if any(hint in low for hint in _CALL_HINTS) and (call := _CALL.search(text)):
+        yield ("thought" if call.group().lower().lstrip(" \t>").startswith("t") else "call",)
         return
     same_length = low if len(low) == len(text) else text
     for match in islice(_labels(text, same_length), _MOST_MARKS):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a table of words, in several scripts)
 """The words by which text addresses a model with instructions, in classes, by language.
 
 A star stands for any ending: `ignorier*`. Accents and upper case do not count. Words of scripts
@@ -106,6 +107,10 @@ CUES: dict[str, str] = {
         hidden instructions, system instructions, your full prompt
         your instructions verbatim
     """,
+    "do this": """
+        you should also do, also do the following, strictly adhere, adhere to the following,
+        execute the following instruction*, comply with the following
+    """,
     # The task of the user, and its order.
     "before": """
         before you, before answering, before proceeding, before continuing, before completing,
@@ -201,6 +206,11 @@ CUES: dict[str, str] = {
         送信, 転送, 削除, 返信, 推薦, 開く, 開いて, クリック, 購入
         отправ*, перешли*, перевед*, удали*, ответь*, рекоменду*, купи, открои, нажми
     """,
+    "act on a file": """
+        push, dump, extract, curl, copy, read, retrieve, fetch, provide, show, navigate, stop, encode,
+        inform, leak, exfiltrate, search, look up, translate, summarise, summarize
+    """,
+    "mention": "@assistant, @ai, @agent, @bot, @copilot, @claude, @chatgpt, @gemini",
     # Words put into the mouth of the user.
     "wants": """
         wants you to, asked you to, has asked you, told you to, instructed you, instructs you,
@@ -330,7 +340,8 @@ CUES: dict[str, str] = {
         access token*, security code*, verification code*, one-time code*, otp, system prompt,
         conversation history, chat history, inbox, all emails, all files, all contacts, contact list
         list of contacts, the contacts, personal data, bank details, credit card*, card number*,
-        card details, social security, passwort*, kennwort*, mot de passe, contrasena*, senha*
+        card details, social security, id_rsa, .ssh, .env, environment variables, env vars, secrets,
+        connection string, session cookie*, access keys, service account*, passwort*, kennwort*, mot de passe, contrasena*, senha*
         密码, 联系人, 验证码, パスワード, 連絡先, парол*, список контактов, wachtwoord*, 비밀번호
     """,
     "target": """

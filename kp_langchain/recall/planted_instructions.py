@@ -1,32 +1,36 @@
 """Whether a trace holds instructions to the model, where data should be.
 
-Tools return what others wrote: pages, mails, files, records. If that text addresses the model (before
-you solve the task, send this there), and the run is shown to a later one, the instruction is shown
-as well. A poisoned memory works the same way: an ordinary-looking question plants a rule (the data of
-A is kept under B, always use B), or a document plants an experience that skips the checks. A trace
-with such text is not to be recalled.
+Tools return what others wrote: pages, mails, files, records. If such a text addresses the model
+(before you solve the task, send this there), whoever is shown the run is shown the instruction. A
+memory is poisoned in the same way: an ordinary-looking question plants a rule (the data of A is
+kept under B, always use B), or a document plants an experience that skips the checks. A trace with
+such text is not to be recalled.
 
 Words of several classes close together make a finding, in English, German, French, Spanish,
-Portuguese, Italian, Chinese, Japanese and Russian, and for the plainest (ignore the previous
-instructions) in Dutch, Polish, Swedish, Ukrainian, Turkish, Korean, Arabic and Hindi. Text is also read
-without accents and invisible characters, with look-alike letters as what they look like, decoded from
-base64, hexadecimal and percent encoding, and in comments of HTML and Markdown.
+Portuguese, Italian, Chinese, Japanese and Russian; the plainest sort (ignore the previous
+instructions) also in Dutch, Polish, Swedish, Ukrainian, Turkish, Korean, Arabic and Hindi. So do
+marks of a conversation with a command after them. Texts are also read without accents and invisible
+characters, with look-alike letters as what they look like, decoded from base64, hexadecimal and
+percent encoding, and in comments of HTML and Markdown.
 
 What it cannot see:
 
-- A bare request that does not address the model (please send the report to X) reads like any mail.
-  Nothing in its words says that it was not meant for the user.
-- A false fact, such as a wrong account number or price.
-- An instruction that follows from facts (the office moved; refunds now go to Y), an irony, a story.
-- Languages beyond those above, other ciphers (rot13, letters in reverse order), encodings within
-  encodings, text in pictures, and words that are spread over several tool results.
-- What is not in the trace: the middle of a long output that recording left out, what redaction
-  replaced, and more than 80,000 characters of one text or 400,000 of a trace, apart from their ends.
-- Whether the run obeyed. A run that refused is found as well.
+- A bare request that does not address the model (please send the report to X). It reads like any
+  mail; nothing in its words says that it was not meant for the user.
+- A false fact, such as a wrong account number or price, or an instruction that follows from facts
+  (the office has moved; refunds now go to Y).
+- Other languages, other ciphers (rot13, reversed letters), encodings within encodings, text in
+  pictures, and words that are spread over several outputs.
+- What is not in the trace: the middle of a long output, which recording left out, and what
+  redaction replaced. Of a text of more than 80,000 characters, and of a trace of more than 400,000,
+  both ends are read.
+- Whether the run obeyed. A run that refused is found as well. (That a value of a call stood in an
+  imperative sentence of an output says little: of the recorded runs that were not attacked, 5 % do
+  what a page told them because the user wanted just that.)
 
-Somebody who knows the words can avoid them. It is a filter for what is in the open, beside the rule
-that nothing foreign is recalled before somebody has admitted it; it is no proof that a trace is clean.
-Text about such attacks, which quotes them, is found too.
+Whoever knows the words can avoid them, so a trace without a finding is not proven clean: foreign
+traces are recalled only when somebody has admitted them. Text about such attacks that quotes them
+is found, too, and so are prompts that tools return.
 """
 
 from __future__ import annotations

@@ -46,6 +46,8 @@ RULES = (
     Rule("addressed to the model", ("model", "address", "must|act"), 140),
     Rule("addressed to the model", ("maybe model", "address", "must", "act"), 120),
     Rule("addressed to the model", ("any model", "address", "must", "act"), 120),
+    Rule("addressed to the model", ("mention", "act|include|must"), 120),
+    Rule("addressed to the model", ("do this", "act"), 140),
     Rule("addressed to the model", ("i am user", "must|act"), 140),
     Rule("addressed to the model", ("user", "wants", "must|act|you"), 140),
     Rule("instead of the task", ("instead", "work", "act"), 100),
@@ -67,12 +69,14 @@ RULES = (
     Rule("hidden", ("called", "must|act"), 160, "hidden"),
     Rule("hidden", ("disregard|new task|inform user|only reply", "act"), 120, "hidden"),
     Rule("hidden", ("answer", "include"), 120, "hidden"),
+    Rule("hidden", ("called", "act on a file"), 120, "hidden"),
+    Rule("hidden", ("inform user", "act on a file|lure"), 120, "hidden"),
 )
 
 _IMPERATIVES = frozenset({"act", "send"})
 _NEGATIONS = ("not ", "never ")
+_NEGATION_CHARS = 6
 _RECENT = 3  # words of a class that are looked at
-_MOST_HITS = 4000  # of one text; a text with more repeats itself
 
 
 class Hit(NamedTuple):
@@ -98,15 +102,15 @@ def matching_rules(text: str, *, is_own: bool, is_hidden: bool) -> Iterator[Matc
         is_own: Whether the agent, or who gave it its task, wrote the text.
         is_hidden: Whether a reader would not see the text.
     """
-    recent: defaultdict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_RECENT))
+    recent: dict[str, deque[Hit]] = {}
     done: set[Rule] = set()
     places = {"any", "own" if is_own else "data", "hidden" if is_hidden else "any"}
     for name, hit in _hits(text):
-        recent[name].appendleft(hit)
-        for rule in _RULES_OF[name]:
-            if rule in done or rule.place not in places:
+        recent.setdefault(name, deque(maxlen=_RECENT)).appendleft(hit)
+        for rule, groups in _RULES_OF[name]:
+            if rule.place not in places or rule in done:
                 continue
-            words = _words_near(rule, recent, hit)
+            words = _words_near(groups, recent, hit.end - rule.chars)
             if words:
                 done.add(rule)
                 yield Match(rule.kind, words)
@@ -120,17 +124,23 @@ def words_of_class(text: str) -> dict[str, list[Hit]]:
     return words
 
 
-def _words_near(rule: Rule, recent: Mapping[str, Iterable[Hit]], newest: Hit) -> tuple[str, ...]:
-    """Return one word of each group, all of them near the newest; none if a group has no word."""
-    since = newest.end - rule.chars
+def _words_near(
+    groups: Iterable[tuple[str, ...]], recent: Mapping[str, Iterable[Hit]], since: int
+) -> tuple[str, ...]:
+    """Return one word of each group, none from before `since`; nothing if a group has no word."""
     near: list[Hit] = []
-    for group in rule.groups:
-        hits = [hit for name in group.split("|") for hit in recent.get(name, ())]
-        hits = [hit for hit in hits if hit.start >= since and _is_apart(hit, near)]
-        if not hits:
+    for names in groups:
+        best: Hit | None = None
+        for name in names:
+            for hit in recent.get(name, ()):
+                if hit.start < since or (best is not None and hit.start <= best.start):
+                    break
+                if _is_apart(hit, near):
+                    best = hit
+        if best is None:
             return ()
-        near.append(max(hits))
-    return tuple(hit.word for hit in near) if newest in near else ()
+        near.append(best)
+    return tuple(hit.word for hit in near)
 
 
 def _is_apart(hit: Hit, others: list[Hit]) -> bool:
@@ -140,14 +150,14 @@ def _is_apart(hit: Hit, others: list[Hit]) -> bool:
 def _hits(text: str) -> Iterator[tuple[str, Hit]]:
     """Yield the words of a text, each with its class, in the order in which they end."""
     found = _SEARCH.find_matches_as_indexes(text, overlapping=True)
-    for number, start, end in found[:_MOST_HITS]:
+    for number, start, end in found:
         cue = _CUES[number]
         if cue.begins_word and start and (text[start - 1].isalnum() or text[start - 1] == "_"):
             continue
         if cue.ends_word and end < len(text) and (text[end].isalnum() or text[end] == "_"):
             continue
         hit = Hit(start, end, cue.word)
-        is_negated = text[:start].endswith(_NEGATIONS, max(start - 8, 0))
+        is_negated = text.endswith(_NEGATIONS, max(start - _NEGATION_CHARS, 0), start)
         for name in cue.classes:
             if not (is_negated and name in _IMPERATIVES):
                 yield name, hit
@@ -185,7 +195,11 @@ def _read_cues() -> list[_Cue]:
 
 _CUES = _read_cues()
 _SEARCH = AhoCorasick([cue.word for cue in _CUES])
-_RULES_OF: dict[str, list[Rule]] = {
-    name: [rule for rule in RULES if any(name in group.split("|") for group in rule.groups)]
+_RULES_OF: dict[str, list[tuple[Rule, tuple[tuple[str, ...], ...]]]] = {
+    name: [
+        (rule, tuple(tuple(group.split("|")) for group in rule.groups))
+        for rule in RULES
+        if any(name in group.split("|") for group in rule.groups)
+    ]
     for name in CUES
 }
