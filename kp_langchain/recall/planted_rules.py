@@ -55,7 +55,12 @@ RULES = (
     Rule("instead of the task", ("inform user", "lure"), 160),
     Rule("instead of the task", ("answer", "include", "sensitive|user|model"), 120),
     Rule("kept from the user", ("hide", "user|answer", "act|must"), 140),
-    Rule("for later runs", ("later run", "always", "model|maybe model|you|act"), 160, "any"),
+    Rule(
+        "for later runs",
+        ("later run", "always", "model|maybe model|you|act|consult|memory"),
+        160,
+        "any",
+    ),
     Rule("for later runs", ("memory", "later|later run", "always|must"), 200, "any"),
     Rule("for later runs", ("memory", "kept under|sensitive", "always|must"), 200, "any"),
     Rule("for later runs", ("later", "always", "model|user"), 120),
