@@ -2,16 +2,17 @@
 
 A domain's own successes say how much a similarity promises there. Each is taken for a new task, and
 the most similar one of another task for its example. Their plans are compared: how often each tool
-was called. An example whose plan has less than a quarter in common with that of the task misleads
-more than it helps. The floor leaves out the least similar examples, as many as do most harm in all:
+was called. An example helps if the plans have more than a fifth in common, and else misleads: by as
+much as the F1 of the plans is above 0.2 or below.
 
-    the largest sum of (0.25 - F1 of the plans) over the examples below the floor
+The floor is `DEFAULT_FLOOR` until examples prove otherwise. It is lower if those below it help, and
+higher if those above it mislead: as far as the sum over them is greatest, and if that is more than
+chance may explain. By chance it is about the root of the sum of the squares. To be lower, the floor
+must exceed that; to be higher, twice of it, because a needless example costs little.
 
-if that is more than chance may explain, which is the root of the sum of its squares.
-
-That gives recorded runs of AgentDojo a floor of 0.42, which leaves out 3 % of the tasks. The plans
-of tau-bench, FEVER and HotpotQA are alike whatever the task, so that any example of the domain
-helps; they get the lowest floor. See tests/benchmarks/README.md.
+With recorded runs, AgentDojo and tau-bench keep about the default, which leaves out 1 to 3 % of
+their tasks. The plans of FEVER and HotpotQA are alike whatever the task, so that any example of the
+domain helps; they get the lowest floor. See tests/benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -24,18 +25,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT_FLOOR = 0.4
-"""The floor of a domain with too few successes to calibrate one.
+"""The floor of a domain of which nothing is known.
 
 Nine in ten recorded runs are less similar to the nearest run of another source.
 """
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 0.2, 0.7
-"""No calibrated floor lies outside these."""
+"""No floor lies outside these."""
 
-FEWEST_EXAMPLES = 30
-"""A floor is calibrated only on at least so many successes that have an example."""
-
-_USEFUL_F1 = 0.25
+_USEFUL_F1 = 0.2
 _SAME_TASK = 0.95  # traces whose tasks are at least so similar are taken as runs of one task
 _MOST_SAMPLED = 500
 
@@ -50,32 +48,51 @@ def calibrate_floor(
         plans: How often each of them called each tool, by the tool's name.
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
+    examples = _examples(vectors, plans, baseline)
+    above = sorted(one for one in examples if one[0] >= DEFAULT_FLOOR)
+    below = sorted((one for one in examples if one[0] < DEFAULT_FLOOR), reverse=True)
+    floor = DEFAULT_FLOOR
+    if left_out := _most([_USEFUL_F1 - f1 for _, f1 in above], 2.0):
+        floor = above[left_out - 1][0]
+    elif shown := _most([f1 - _USEFUL_F1 for _, f1 in below], 1.0):
+        floor = below[shown - 1][0] if shown < len(below) else LOWEST_FLOOR
+    return min(max(floor, LOWEST_FLOOR), HIGHEST_FLOOR)
+
+
+def _most(gains: Sequence[float], times_chance: float) -> int:
+    """Return how many of the first have the greatest sum; 0 if that may be chance."""
+    import numpy as np
+
+    if not gains:
+        return 0
+    sums, by_chance = np.cumsum(gains), np.sqrt(np.cumsum(np.square(gains)))
+    certain = np.where(sums > times_chance * by_chance + 1e-9, sums, 0.0)
+    return int(certain.argmax()) + 1 if certain.max() > 0 else 0
+
+
+def _examples(
+    vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
+) -> list[tuple[float, float]]:
+    """Return the similarity of successes to the nearest one of another task, and the plans' F1."""
     import numpy as np
 
     number = min(len(vectors), len(plans))
-    if number < FEWEST_EXAMPLES:
-        return DEFAULT_FLOOR
-    rows = np.nan_to_num(np.asarray(vectors[:number], dtype=np.float32))
+    if number < 2:
+        return []
+    rows = np.nan_to_num(vectors[:number], posinf=0.0, neginf=0.0)
     sampled = np.unique(np.linspace(0, number - 1, min(number, _MOST_SAMPLED)).astype(int))
     similarities = np.clip((rows[sampled] @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
     similarities[similarities >= _SAME_TASK] = -1.0
     similarities[np.arange(len(sampled)), sampled] = -1.0
     nearest = similarities.argmax(axis=1)
     highest = similarities[np.arange(len(sampled)), nearest]
-    examples = [
-        (float(similarity), plan_f1(plans[one], plans[other]))
-        for one, other, similarity in zip(sampled, nearest, highest, strict=True)
-        if similarity >= 0 and (plans[one] or plans[other])  # without tools, no plans to compare
-    ]
-    if len(examples) < FEWEST_EXAMPLES:
-        return DEFAULT_FLOOR
-    examples.sort()
-    harm = np.array([_USEFUL_F1 - f1 for _, f1 in examples])
-    sums, by_chance = np.cumsum(harm), np.sqrt(np.cumsum(harm**2))
-    most = np.where(sums > by_chance, sums, 0.0)
-    left_out = int(most.argmax()) + 1 if most.max() > 0 else 0
-    above = examples[left_out][0] if left_out < len(examples) else HIGHEST_FLOOR
-    return min(max(above if left_out else LOWEST_FLOOR, LOWEST_FLOOR), HIGHEST_FLOOR)
+    found: dict[tuple[int, int], float] = {}  # two that are each other's nearest are one example
+    for one, other, similarity in zip(
+        sampled.tolist(), nearest.tolist(), highest.tolist(), strict=True
+    ):
+        if similarity >= 0 and (plans[one] or plans[other]):  # else there is nothing to compare
+            found[min(one, other), max(one, other)] = similarity
+    return [(found[pair], plan_f1(*(plans[one] for one in pair))) for pair in found]
 
 
 def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:
