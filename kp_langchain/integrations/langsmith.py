@@ -13,13 +13,13 @@ from uuid import UUID
 from kp_langchain._quiet_loggers import quiet_loggers
 from kp_langchain.errors import KPError
 from kp_langchain.gate.external_trace import ExternalTrace
-from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
     ToolFeedback,
     check_pass_at,
     run_verdict,
 )
+from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.recording.http_status import status_of
 from kp_langchain.verdict import RunVerdict
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
-from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import RunScore, run_scores, send_each
 from kp_langchain.integrations.tool_feedback import (
@@ -18,6 +17,7 @@ from kp_langchain.integrations.tool_feedback import (
     one_by_one,
     tool_errors,
 )
+from kp_langchain.recording.current_handlers import current_handlers
 
 if TYPE_CHECKING:
     from kp_langchain.gate import ScoredTrace

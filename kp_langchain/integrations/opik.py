@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
-from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.integrations.packages import import_package
 from kp_langchain.integrations.run_scores import run_scores
 from kp_langchain.integrations.tool_feedback import (
@@ -17,6 +16,7 @@ from kp_langchain.integrations.tool_feedback import (
     score_or_label,
     tool_errors,
 )
+from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.recording.http_status import NOT_FOUND, status_of
 
 if TYPE_CHECKING:

@@ -77,6 +77,7 @@ class _Tally:
     def rate(self, prior: float) -> float:
         """Return the success rate, shrunk to a prior."""
         return (self.successes + PRIOR_RUNS * prior) / (self.weight + PRIOR_RUNS)
+
     def variance(self, rate: float) -> float:
         """Return the variance of that estimate."""
         return rate * (1 - rate) / (self.weight + PRIOR_RUNS + 1)

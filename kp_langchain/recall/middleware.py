@@ -21,7 +21,7 @@ from kp_langchain.recall.agent_runs import agent_runs
 from kp_langchain.recall.example import Examples
 from kp_langchain.recall.example_search import check_options, search_of
 from kp_langchain.recall.examples_prompt import ExamplesPrompt
-from kp_langchain.recall.few_shot import to_few_shot
+from kp_langchain.recall.few_shot import compose_few_shot
 from kp_langchain.recall.recall_log import (
     ambient_handlers,
     ambient_metadata,
@@ -310,15 +310,17 @@ class KPMiddleware(_Middleware):
         """Decide what the run is shown, note it and log it."""
         run, found = search.run, examples.found
         is_held_out = bool(found) and _share_of(run.key(search.task)) < self._held_out
-        text = ""
-        if found and not is_held_out:
-            traces = [one.trace for one in found]
-            text = to_few_shot(traces, max_tokens=self._max_tokens, with_outputs=self._with_outputs)
-        reason = examples.reason
+        text, reason = "", examples.reason
         if is_held_out:
             reason = "the run is held out, so that others can be compared with it"
-        elif found and not text:
-            found, reason = (), f"no example fits in max_tokens={self._max_tokens}"
+        elif found:
+            few_shot = compose_few_shot(
+                [one.trace for one in found],
+                max_tokens=self._max_tokens,
+                with_outputs=self._with_outputs,
+            )
+            text, found = few_shot.text, tuple(found[at] for at in few_shot.shown)
+            reason = "" if found else f"no example fits in max_tokens={self._max_tokens}"
         note_shown(found, text, held_out=is_held_out, handlers=run.handlers)
         run.notes[self._key] = ExamplesPrompt(text, search.before_id, search.before)
         log_recall(run.run_id, search.domain, found, text, examples.floor, reason)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from numpy.typing import NDArray
 
 from kp_langchain import ScoredTrace, TraceStore
 from kp_langchain.recall import ExampleSearch
+from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.pulled_units import ExaminedUnit
