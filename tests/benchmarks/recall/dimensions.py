@@ -1,0 +1,93 @@
+"""Which numbers of a trace say that it will help: their rank correlation with what it gained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from kp_langchain.calibration.fitting import fit
+from kp_langchain.calibration.hypothetical_score import calibrated_confidence, hypothetical_worth
+from kp_langchain.scoring.dimensions import DIMENSION_NAMES
+from tests.benchmarks.quality.resampling import Array
+from tests.benchmarks.recall.recorded_runs import RecallSource
+
+NEAREST, NEAREST_IN_BITS = 10, 6
+"""The traces that compete for a task, the most similar ones of other tasks; fewer with the model,
+which takes seconds for each."""
+
+
+def properties(source: RecallSource) -> dict[str, Array]:
+    """Return the numbers of each run of a source, by name.
+
+    The calibrated confidence is that of a model that knows the truth about all runs of other tasks.
+    """
+    runs = source.scored.runs
+    labelled = [one.labelled for one in runs]
+    held_out = fit(source.name, labelled).held_out or [float("nan")] * len(runs)
+    pairs = list(zip(labelled, held_out, strict=True))
+    return {
+        **{
+            name.replace("_", " "): np.array([getattr(one.breakdown, name).value for one in runs])
+            for name in DIMENSION_NAMES
+        },
+        "score": np.array([one.breakdown.total for one in runs]),
+        "calibrated confidence": np.array([calibrated_confidence(*pair) for pair in pairs]),
+        "worth": np.array([hypothetical_worth(*pair) for pair in pairs]),
+        "success (the truth)": source.successes.astype(float),
+        "steps": np.array([float(len(trace.steps)) for trace in source.traces]),
+    }
+
+
+def competitors(source: RecallSource, query: int, number: int | None = NEAREST) -> Array:
+    """Return the runs that compete to be shown for a query; all of other tasks with `number` None.
+
+    Those that somebody attacked are left out.
+    """
+    at = np.flatnonzero(source.others(query) & ~source.are_attacks)
+    nearest = np.argsort(-source.similarities[query][at], kind="stable")
+    return np.asarray(at[nearest if number is None else nearest[:number]])
+
+
+def correlations(
+    source: RecallSource,
+    queries: Array,
+    gains: Callable[[int, Array], Array],
+    numbers: Mapping[str, Array],
+    competing: int | None = NEAREST,
+) -> dict[str, Array]:
+    """Return Spearman's rank correlation of each property with what was gained, for each query.
+
+    It is NaN for a query to which all competitors are alike.
+
+    Args:
+        source: The source.
+        queries: Runs of it.
+        gains: Returns what each of some runs gained for a query.
+        numbers: The properties of all runs; `similarity` is added.
+        competing: How many runs compete; None for all.
+    """
+    found: dict[str, list[float]] = {name: [] for name in (*numbers, "similarity")}
+    for query in queries.tolist():
+        at = competitors(source, query, competing)
+        gained = gains(query, at)
+        for name in found:
+            of_all = source.similarities[query] if name == "similarity" else numbers[name]
+            found[name].append(spearman(of_all[at], gained))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def spearman(one: Array, other: Array) -> float:
+    """Return Spearman's rank correlation; NaN if the values of either are all equal."""
+    if not np.isfinite([*one, *other]).all():
+        return float("nan")
+    ranks = [_ranks(values) for values in (one, other)]
+    lengths = [float(np.sqrt(np.sum(rank**2))) for rank in ranks]
+    return float(ranks[0] @ ranks[1]) / (lengths[0] * lengths[1]) if all(lengths) else float("nan")
+
+
+def _ranks(values: Array) -> Array:
+    """Return ranks around 0; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middles = np.cumsum(counts) - (counts + 1) / 2
+    return np.asarray(middles[place] - (len(values) - 1) / 2)
