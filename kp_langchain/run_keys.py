@@ -165,12 +165,43 @@ def namespace_in(
 ) -> str | None:
     """Return the namespace of a run in its stored form; the arguments are those of `collect`.
 
-    Where it cannot be hashed, the run has a namespace of its own, so that no other is shown it.
+    Where it is unusable or cannot be hashed, the run has a namespace of its own, so that no other
+    is shown it.
+    """
+    text = namespace_text(sources, metadata)
+    if text is None:
+        return None
+    form = to_stored_form("namespace", text) if text else None
+    return form or f"unknown:{uuid4().hex}"
+
+
+def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str | None:
+    """Return the namespace of a run in plain text.
+
+    Args:
+        sources: Under which names in the metadata it is.
+        metadata: The run's metadata.
+
+    Returns:
+        None if the metadata name none, and "" if they name one that is unusable, which a warning
+        says once.
     """
     for key in sources.namespace:
-        if text := id_text(metadata.get(key)):
-            return to_stored_form("namespace", text) or f"unknown:{uuid4().hex}"
+        value = metadata.get(key)
+        if value is not None:
+            return id_text(value) or _unusable(key)
     return None
+
+
+def _unusable(key: str) -> Literal[""]:
+    warn_once(
+        f"namespace:{key}",
+        "the metadata of a run have a namespace in %r that is empty, or neither text, an integer "
+        "nor a UUID; such runs are shown only traces without a namespace, and theirs are shown to "
+        "no other run",
+        key,
+    )
+    return ""
 
 
 def id_text(value: object) -> str:

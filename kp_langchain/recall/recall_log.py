@@ -10,7 +10,7 @@ from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.current_handlers import current_handlers
-from kp_langchain.run_keys import id_text
+from kp_langchain.run_keys import namespace_text
 
 if TYPE_CHECKING:
     from kp_langchain.recall.example import Example
@@ -58,9 +58,12 @@ def ambient_metadata() -> Mapping[str, Any]:
 
 
 def namespace_in(metadata: Mapping[str, Any]) -> str | None:
-    """Return the namespace that a run's metadata name, in plain text; None if they name none."""
-    sources = Settings.current().run_keys
-    return next(filter(None, (id_text(metadata.get(key)) for key in sources.namespace)), None)
+    """Return the namespace that a run's metadata name, in plain text.
+
+    Returns:
+        None if they name none, or an unusable one: such a run is shown what has no namespace.
+    """
+    return namespace_text(Settings.current().run_keys, metadata) or None
 
 
 def log_recall(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import stat
 from enum import IntEnum
 from pathlib import Path
@@ -264,6 +265,18 @@ def test_what_counts_as_an_id(value: object, text: str) -> None:
 
 def test_an_id_that_ends_the_interpreter_is_none() -> None:
     assert id_text(_Exits()) == ""
+
+
+@pytest.mark.parametrize("value", ["", b"a", True, 1.5, [1], object(), _Exits])
+def test_a_namespace_that_is_no_id_is_the_runs_own(value: object) -> None:
+    metadata = [{"kp_namespace": value() if value is _Exits else value}] * 2
+    first, second = (
+        collect(RunKeySources(), one, None, "", lambda _, text: text).namespace for one in metadata
+    )
+    assert first is not None
+    assert second is not None
+    assert re.fullmatch("unknown:[0-9a-f]{32}", first)
+    assert first != second
 
 
 HOSTILE = st.one_of(
