@@ -2,8 +2,8 @@
 
 LangChain hands callbacks down from the call of an agent, and middleware is first asked when that
 call is under way. So an observer notes, of each chain that is open, how it began. Middleware that
-has a handler to attach looks up the graph that it runs in; the handler is told how the graph began,
-and from then on everything that happens inside it.
+has a handler to attach looks up the chains that it runs in; the handler is told how they began, and
+from then on everything that happens inside them. What ended before that is not recorded.
 
 The observer is attached to all runs of the process once the first middleware of this kind is made.
 It costs the others a dictionary entry for each chain that is open.
@@ -11,15 +11,17 @@ It costs the others a dictionary entry for each chain that is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
+from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.recording.callbacks import OnlyFromOutside, ambient_run_id
 
 if TYPE_CHECKING:
@@ -78,9 +80,10 @@ class AgentRuns(BaseCallbackHandler):
     raise_error = cast("bool", OnlyFromOutside())
 
     def __init__(self) -> None:
-        # Changed by single operations only, because events come from any thread.
+        # Events change these by single operations only, because they come from any thread.
         self._chains: dict[UUID, OpenChain] = {}
         self._followers: dict[UUID, tuple[KPCallbackHandler, ...]] = {}
+        self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[Callable[[], AgentRuns], tuple[()]]:
         return agent_runs, ()  # in another process it is that process's own
@@ -93,32 +96,38 @@ class AgentRuns(BaseCallbackHandler):
 
     def current_graph(self) -> OpenChain | None:
         """Return the graph in a node of which this code runs; None if it is not known."""
-        path = self._path_to_graph()
-        return path[-1] if path else None
+        path = self._path()
+        graphs = (graph for node, graph in pairwise(path) if node.is_node)
+        return next(graphs, None)
 
     def follow(self, handler: KPCallbackHandler) -> None:
-        """Have a handler record the graph in a node of which this code runs, from its start on."""
-        path = self._path_to_graph()
-        if not path or handler in self._followers.get(path[-1].run_id, ()):
-            return
-        for chain in reversed(path):
-            self._followers[chain.run_id] = (*self._followers.get(chain.run_id, ()), handler)
-            chain.report_start(handler)
+        """Have a handler record the run around this code: its outermost chain, from its start on.
 
-    def _path_to_graph(self) -> list[OpenChain]:
-        """Return the chains around this code up to the graph, the innermost first."""
+        A tool that runs an agent is a boundary: only the agent inside it is recorded.
+        """
+        with self._lock:  # of nodes that run side by side, each has to be reported once
+            for chain in reversed(self._path()):
+                followers = self._followers.get(chain.run_id, ())
+                if handler not in followers:
+                    self._followers[chain.run_id] = (*followers, handler)
+                    chain.report_start(handler)
+
+    def followers_of(self, run_id: UUID | None) -> tuple[KPCallbackHandler, ...]:
+        """Return the handlers that record a run, and are not among its callbacks."""
+        followers = () if run_id is None else self._followers.get(run_id, ())
+        return tuple(handler for handler in followers if not handler.ignore_chain)
+
+    def _path(self) -> list[OpenChain]:
+        """Return the chains around this code, the innermost first."""
         path: list[OpenChain] = []
-        run_id = ambient_run_id()
-        while run_id is not None and len(path) < _DEEPEST:
-            chain = self._chains.get(run_id)
-            if chain is None:
-                return []
-            is_graph = bool(path) and path[-1].is_node
+        chain = self._chain(ambient_run_id())
+        while chain is not None and len(path) < _DEEPEST:
             path.append(chain)
-            if is_graph:
-                return path
-            run_id = chain.parent_id
-        return []
+            chain = self._chain(chain.parent_id)
+        return path
+
+    def _chain(self, run_id: UUID | None) -> OpenChain | None:
+        return None if run_id is None else self._chains.get(run_id)
 
     # ---------------------------------------------------------------- events
 
@@ -135,23 +144,27 @@ class AgentRuns(BaseCallbackHandler):
         chain = OpenChain(run_id, parent_run_id, inputs, arguments)
         self._chains[run_id] = chain
         if len(self._chains) > _MOST_OPEN:
-            self._drop_oldest()
+            self._drop_oldest(self._chains)
         for handler in self._inherit(run_id, parent_run_id):
             chain.report_start(handler)
 
     def _inherit(self, run_id: UUID, parent_id: UUID | None) -> tuple[KPCallbackHandler, ...]:
         """Return the handlers that follow a run that begins: those of its parent."""
-        followers = self._followers.get(parent_id, ()) if parent_id is not None else ()
+        followers = self.followers_of(parent_id)
         if followers:
             self._followers[run_id] = followers
+            if len(self._followers) > _MOST_OPEN:
+                self._drop_oldest(self._followers)
         return followers
 
     def _end(self, run_id: UUID) -> tuple[KPCallbackHandler, ...]:
+        followers = self.followers_of(run_id)
         self._chains.pop(run_id, None)
-        return self._followers.pop(run_id, ())
+        self._followers.pop(run_id, None)
+        return followers
 
-    def _drop_oldest(self) -> None:
-        for run_id in list(self._chains)[: _MOST_OPEN // 10]:
+    def _drop_oldest(self, of: Iterable[UUID]) -> None:
+        for run_id in list(of)[: _MOST_OPEN // 10]:
             self._end(run_id)
 
 
@@ -186,7 +199,7 @@ def _event(name: str) -> Callable[..., None]:
     """Return the callback for what happens within a run."""
 
     def on_event(self: AgentRuns, *args: Any, run_id: UUID, **others: Any) -> None:
-        for handler in self._followers.get(run_id, ()):
+        for handler in self.followers_of(run_id):
             getattr(handler, name)(*args, run_id=run_id, **others)
 
     return on_event
@@ -209,7 +222,14 @@ for _name, _callback in _callbacks():
 @cache
 def agent_runs() -> AgentRuns:
     """Return the observer of this process; the first call attaches it to all runs."""
-    observer = AgentRuns()
-    variable: ContextVar[Any] = ContextVar("kp_langchain_agent_runs", default=observer)
+    variable: ContextVar[Any] = ContextVar("kp_langchain_agent_runs", default=_observer)
     register_configure_hook(variable, inheritable=True)
-    return observer
+    return _observer
+
+
+def followers_of(run_id: UUID | None) -> tuple[KPCallbackHandler, ...]:
+    """Return the handlers that middleware has attached to a run."""
+    return _observer.followers_of(run_id)
+
+
+_observer = AgentRuns()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.embedding.embedding_result import embed_texts
@@ -23,8 +23,10 @@ from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
+    from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.recall.ranking import Candidate
     from kp_langchain.recall.task_index import Found
@@ -65,6 +67,7 @@ class ExampleSearch:
             )
         self._store = store
         self._embedder = resolved
+        self._embedder_argument = embedder
         self._lock = ForkSafeLock()
         self._indexes: OrderedDict[tuple[str, EmbedderIdentity], TaskIndex] = OrderedDict()
 
@@ -72,6 +75,27 @@ class ExampleSearch:
     def store(self) -> TraceStore:
         """The store of the traces."""
         return self._store
+
+    def embed(self, tasks: Sequence[str]) -> list[Embedding]:
+        """Return the embeddings of tasks, in order.
+
+        Args:
+            tasks: The tasks in words.
+
+        Raises:
+            EmbedderError, MissingExtraError: As for `find`.
+        """
+        with allow_forks():  # a foreign embedder may take its time
+            return embed_texts(self._embedder, tasks)
+
+    def __reduce__(self) -> tuple[Callable[..., ExampleSearch], tuple[TraceStore, object]]:
+        return search_of, (self._store, self._embedder_argument)
+
+    def __copy__(self) -> ExampleSearch:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> ExampleSearch:
+        return self
 
     def update(self, domain: str, *, most_new: int | None = None) -> bool:
         """Read what is kept in a domain, so that the next search need not.
@@ -86,7 +110,7 @@ class ExampleSearch:
         Raises:
             StoreError, EmbedderError, MissingExtraError: As for `find`.
         """
-        identity = embed_texts(self._embedder, ["ready?"])[0].identity
+        identity = self.embed(["ready?"])[0].identity
         return self._index(clean_name(domain), identity).update(most_new=most_new)
 
     def find(
@@ -98,6 +122,7 @@ class ExampleSearch:
         limit: int = 1,
         floor: float | None = None,
         most_new: int | None = None,
+        embedding: Embedding | None = None,
     ) -> Examples:
         """Return the most useful kept traces for a task.
 
@@ -113,6 +138,7 @@ class ExampleSearch:
             floor: The similarity (0 to 1) that the tasks must have; by default it is calibrated on
                 the domain's own traces.
             most_new: Embed at most so many traces that no process has embedded yet; None for all.
+            embedding: The embedding of the task as `embed` returned it; None to embed it now.
 
         Raises:
             ConfigError: The floor or the limit is unusable.
@@ -123,7 +149,8 @@ class ExampleSearch:
         check_options(limit, floor)
         if not task.strip():
             return Examples(reason="the run states no task")
-        embedding = embed_texts(self._embedder, [task])[0]
+        if embedding is None:
+            embedding = self.embed([task])[0]
         if embedding.vector is None:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
         index = self._index(clean_name(domain), embedding.identity)

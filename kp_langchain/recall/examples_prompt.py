@@ -7,25 +7,35 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AnyMessage, HumanMessage
 
+from kp_langchain.recording.messages import role_and_content
+
 
 @dataclass(frozen=True, slots=True)
 class ExamplesPrompt:
-    """What the runs of one graph are shown.
+    """What the model calls of one agent's run are shown.
 
     Attributes:
         text: The examples; "" for none.
-        before_id: The id of the message that states the task.
-        before: Its place among the messages when it was first seen.
+        task_id: The id of the message that states the task; None if it has none.
     """
 
     text: str
-    before_id: str | None
-    before: int
+    task_id: str | None = None
 
     def added_to(self, messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-        """Return the messages with the examples before the one that states the task."""
-        at = min(self.before, len(messages))
-        if self.before_id is not None:
-            places = (at for at, one in enumerate(messages) if one.id == self.before_id)
-            at = next(places, at)
+        """Return the messages with the examples before the one that states the task.
+
+        If that was summarised or trimmed away, they stand before the last message of a human, or
+        at the beginning: never between the call of a tool and its result.
+        """
+        by_id = [at for at, one in enumerate(messages) if self.task_id and one.id == self.task_id]
+        at = by_id[-1] if by_id else task_position(messages) or 0
         return [*messages[:at], HumanMessage(self.text), *messages[at:]]
+
+
+def task_position(messages: Sequence[AnyMessage]) -> int | None:
+    """Return the place of the last message of a human; None if there is none."""
+    for at in range(len(messages) - 1, -1, -1):
+        if role_and_content(messages[at])[0] in ("human", "user"):
+            return at
+    return None

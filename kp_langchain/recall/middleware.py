@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from kp_langchain._host_exceptions import raised_by_host
-from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.config import Settings
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.agent_runs import agent_runs
-from kp_langchain.recall.example import Examples
 from kp_langchain.recall.example_search import check_options, search_of
-from kp_langchain.recall.examples_prompt import ExamplesPrompt
-from kp_langchain.recall.few_shot import compose_few_shot
+from kp_langchain.recall.examples_prompt import ExamplesPrompt, task_position
+from kp_langchain.recall.prompt_search import (
+    FoundPrompt,
+    Request,
+    prompt_search_of,
+    warn_of_failure,
+)
 from kp_langchain.recall.recall_log import (
     ambient_handlers,
     ambient_metadata,
@@ -29,9 +32,9 @@ from kp_langchain.recall.recall_log import (
     namespace_in,
     note_shown,
 )
+from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.objective import objective_in
-from kp_langchain.recording.worker import Worker
 from kp_langchain.run_keys import id_text
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store
@@ -44,7 +47,6 @@ except ImportError as error:
         "pip install 'kp-langchain[agents]'"
     ) from error
 
-from langchain_core.messages import HumanMessage
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
@@ -59,8 +61,6 @@ else:
 
 _LONGEST_TASK_CHARS = 100_000
 _LONGEST_DOMAIN_CHARS = 100
-# So many are embedded before a run gets its examples; the rest follows when it has them.
-_MOST_NEW_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +69,37 @@ class _Run:
 
     Attributes:
         handlers: The handlers that record it.
-        run_id: LangChain's id of its graph; None if that is not known.
+        run_id: LangChain's id of the run around this code, if known.
+        graph_id: That of the agent's graph, if known.
         metadata: The metadata of its config.
         notes: What is remembered until its graph ends.
     """
 
     handlers: list[KPCallbackHandler]
     run_id: UUID | None
+    graph_id: UUID | None
     metadata: Mapping[str, Any]
     notes: dict[object, Any]
 
     @classmethod
     def of(cls, handlers: list[KPCallbackHandler], graph: OpenChain | None) -> Self:
         """Return the run around this code."""
-        metadata = ambient_metadata()
+        run_id, metadata = ambient_run_id(), ambient_metadata()
         if graph is None:
-            return cls(handlers, None, metadata, {})
-        return cls(handlers, graph.run_id, metadata, graph.notes)
+            return cls(handlers, run_id, None, metadata, {})
+        return cls(handlers, run_id, graph.run_id, metadata, graph.notes)
 
-    def key(self, task: str) -> str:
-        """Return what decides whether it is held out: the same before and after a pause."""
+    def key(self, task_id: str | None) -> str:
+        """Return what decides whether it is held out, with all agents inside it.
+
+        Args:
+            task_id: The id of the message that states the task. In a thread it is the same before
+                and after a pause, and another one for each run.
+        """
+        roots = (handler.root_run(self.run_id) for handler in self.handlers if self.run_id)
+        root = next(filter(None, roots), self.graph_id)
         thread = id_text(self.metadata.get("thread_id"))
-        return f"{thread}\0{task}" if thread else str(self.run_id or uuid4())
+        return f"{thread}\0{task_id}" if thread and task_id else str(root or uuid4())
 
 
 class _Search(NamedTuple):
@@ -99,18 +108,12 @@ class _Search(NamedTuple):
     Attributes:
         future: Its result.
         run: The run that it is for.
-        task: The task of the run.
-        domain: The domain of the run.
-        before: The place of the message that states the task.
-        before_id: The id of that message.
+        task_id: The id of the message that states the task.
     """
 
-    future: Future[Examples]
+    future: Future[FoundPrompt]
     run: _Run
-    task: str
-    domain: str
-    before: int
-    before_id: str | None
+    task_id: str | None
 
 
 class KPMiddleware(_Middleware):
@@ -169,21 +172,40 @@ class KPMiddleware(_Middleware):
         if not 0 < timeout_s < float("inf"):
             raise ConfigError(f"timeout_s={timeout_s!r} must be seconds above 0")
         searched = _store(store, handler)
-        self._search = search_of(searched, embedder)
         self._handler = handler or KPCallbackHandler(domain, store=searched)
         self._domain = self._handler.domain
-        self._limit = limit
-        self._max_tokens = max_tokens
+        self._options: dict[str, Any] = {
+            "limit": limit,
+            "floor": floor,
+            "max_tokens": max_tokens,
+            "with_outputs": with_outputs,
+        }
+        self._arguments: dict[str, Any] = {
+            **self._options,
+            "handler": self._handler,
+            "store": searched,
+            "held_out": held_out,
+            "timeout_s": timeout_s,
+            "embedder": embedder,
+        }
         self._held_out = held_out
-        self._floor = floor
-        self._with_outputs = with_outputs
         self._timeout_s = timeout_s
+        self._search = prompt_search_of(search_of(searched, embedder))
+        self._late: Future[FoundPrompt] | None = None
         self._runs = agent_runs()
-        self._worker = _worker
         self._key = object()  # of this middleware's notes
         self._is_off = Settings.current().disabled
         if not self._is_off:
-            self._worker.submit(partial(self._catch_up, self._domain))
+            self._search.catch_up(self._domain)
+
+    def __reduce__(self) -> tuple[Callable[[], KPMiddleware], tuple[()]]:
+        return partial(type(self), **self._arguments), ()
+
+    def __copy__(self) -> KPMiddleware:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> KPMiddleware:
+        return self
 
     @property
     def handler(self) -> KPCallbackHandler:
@@ -199,8 +221,8 @@ class KPMiddleware(_Middleware):
         Returns:
             Whether that was done in time.
         """
-        self._worker.submit(partial(self._catch_up, self._domain, all_at_once=True))
-        return self._worker.wait(timeout_s)
+        self._search.catch_up(self._domain, all_at_once=True)
+        return self._search.wait(timeout_s)
 
     # ---------------------------------------------------------------- LangChain's hooks
 
@@ -247,7 +269,7 @@ class KPMiddleware(_Middleware):
         if self._is_off:
             return []
         handlers = ambient_handlers()
-        if handlers:
+        if handlers or self._handler.ignore_chain:  # it is closed
             return handlers
         self._runs.follow(self._handler)
         return [self._handler]
@@ -258,7 +280,7 @@ class KPMiddleware(_Middleware):
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            self._settle(search, _result_of(search, self._timeout_s))
+            self._settle(search, self._result_of(search.future, self._timeout_s))
         return _changed(request, run.notes[self._key])
 
     async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -267,83 +289,43 @@ class KPMiddleware(_Middleware):
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            # In another thread, because a search that is late is waited for in the same way.
-            await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
-            self._settle(search, _result_of(search, 0.0))
+            if not search.future.done():
+                await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
+            self._settle(search, self._result_of(search.future, 0.0))
         return _changed(request, run.notes[self._key])
 
     def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
-        """Begin to search for examples on the worker."""
+        """Begin to search for examples; the search of a run that was late is not waited for."""
         messages = request.messages
-        task = objective_in(messages, _LONGEST_TASK_CHARS)
-        human = [at for at, one in enumerate(messages) if isinstance(one, HumanMessage)]
-        at = human[-1] if human else 0
-        before_id = messages[at].id if human else None
+        position = task_position(messages)
+        task_id = None if position is None else messages[position].id
         domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
-        namespace = namespace_in(run.metadata)
-        future: Future[Examples] = Future()
-        search = _Search(future, run, task, domain, at, before_id)
+        if self._late is not None and not self._late.done():
+            future: Future[FoundPrompt] = Future()
+            future.set_result(FoundPrompt("", reason="an earlier search still takes too long"))
+            return _Search(future, run, task_id)
+        task = objective_in(messages, _LONGEST_TASK_CHARS)
+        wanted = Request(task, domain, namespace_in(run.metadata), **self._options)
+        return _Search(self._search.submit(wanted), run, task_id)
 
-        def find() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                examples = self._search.find(
-                    task,
-                    domain=domain,
-                    namespace=namespace,
-                    limit=self._limit,
-                    floor=self._floor,
-                    most_new=_MOST_NEW_AT_ONCE,
-                )
-            except BaseException as error:  # noqa: BLE001 - the run goes on without examples
-                warn_of_failure(error)
-                examples = Examples(reason=f"the search failed: {describe_error(error)}")
-            future.set_result(examples)
-            if not examples.is_complete:
-                self._worker.submit(partial(self._catch_up, domain))
-
-        self._worker.submit(find)
-        return search
-
-    def _settle(self, search: _Search, examples: Examples) -> None:
-        """Decide what the run is shown, note it and log it."""
-        run, found = search.run, examples.found
-        is_held_out = bool(found) and _share_of(run.key(search.task)) < self._held_out
-        text, reason = "", examples.reason
-        if is_held_out:
-            reason = "the run is held out, so that others can be compared with it"
-        elif found:
-            few_shot = compose_few_shot(
-                [one.trace for one in found],
-                max_tokens=self._max_tokens,
-                with_outputs=self._with_outputs,
-            )
-            text, found = few_shot.text, tuple(found[at] for at in few_shot.shown)
-            reason = "" if found else f"no example fits in max_tokens={self._max_tokens}"
-        note_shown(found, text, held_out=is_held_out, handlers=run.handlers)
-        run.notes[self._key] = ExamplesPrompt(text, search.before_id, search.before)
-        log_recall(run.run_id, search.domain, found, text, examples.floor, reason)
-
-    def _catch_up(self, domain: str, *, all_at_once: bool = False) -> None:
-        """Bring the index of a domain up to date, in parts, between which others may search."""
+    def _result_of(self, future: Future[FoundPrompt], timeout_s: float) -> FoundPrompt:
+        """Return what a search found within a time; nothing, with the reason, if it did not."""
         try:
-            most_new = None if all_at_once else _MOST_NEW_AT_ONCE
-            is_complete = self._search.update(domain, most_new=most_new)
-        except Exception as error:  # noqa: BLE001 - the search will say so when it is needed
-            warn_of_failure(error)
-        else:
-            if not is_complete:
-                self._worker.submit(partial(self._catch_up, domain))
+            return future.result(timeout_s)
+        except (TimeoutError, CancelledError):  # asyncio cancels what it stops to wait for
+            if not future.cancel():
+                self._late = future
+            return FoundPrompt("", reason="the search took too long")
 
-
-def _result_of(search: _Search, timeout_s: float) -> Examples:
-    """Return what a search found within a time; nothing, with the reason, if it did not."""
-    try:
-        return search.future.result(timeout_s)
-    except TimeoutError:
-        search.future.cancel()
-        return Examples(reason="the search took too long")
+    def _settle(self, search: _Search, prompt: FoundPrompt) -> None:
+        """Decide what the run is shown, note it and log it."""
+        run, text, reason = search.run, prompt.text, prompt.reason
+        is_held_out = bool(text) and _share_of(run.key(search.task_id)) < self._held_out
+        if is_held_out:
+            text, reason = "", "the run is held out, so that others can be compared with it"
+        note_shown(prompt.examples, text, held_out=is_held_out, handlers=run.handlers)
+        run.notes[self._key] = ExamplesPrompt(text, search.task_id)
+        log_recall(run.graph_id, prompt.domain, prompt.examples, text, prompt.floor, reason)
 
 
 def _changed(request: ModelRequest[Any], prompt: ExamplesPrompt) -> ModelRequest[Any]:
@@ -379,15 +361,3 @@ def _no_errors() -> Iterator[None]:
         if raised_by_host(error):
             raise
         warn_of_failure(error)
-
-
-def warn_of_failure(error: BaseException) -> None:
-    """Warn once of each kind of failure."""
-    warn_once(
-        f"recall:{type(error).__name__}",
-        "kept traces cannot be searched (%s); runs are shown no examples",
-        describe_error(error),
-    )
-
-
-_worker = Worker("kp_langchain recall")

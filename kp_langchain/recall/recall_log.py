@@ -8,6 +8,7 @@ from uuid import UUID
 
 from kp_langchain._logging import log_event
 from kp_langchain.config import Settings
+from kp_langchain.recall.agent_runs import followers_of
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.current_handlers import current_handlers
 from kp_langchain.run_keys import namespace_text
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def ambient_handlers() -> list[KPCallbackHandler]:
     """Return the handlers of the run around this code, each once."""
-    handlers = current_handlers("kp_langchain.recording.handler", "KPCallbackHandler")
+    handlers = [
+        *current_handlers("kp_langchain.recording.handler", "KPCallbackHandler"),
+        *followers_of(ambient_run_id()),
+    ]
     return list({id(handler): handler for handler in handlers}.values())
 
 

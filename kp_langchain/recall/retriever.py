@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import PrivateAttr
 
+from kp_langchain.recall.agent_runs import followers_of
 from kp_langchain.recall.example import Example
 from kp_langchain.recall.example_search import ExampleSearch, check_options, search_of
 from kp_langchain.recall.few_shot import to_few_shot
@@ -96,7 +97,7 @@ class KPRetriever(BaseRetriever):
             [one for one, _ in pairs],
             "\n".join(document.page_content for _, document in pairs),
             run_id=run_manager.run_id,
-            handlers=[one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)],
+            handlers=handlers_of(run_manager),
         )
         return [document for _, document in pairs]
 
@@ -115,3 +116,9 @@ class KPRetriever(BaseRetriever):
                 "domain": self.domain,
             },
         )
+
+
+def handlers_of(run_manager: CallbackManagerForRetrieverRun) -> list[KPCallbackHandler]:
+    """Return the handlers that record the run of a retriever."""
+    handlers = [one for one in run_manager.handlers if isinstance(one, KPCallbackHandler)]
+    return [*handlers, *followers_of(run_manager.run_id)]

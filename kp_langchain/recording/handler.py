@@ -238,6 +238,14 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         return not self._disabled and self._recorder.note_shown(run, shown, examples)
 
+    def root_run(self, run: UUID) -> UUID | None:
+        """Return the id of the root run that a run under way belongs to, as this handler sees it.
+
+        Args:
+            run: LangChain's id of the run.
+        """
+        return self._recorder.root_of(run)
+
     def send(self, timeout: float) -> bool:
         """Flush, then send to the registry what this process's store has pending for it.
 

@@ -343,6 +343,11 @@ class Recorder(RootRuns):
         # If it ended meanwhile, it may have been scored without the verdict.
         return entry.root.run_id in self._open
 
+    def root_of(self, run_id: UUID) -> UUID | None:
+        """Return the id of the root run that an open run belongs to."""
+        entry = self._open.get(run_id)
+        return None if entry is None else entry.root.run_id
+
     def note_shown(self, run_id: UUID, shown: Iterable[ShownTrace], examples: str) -> bool:
         """Note which kept traces a run is shown; return False if the run has ended.
 
@@ -356,8 +361,11 @@ class Recorder(RootRuns):
             return False
         root = entry.root
         for one in islice(shown, MAX_ITEMS):
-            if len(root.shown) < MAX_ITEMS:
-                root.shown.setdefault(one.trace_id, one)
+            known = root.shown.get(one.trace_id)
+            if known is None and len(root.shown) >= MAX_ITEMS:
+                continue
+            if known is None or known.held_out:  # of an agent inside it that was shown it as well
+                root.shown[one.trace_id] = one
         if examples and len(root.examples) < _MOST_EXAMPLES and examples not in root.examples:
             root.examples.append(examples)
         inner: OpenRun | None = entry

@@ -1,0 +1,193 @@
+"""`PromptSearch`: finds examples and writes the text that shows them, on a thread of its own."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from kp_langchain._forksafe import ForkSafeLock
+from kp_langchain._logging import describe_error, warn_once
+from kp_langchain.config import Settings
+from kp_langchain.recall.few_shot import compose_few_shot
+from kp_langchain.recording.worker import lane_for
+from kp_langchain.redaction import redact
+
+if TYPE_CHECKING:
+    from kp_langchain.embedding.embedding_result import Embedding
+    from kp_langchain.recall.example import Example
+    from kp_langchain.recall.example_search import ExampleSearch
+
+# So many are embedded before runs get their examples; the rest follows when they have them.
+_MOST_NEW_AT_ONCE = 16
+_MOST_TOGETHER = 32
+_MOST_WAITING = 200
+
+
+class Request(NamedTuple):
+    """What a run asks for.
+
+    Attributes:
+        task: Its task.
+        domain: Its domain, as its metadata name it.
+        namespace: Its namespace, in plain text; None for none.
+        limit: Most examples.
+        floor: The similarity that is asked for; None for that of the domain.
+        max_tokens: Longest text of all examples, in estimated tokens.
+        with_outputs: Whether outputs of tools are shown.
+    """
+
+    task: str
+    domain: str
+    namespace: str | None
+    limit: int
+    floor: float | None
+    max_tokens: int
+    with_outputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrompt:
+    """What was found for a run.
+
+    Attributes:
+        domain: The domain that was searched, redacted.
+        examples: The examples that `text` shows; empty if there are none.
+        text: The text; "" for none.
+        floor: The similarity that was asked for, 0 to 1.
+        reason: Why there are no examples, in words; empty if there are some.
+    """
+
+    domain: str
+    examples: tuple[Example, ...] = ()
+    text: str = ""
+    floor: float = 0.0
+    reason: str = ""
+
+
+class PromptSearch:
+    """Serves requests one after the other. The tasks of those that wait are embedded together.
+
+    Args:
+        search: The search.
+    """
+
+    def __init__(self, search: ExampleSearch) -> None:
+        self._search = search
+        # A model or a database that hangs delays nobody who uses another one.
+        self._lane = lane_for(search, "kp_langchain recall")
+        self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
+
+    def submit(self, request: Request) -> Future[FoundPrompt]:
+        """Have a request served, unless too many wait already."""
+        future: Future[FoundPrompt] = Future()
+        if len(self._waiting) >= _MOST_WAITING:
+            future.set_result(FoundPrompt(request.domain, reason="too many searches wait"))
+            return future
+        self._waiting.append((request, future))
+        self._lane.submit(self._serve)
+        return future
+
+    def catch_up(self, domain: str, *, all_at_once: bool = False) -> None:
+        """Have what is kept in a domain read and embedded, in parts, between which others search.
+
+        Args:
+            domain: The domain.
+            all_at_once: Whether to do it in one part.
+        """
+        self._lane.submit(partial(self._catch_up, domain, all_at_once=all_at_once))
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until all that was asked for is done; return False if that took too long."""
+        return self._lane.wait(timeout_s)
+
+    # ---------------------------------------------------------------- on the lane's thread
+
+    def _serve(self) -> None:
+        batch: list[tuple[Request, Future[FoundPrompt]]] = []
+        while self._waiting and len(batch) < _MOST_TOGETHER:
+            request, future = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                batch.append((request, future))
+        embeddings = self._embed([request.task for request, _ in batch])
+        for (request, future), embedding in zip(batch, embeddings, strict=True):
+            try:
+                prompt = self._find(request, embedding)
+            except BaseException as error:  # noqa: BLE001 - the run goes on without examples
+                warn_of_failure(error)
+                prompt = FoundPrompt("", reason=f"the search failed: {describe_error(error)}")
+            future.set_result(prompt)
+
+    def _embed(self, tasks: Sequence[str]) -> Sequence[Embedding | None]:
+        """Return the embeddings of tasks; None for each if they cannot be embedded together."""
+        if len(tasks) > 1 and all(task.strip() for task in tasks):
+            try:
+                return self._search.embed(tasks)
+            except Exception:  # noqa: BLE001 - perhaps because of one; each is tried by itself
+                return [None] * len(tasks)
+        return [None] * len(tasks)
+
+    def _find(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
+        # The run's metadata named it, and it is redacted where it is recorded.
+        rules = Settings.current().redaction
+        domain = str(redact(request.domain, level="aggregated", rules=rules).value)
+        examples = self._search.find(
+            request.task,
+            domain=domain,
+            namespace=request.namespace,
+            limit=request.limit,
+            floor=request.floor,
+            most_new=_MOST_NEW_AT_ONCE,
+            embedding=embedding,
+        )
+        if not examples.is_complete:
+            self.catch_up(domain)
+        if not examples.found:
+            return FoundPrompt(domain, floor=examples.floor, reason=examples.reason)
+        few_shot = compose_few_shot(
+            [one.trace for one in examples.found],
+            max_tokens=request.max_tokens,
+            with_outputs=request.with_outputs,
+        )
+        shown = tuple(examples.found[at] for at in few_shot.shown)
+        reason = "" if shown else f"no example fits in max_tokens={request.max_tokens}"
+        return FoundPrompt(domain, shown, few_shot.text, examples.floor, reason)
+
+    def _catch_up(self, domain: str, *, all_at_once: bool) -> None:
+        try:
+            most_new = None if all_at_once else _MOST_NEW_AT_ONCE
+            is_complete = self._search.update(domain, most_new=most_new)
+        except Exception as error:  # noqa: BLE001 - the search will say so when it is needed
+            warn_of_failure(error)
+        else:
+            if not is_complete:
+                self.catch_up(domain)
+
+
+def prompt_search_of(search: ExampleSearch) -> PromptSearch:
+    """Return the one that serves a search, so that what waits for it waits together."""
+    with _lock:
+        prompt_search = _prompt_searches.get(search)
+        if prompt_search is None:
+            prompt_search = _prompt_searches[search] = PromptSearch(search)
+        return prompt_search
+
+
+def warn_of_failure(error: BaseException) -> None:
+    """Warn once of each kind of failure."""
+    warn_once(
+        f"recall:{type(error).__name__}",
+        "kept traces cannot be searched (%s); runs are shown no examples",
+        describe_error(error),
+    )
+
+
+# By identity of the search, which lives as long as the middleware that uses it.
+_prompt_searches: weakref.WeakValueDictionary[ExampleSearch, PromptSearch] = (
+    weakref.WeakValueDictionary()
+)
+_lock = ForkSafeLock()
