@@ -8,8 +8,9 @@ key.
 from __future__ import annotations
 
 import hmac
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -35,6 +36,7 @@ _LONGEST_READ_CHARS = 100_000
 _LARGE_BITS = 512
 _DIGEST_CHARS = 32  # 128 bits
 _HASH = re.compile(r"hash:[0-9a-f]{32}")
+_PAIRS_START = '[["'  # of a namespace that several keys give together
 # Perhaps a customer number, or a telephone number as messengers write it; redaction cannot tell.
 _NUMBER = re.compile(r"[+(]?[0-9](?:[-+. ()/]*[0-9]){6,}")
 # Tags that LangChain and LangGraph add.
@@ -55,8 +57,9 @@ class RunKeySources(BaseModel):
             keeps none.
         thread: The same for the thread.
         user: The same for the user; only a hash is kept.
-        namespace: The same for the namespace. What is kept of a run with one is shown only to runs
-            in the same namespace. Name `user_id` here as well to keep users apart.
+        namespace: Names in the run's metadata; all that are present give the namespace together.
+            What is kept of a run with one is shown only to runs in the same namespace. Name
+            `user_id` here as well to keep users apart.
         tags: Whether the tags of the run's config are kept.
         name: Whether the run's name is kept.
     """
@@ -183,17 +186,26 @@ def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str |
         metadata: The run's metadata.
 
     Returns:
-        None if the metadata name none, and "" if they name one that is unusable, which a warning
-        says once.
+        None if the metadata name none. The value, if they have one; if they have several, the JSON
+        list of pairs of name and value. "" if one is unusable, which a warning says once.
     """
-    for key in sources.namespace:
-        value = metadata.get(key)
-        if value is not None:
-            return id_text(value) or _unusable(key)
-    return None
+    values = {key: metadata.get(key) for key in sources.namespace}
+    pairs = [(key, id_text(value)) for key, value in values.items() if value is not None]
+    unusable = [key for key, text in pairs if not text]
+    if unusable:
+        _warn_of_unusable(unusable[0])
+        return ""
+    return _joined(pairs) if pairs else None
 
 
-def _unusable(key: str) -> Literal[""]:
+def _joined(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the namespace that keys and their values give together: never that of others."""
+    if len(pairs) == 1 and not pairs[0][1].startswith(_PAIRS_START):
+        return pairs[0][1]
+    return json.dumps(pairs, ensure_ascii=False)
+
+
+def _warn_of_unusable(key: str) -> None:
     warn_once(
         f"namespace:{key}",
         "the metadata of a run have a namespace in %r that is empty, or neither text, an integer "
@@ -201,7 +213,6 @@ def _unusable(key: str) -> Literal[""]:
         "no other run",
         key,
     )
-    return ""
 
 
 def id_text(value: object) -> str:
@@ -258,6 +269,8 @@ def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
 
 def _is_harmless(kind: Kind, text: str, is_unchanged: Callable[[str], bool]) -> bool:
     if kind == "user" or len(text) > KEY_CHARS or not text.isprintable() or _HASH.fullmatch(text):
+        return False
+    if kind == "namespace" and text.startswith(_PAIRS_START):  # has perhaps a user
         return False
     if kind in ("session", "thread") and _NUMBER.fullmatch(text):
         return False

@@ -13,6 +13,9 @@ from langchain.agents import create_agent
 
 from kp_langchain import TraceStore
 from tests.recall.words import EURO, Listening, answers, keep, middleware, rates, texts
+from tests.trusting import write_trusted
+
+PAIRS = '[["kp_namespace", "acme"], ["user_id", "ann"]]'
 
 
 class Tenant(Enum):
@@ -61,3 +64,47 @@ class TestUnusable:
         keep(store, metadata={"kp_namespace": None})
         assert [run.namespace for run in store.runs()] == [None]
         assert is_shown(store, kp_namespace="tenant-a")
+
+
+class TestSeveralKeys:
+    @pytest.fixture(autouse=True)
+    def settings(self) -> None:
+        write_trusted('[run_keys]\nnamespace = ["kp_namespace", "user_id"]')
+
+    def test_they_keep_the_users_of_one_tenant_apart(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "acme", "user_id": "ann"})
+        assert is_shown(store, kp_namespace="acme", user_id="ann")
+        for metadata in (
+            {"kp_namespace": "acme", "user_id": "ben"},
+            {"kp_namespace": "corp", "user_id": "ann"},
+            {"kp_namespace": "ann", "user_id": "acme"},
+            {"kp_namespace": "acme"},
+            {"user_id": "ann"},
+            {"kp_namespace": PAIRS},
+            {"kp_namespace": b"acme", "user_id": "ann"},
+            {"kp_namespace": "acme", "user_id": b"ann"},
+            {},
+        ):
+            assert not is_shown(store, **metadata)
+
+    def test_they_are_stored_as_one_hash(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "acme", "user_id": "ann"})
+        (stored,) = store.runs()
+        assert str(stored.namespace).startswith("hash:")
+        assert store.runs(namespace=PAIRS) == [stored]
+
+    def test_a_single_one_is_the_namespace_itself(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "acme", "user_id": None})
+        assert [run.namespace for run in store.runs()] == ["acme"]
+        assert is_shown(store, kp_namespace="acme")
+        assert not is_shown(store, kp_namespace="acme", user_id="ann")
+
+    @pytest.mark.parametrize("unusable", ["kp_namespace", "user_id"])
+    def test_an_unusable_one_makes_all_unusable(self, store: TraceStore, unusable: str) -> None:
+        keep(store, metadata={"kp_namespace": "acme", "user_id": "ann"} | {unusable: 7.0})
+        assert [str(run.namespace)[:8] for run in store.runs()] == ["unknown:"]
+
+    def test_a_single_value_that_looks_like_several(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": PAIRS})
+        assert is_shown(store, kp_namespace=PAIRS)
+        assert not is_shown(store, kp_namespace="acme", user_id="ann")
