@@ -36,6 +36,7 @@ _LONGEST_READ_CHARS = 100_000
 _LARGE_BITS = 512
 _DIGEST_CHARS = 32  # 128 bits
 _HASH = re.compile(r"hash:[0-9a-f]{32}")
+_UNKNOWN = re.compile(r"unknown:[0-9a-f]{32}")  # the namespace of a single run
 _PAIRS_START = '[["'  # of a namespace that several keys give together
 # Perhaps a customer number, or a telephone number as messengers write it; redaction cannot tell.
 _NUMBER = re.compile(r"[+(]?[0-9](?:[-+. ()/]*[0-9]){6,}")
@@ -263,6 +264,25 @@ def forms_of(kind: Kind, value: str, rules: Rules | None) -> list[str]:
     return clear if key is None else [*clear, _hash(kind, text, key)]
 
 
+def namespace_forms(text: str, rules: Rules | None) -> list[str]:
+    """Return the forms in which recording may have stored this namespace, and no other one.
+
+    Both are needed, because what redaction changes is up to each handler, and to its settings at
+    the time. Unlike `forms_of`, the stored form of a namespace does not stand for that namespace:
+    a run may name whatever it likes.
+
+    Args:
+        text: The namespace in plain text, as `namespace_text` returns it.
+        rules: The user's redaction rules, as for `stored_form`.
+    """
+    text, key = id_text(text), _key(rules)
+    if not text:
+        return []
+    hashed = [] if key is None else [_hash("namespace", text, key)]
+    is_stored_form = _HASH.fullmatch(text) or _UNKNOWN.fullmatch(text)
+    return hashed if is_stored_form or text.startswith(_PAIRS_START) else [text, *hashed]
+
+
 def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
     return lambda text: bool(redact(text, level="aggregated", rules=rules).value == text)
 
@@ -270,7 +290,8 @@ def _unchanged_by(rules: Rules | None) -> Callable[[str], bool]:
 def _is_harmless(kind: Kind, text: str, is_unchanged: Callable[[str], bool]) -> bool:
     if kind == "user" or len(text) > KEY_CHARS or not text.isprintable() or _HASH.fullmatch(text):
         return False
-    if kind == "namespace" and text.startswith(_PAIRS_START):  # has perhaps a user
+    # Several keys may be those of a user, and a name must not be taken for another one's form.
+    if kind == "namespace" and (text.startswith(_PAIRS_START) or _UNKNOWN.fullmatch(text)):
         return False
     if kind in ("session", "thread") and _NUMBER.fullmatch(text):
         return False

@@ -18,7 +18,7 @@ from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.example import Example, Examples
 from kp_langchain.recall.ranking import rank
 from kp_langchain.recall.task_index import TaskIndex
-from kp_langchain.run_keys import forms_of
+from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
@@ -132,8 +132,8 @@ class ExampleSearch:
         Args:
             task: The task in words.
             domain: The domain's exact name.
-            namespace: The namespace of the run, in plain text; traces of other namespaces are never
-                found, those of none are.
+            namespace: The namespace of the run, in plain text as `run_keys.namespace_text` returns
+                it. Traces of that namespace are found, and those without one; never any others.
             limit: At most so many.
             floor: The similarity (0 to 1) that the tasks must have; by default it is calibrated on
                 the domain's own traces.
@@ -155,7 +155,7 @@ class ExampleSearch:
             return Examples(reason=f"the task cannot be embedded: {embedding.problem}")
         index = self._index(clean_name(domain), embedding.identity)
         is_complete = index.update(most_new=most_new)
-        forms = [] if namespace is None else forms_of("namespace", namespace, _rules())
+        forms = [] if namespace is None else namespace_forms(namespace, _rules())
         nearest = index.nearest(embedding.vector, forms)
         least = nearest.floor if floor is None else floor
         ranked = rank(nearest.candidates, floor=least, limit=limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from enum import Enum
@@ -11,8 +12,20 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 
-from kp_langchain import TraceStore
-from tests.recall.words import EURO, Listening, answers, keep, middleware, rates, texts
+from kp_langchain import KPRetriever, TraceStore
+from kp_langchain.demo.scripted import ScriptedChatModel
+from tests.recall.words import (
+    EURO,
+    POUND,
+    Listening,
+    Words,
+    answers,
+    keep,
+    kept_handler,
+    middleware,
+    rates,
+    texts,
+)
 from tests.trusting import write_trusted
 
 PAIRS = '[["kp_namespace", "acme"], ["user_id", "ann"]]'
@@ -108,3 +121,45 @@ class TestSeveralKeys:
         keep(store, metadata={"kp_namespace": PAIRS})
         assert is_shown(store, kp_namespace=PAIRS)
         assert not is_shown(store, kp_namespace="acme", user_id="ann")
+
+
+class TestForms:
+    @pytest.mark.parametrize("value", ["ann@example.org", b"unusable"])
+    def test_the_stored_form_of_another_opens_nothing(
+        self, store: TraceStore, value: object
+    ) -> None:
+        kept = keep(store, metadata={"kp_namespace": value})
+        (stored,) = store.runs()
+        form = str(stored.namespace)
+        assert re.fullmatch("(hash|unknown):[0-9a-f]{32}", form)
+        assert [run.trace_id for run in store.runs(namespace=form)] == [kept]
+        assert not is_shown(store, kp_namespace=form)
+        assert not found(KPRetriever("finance", namespace=form, **options(store)))
+
+    @pytest.mark.parametrize("value", ["hash:" + "0" * 32, "unknown:" + "0" * 32])
+    def test_a_name_that_looks_like_a_stored_form_is_hashed(
+        self, store: TraceStore, value: str
+    ) -> None:
+        keep(store, metadata={"kp_namespace": value})
+        (stored,) = store.runs()
+        assert str(stored.namespace).startswith("hash:")
+        assert stored.namespace != value
+        assert is_shown(store, kp_namespace=value)
+
+    def test_what_a_redactor_hides_is_found_all_the_same(self, store: TraceStore) -> None:
+        watching = kept_handler(store, redactor=lambda text: text.replace("acme", "[gone]"))
+        agent = create_agent(ScriptedChatModel(answers()), [rates])
+        config: Any = {"callbacks": [watching], "metadata": {"kp_namespace": "acme"}}
+        agent.invoke({"messages": [("user", POUND)]}, config)
+        assert watching.flush(120)
+        assert [str(run.namespace)[:5] for run in store.runs()] == ["hash:"]
+        assert is_shown(store, kp_namespace="acme")
+        assert not is_shown(store, kp_namespace="corp")
+
+
+def options(store: TraceStore) -> dict[str, Any]:
+    return {"store": store, "embedder": Words(), "floor": 0.5}
+
+
+def found(retriever: KPRetriever) -> bool:
+    return bool(retriever.invoke(EURO))
