@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection
+from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.errors import StoreError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kp_langchain.embedding.embedder_protocol import Embedder
+    from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store import TraceStore
     from kp_langchain.store.recall_entries import RecallPage, RecallState
@@ -146,12 +148,15 @@ class TaskIndex:
         Args:
             most_new: Embed at most so many traces now; None for all.
 
+        A task that the embedder refuses, while it embeds others, has no vector in this process, and
+        is not found. When the embedder fails altogether, what is new has to wait.
+
         Returns:
-            Whether all are in the index.
+            Whether nothing is left that can be embedded now.
 
         Raises:
             StoreError: The store cannot be read.
-            EmbedderError, MissingExtraError: The embedder fails.
+            EmbedderError, MissingExtraError: The embedder fails, and nothing is in the index.
         """
         with self._lock:
             content = self._content
@@ -167,15 +172,30 @@ class TaskIndex:
                 has_changed = has_changed or counted != content.credits
                 content.credits = counted
             now = list(content.missing.values())[:most_new]
+            is_down = False
             for start in range(0, len(now), _BATCH_SIZE):
-                self._make_entries(now[start : start + _BATCH_SIZE])
+                try:
+                    self._make_entries(now[start : start + _BATCH_SIZE])
+                except StoreError:
+                    raise
+                except Exception as error:
+                    if raised_by_host(error) or not content.tasks:
+                        raise
+                    warn_once(
+                        f"recall embedder:{type(error).__name__}",
+                        "what was kept since cannot be embedded (%s); only earlier traces are "
+                        "searched until the embedder works",
+                        describe_error(error),
+                    )
+                    is_down = True
+                    break
                 has_changed = True
                 if len(content.tasks) >= 2 * self._published:  # searches in between find these
                     self._publish()
                     has_changed = False
             if has_changed:
                 self._publish()
-            return not content.missing
+            return is_down or not content.missing  # asking again at once would not help
 
     @property
     def _published(self) -> int:
@@ -184,15 +204,16 @@ class TaskIndex:
     def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
         """Embed, scan and write tasks of which the store has no entry."""
         bodies = self._store.recall_entries.bodies([task.trace_id for task in tasks])
-        embeddings = embed_texts(self._embedder, [task.objective or " " for task in tasks])
-        entries = {
-            task.trace_id: _entry_of(bodies.get(task.trace_id), embedding.vector)
-            for task, embedding in zip(tasks, embeddings, strict=True)
-        }
-        for task in tasks:
-            del self._content.missing[task.trace_id]
-            made = replace(task, entry=entries[task.trace_id], objective="")
-            self._content.tasks[task.trace_id] = made
+        embeddings = self._embed([task.objective or " " for task in tasks])
+        entries: dict[str, TaskEntry] = {}
+        for task, embedding in zip(tasks, embeddings, strict=True):
+            id_ = task.trace_id
+            vector = None if embedding is None else embedding.vector
+            entry = _entry_of(bodies.get(id_), vector)
+            self._content.tasks[id_] = replace(task, entry=entry, objective="")
+            del self._content.missing[id_]
+            if embedding is not None:  # what was refused may be tried again by another process
+                entries[id_] = entry
         try:
             self._store.recall_entries.write(entries, self._identity, SCAN_VERSION)
         except StoreError as error:  # read-only, or full
@@ -202,6 +223,33 @@ class TaskIndex:
                 "each process",
                 describe_error(error),
             )
+
+    def _embed(self, texts: list[str]) -> list[Embedding | None]:
+        """Return the embeddings of tasks; None for one that the embedder refuses.
+
+        Raises:
+            Exception: The embedder fails for every text.
+        """
+        try:
+            return list(embed_texts(self._embedder, texts))
+        except Exception as error:
+            if raised_by_host(error):
+                raise
+        embed_texts(self._embedder, ["ready?"])  # raises if the texts are not to blame
+        return [self._embed_alone(text) for text in texts]
+
+    def _embed_alone(self, text: str) -> Embedding | None:
+        try:
+            return embed_texts(self._embedder, [text])[0]
+        except Exception as error:
+            if raised_by_host(error):
+                raise
+            warn_once(
+                f"recall refused:{type(error).__name__}",
+                "the embedder refuses the task of a kept trace (%s), so no run is shown that trace",
+                describe_error(error),
+            )
+            return None
 
     def _publish(self) -> None:
         """Make what has been read the state that is searched."""

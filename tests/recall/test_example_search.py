@@ -231,6 +231,67 @@ class TestDamage:
         assert counting.texts == [EURO, POUND]
 
 
+class Refusing(Counting):
+    """Refuses batches in which roses come up, as a server does that takes no longer text."""
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if any("roses" in text for text in texts):
+            raise ValueError("the input is too long")
+        return super().embed(texts)
+
+
+class TestAnEmbedderThatFails:
+    @pytest.mark.parametrize("most_new", [None, 1])
+    def test_a_task_that_it_refuses_costs_no_other(
+        self, store: TraceStore, make: Scored, most_new: int | None
+    ) -> None:
+        store.add_many([one := make(1, POUND), make(2, GARDEN)])
+        search = search_in(store, refusing := Refusing())
+        while not search.update("finance", most_new=most_new):
+            pass
+        assert found(search) == [one.trace.id]
+        store.add(later := make(3, EURO))
+        assert found(search) == [later.trace.id, one.trace.id]
+        del refusing.texts[:]
+        assert found(search) == [later.trace.id, one.trace.id]
+        assert refusing.texts == [EURO]
+        assert len(found(search_in(store), GARDEN)) == 1  # another process tries again
+
+    def test_when_all_fail_what_was_read_is_searched(
+        self, store: TraceStore, make: Scored, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Limited(Counting):
+            is_down = False
+
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                if self.is_down and texts != [EURO]:
+                    raise ConnectionError("too many requests")
+                return super().embed(texts)
+
+        store.add(one := make(1, POUND))
+        search = search_in(store, limited := Limited())
+        limited.is_down = True
+        with pytest.raises(ConnectionError):
+            found(search)
+        limited.is_down = False
+        assert found(search) == [one.trace.id]
+        store.add(two := make(2, f"{POUND} again"))
+        limited.is_down = True
+        assert [found(search), found(search)] == [[one.trace.id]] * 2
+        assert caplog.text.count("cannot be embedded") == 1
+        limited.is_down = False
+        assert set(found(search)) == {one.trace.id, two.trace.id}
+
+    def test_the_task_of_the_run_fails_that_search_alone(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        store.add(one := make(1, POUND))
+        search = search_in(store, Refusing())
+        with pytest.raises(ValueError, match="too long"):
+            found(search, GARDEN)
+        assert found(search) == [one.trace.id]
+
+
 class TestAtOnce:
     def test_from_eight_threads(self, store: TraceStore, make: Scored) -> None:
         traces = [make(number, f"{POUND} {number}") for number in range(40)]
