@@ -199,6 +199,37 @@ def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str |
     return _joined(pairs) if pairs else None
 
 
+def argument_text(sources: RunKeySources, namespace: str) -> str:
+    """Return the namespace that a program names itself, as `namespace_text` returns it.
+
+    Args:
+        sources: Under which names in the metadata namespaces are.
+        namespace: The single value, as `check_namespace` returns it.
+    """
+    return _joined([(next(iter(sources.namespace), "kp_namespace"), namespace)])
+
+
+def check_namespace(value: object) -> str | None:
+    """Return a namespace that is the argument of a program as text; None if it is None.
+
+    Raises:
+        ConfigError: It is empty, or neither text, an integer nor a UUID.
+    """
+    if value is None:
+        return None
+    text = id_text(value)
+    if text:
+        return text
+    if isinstance(value, str):
+        raise ConfigError(
+            f"namespace={value[:KEY_CHARS]!r} is empty; pass None for the one that the metadata of "
+            "the run name"
+        )
+    raise ConfigError(
+        f"namespace of type {type(value).__name__} is unusable; pass text, an integer or a UUID"
+    )
+
+
 def _joined(pairs: Sequence[tuple[str, str]]) -> str:
     """Return the namespace that keys and their values give together: never that of others."""
     if len(pairs) == 1 and not pairs[0][1].startswith(_PAIRS_START):

@@ -12,10 +12,13 @@ from kp_langchain.recall.example_search import check_options, search_of
 from kp_langchain.recall.few_shot import to_few_shot
 from kp_langchain.recall.recall_log import ambient_metadata, namespace_in, note_shown
 from kp_langchain.recording.objective import objective_in
+from kp_langchain.run_keys import check_namespace
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from kp_langchain.recall.example import Example
 
 _LONGEST_TASK_CHARS = 100_000
@@ -31,8 +34,9 @@ class KPExampleSelector(BaseExampleSelector):
         domain: The domain whose traces are searched.
         task_key: The input variable that states the task; by default the usual places are
             searched, as for a run's objective.
-        namespace: The namespace, such as a tenant's id, whose traces are found beside those of
-            none; by default the one that the metadata of the run name.
+        namespace: A namespace, such as a tenant's id: text, an integer or a UUID. Traces of that
+            namespace are found, and those without one. By default it is the one that the metadata
+            of the run name.
         store: A `TraceStore`, or a database URL or file; by default that of the settings.
         limit: At most so many examples, 1 to 20.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
@@ -55,7 +59,7 @@ class KPExampleSelector(BaseExampleSelector):
         domain: str = "default",
         *,
         task_key: str | None = None,
-        namespace: str | None = None,
+        namespace: str | int | UUID | None = None,
         store: TraceStore | str | Path | None = None,
         limit: int = 3,
         floor: float | None = None,
@@ -67,7 +71,7 @@ class KPExampleSelector(BaseExampleSelector):
         check_options(limit, floor, max_tokens)
         self._domain = domain
         self._task_key = task_key
-        self._namespace = namespace
+        self._namespace = check_namespace(namespace)
         self._limit = limit
         self._floor = floor
         self._max_tokens = max_tokens
@@ -100,7 +104,7 @@ class KPExampleSelector(BaseExampleSelector):
         found = self._search.find(
             self._task(input_variables),
             domain=self._domain,
-            namespace=self._namespace or namespace_in(ambient_metadata()),
+            namespace=namespace_in(ambient_metadata(), self._namespace),
             limit=self._limit,
             floor=self._floor,
         ).found

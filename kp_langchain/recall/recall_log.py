@@ -11,7 +11,7 @@ from kp_langchain.config import Settings
 from kp_langchain.recall.agent_runs import followers_of
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.current_handlers import current_handlers
-from kp_langchain.run_keys import namespace_text
+from kp_langchain.run_keys import argument_text, namespace_text
 
 if TYPE_CHECKING:
     from kp_langchain.recall.example import Example
@@ -61,13 +61,21 @@ def ambient_metadata() -> Mapping[str, Any]:
     return (config.get("metadata") if config else None) or {}
 
 
-def namespace_in(metadata: Mapping[str, Any]) -> str | None:
-    """Return the namespace that a run's metadata name, in plain text.
+def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> str | None:
+    """Return the namespace whose traces a run may be shown, in plain text.
+
+    Args:
+        metadata: The metadata of the run.
+        argument: The namespace that the program names itself, in place of the one in the metadata.
 
     Returns:
-        None if they name none, or an unusable one: such a run is shown what has no namespace.
+        None if there is none, or the metadata name an unusable one: such a run is shown only traces
+        without a namespace.
     """
-    return namespace_text(Settings.current().run_keys, metadata) or None
+    sources = Settings.current().run_keys
+    if argument is not None:
+        return argument_text(sources, argument)
+    return namespace_text(sources, metadata) or None
 
 
 def log_recall(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -16,6 +17,7 @@ from kp_langchain.recall.example_search import ExampleSearch, check_options, sea
 from kp_langchain.recall.few_shot import to_few_shot
 from kp_langchain.recall.recall_log import namespace_in, note_shown
 from kp_langchain.recording.handler import KPCallbackHandler
+from kp_langchain.run_keys import check_namespace
 from kp_langchain.store import TraceStore
 from kp_langchain.store.shared_stores import default_store
 
@@ -31,8 +33,9 @@ class KPRetriever(BaseRetriever):
 
     Args:
         domain: The domain whose traces are searched.
-        namespace: The namespace, such as a tenant's id, whose traces are found beside those of
-            none; by default the one that the metadata of the run name.
+        namespace: A namespace, such as a tenant's id: text, an integer or a UUID. Traces of that
+            namespace are found, and those without one. By default it is the one that the metadata
+            of the run name.
         store: A `TraceStore`, or a database URL or file; by default that of the settings.
         limit: At most so many traces, 1 to 20.
         floor: The similarity (0 to 1) of tasks that is asked for; by default calibrated for the
@@ -59,7 +62,7 @@ class KPRetriever(BaseRetriever):
         self,
         domain: str = "default",
         *,
-        namespace: str | None = None,
+        namespace: str | int | UUID | None = None,
         store: TraceStore | str | Path | None = None,
         limit: int = 3,
         floor: float | None = None,
@@ -71,7 +74,7 @@ class KPRetriever(BaseRetriever):
         check_options(limit, floor, max_tokens)
         own: dict[str, Any] = {
             "domain": domain,
-            "namespace": namespace,
+            "namespace": check_namespace(namespace),
             "limit": limit,
             "floor": floor,
             "max_tokens": max_tokens,
@@ -87,7 +90,7 @@ class KPRetriever(BaseRetriever):
         found = self._search.find(
             query,
             domain=self.domain,
-            namespace=self.namespace or namespace_in(run_manager.metadata),
+            namespace=namespace_in(run_manager.metadata, self.namespace),
             limit=self.limit,
             floor=self.floor,
         ).found

@@ -8,11 +8,12 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain.agents import create_agent
 
-from kp_langchain import KPRetriever, TraceStore
+from kp_langchain import ConfigError, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
 from tests.recall.words import (
     EURO,
@@ -157,9 +158,47 @@ class TestForms:
         assert not is_shown(store, kp_namespace="corp")
 
 
+class TestArgument:
+    @pytest.mark.parametrize("kind", [KPRetriever, KPExampleSelector])
+    @pytest.mark.parametrize("value", ["tenant-a", " tenant-a ", 7, UUID(int=7)])
+    def test_text_integer_and_uuid(self, store: TraceStore, kind: Any, value: Any) -> None:
+        keep(store, metadata={"kp_namespace": value})
+        assert found(kind("finance", namespace=value, **options(store)))
+        assert not found(kind("finance", namespace="tenant-b", **options(store)))
+
+    @pytest.mark.parametrize("kind", [KPRetriever, KPExampleSelector])
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            (b"tenant-a", "namespace of type bytes"),
+            (7.0, "namespace of type float"),
+            (True, "namespace of type bool"),
+            (["a"], "namespace of type list"),
+            ("", "namespace='' is empty"),
+            (" ", "namespace=' ' is empty"),
+        ],
+    )
+    def test_others_are_refused(
+        self, store: TraceStore, kind: Any, value: Any, message: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=message) as refused:
+            kind("finance", namespace=value, **options(store))
+        assert "tenant-a" not in str(refused.value)
+
+    @pytest.mark.parametrize("kind", [KPRetriever, KPExampleSelector])
+    def test_it_is_one_value_however_it_looks(self, store: TraceStore, kind: Any) -> None:
+        write_trusted('[run_keys]\nnamespace = ["kp_namespace", "user_id"]')
+        keep(store, metadata={"kp_namespace": "acme", "user_id": "ann"})
+        assert not found(kind("finance", namespace=PAIRS, **options(store)))
+        keep(store, EURO.replace("euro", "yen"), "JPYUSD", metadata={"kp_namespace": PAIRS})
+        assert found(kind("finance", namespace=PAIRS, **options(store)))
+
+
 def options(store: TraceStore) -> dict[str, Any]:
     return {"store": store, "embedder": Words(), "floor": 0.5}
 
 
-def found(retriever: KPRetriever) -> bool:
-    return bool(retriever.invoke(EURO))
+def found(examples: KPRetriever | KPExampleSelector) -> bool:
+    if isinstance(examples, KPRetriever):
+        return bool(examples.invoke(EURO))
+    return bool(examples.select_examples({"task": EURO}))
