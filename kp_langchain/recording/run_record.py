@@ -13,7 +13,7 @@ from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
 from kp_langchain.recording.plain_values import gist_text, text_size
-from kp_langchain.recording.quotes import quotable_lines, without_quotes
+from kp_langchain.recording.quotes import Quotes
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
@@ -222,13 +222,26 @@ class RunRecord:
             self._drop_last_texts()
 
     def drop_quotes(self) -> None:
-        """Drop what model and retriever only repeat of the examples that the run was shown."""
-        lines = quotable_lines(self.examples)
-        if not lines:
+        """Drop what model and retriever only repeat of the examples that the run was shown.
+
+        The texts of examples are not stored with a paused run. Where another process continues it,
+        what it then quotes of the examples from before the pause stays.
+        """
+        if not self.examples:
             return
-        for call in dict.fromkeys(call for _, call in self.timeline):
-            if call.kind == "model" or call.returns_examples:
-                call.text = without_quotes(call.text, lines)
+        quotes = Quotes(self.examples)
+        calls = list(dict.fromkeys(call for _, call in self.timeline))
+        answer, answering = self.answer, None
+        if isinstance(answer, str) and quotes.without(answer) != answer:
+            self.answer = quotes.without_in_answer(answer)
+            models = (call for call in reversed(calls) if call.kind == "model")
+            answering = next((call for call in models if answer in call.text), None)
+        for call in calls:
+            if call is answering:  # its thought keeps what the answer keeps
+                before, _, after = call.text.rpartition(answer)
+                call.text = f"{quotes.without(before)}{self.answer}{quotes.without(after)}"
+            elif call.kind == "model" or call.returns_examples:
+                call.text = quotes.without(call.text)
 
     def _drop_last_texts(self) -> None:
         """Drop the last texts of a resumed run, each part of which kept to the bound by itself."""

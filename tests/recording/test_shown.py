@@ -6,8 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -17,7 +15,6 @@ from langchain_core.tools import tool
 from kp_langchain import ReasoningTrace, ScoredTrace, Scorer, TraceStore
 from kp_langchain.gate import ShownTrace
 from kp_langchain.recording.callbacks import ambient_run_id
-from kp_langchain.recording.quotes import quotable_lines, without_quotes
 from kp_langchain.scoring.in_process_memory import InProcessMemory
 from tests.agents import ASK, agent, call, handler, say, shape
 
@@ -66,15 +63,43 @@ class TestQuotes:
         beside = play(say(thought, call("search", q="a")), say("42"))
         assert texts(plain.trace) == texts(beside.trace)
 
-    def test_short_lines_may_be_the_runs_own(self) -> None:
-        assert without_quotes("Answer: yes", quotable_lines(["Answer: yes"])) == "Answer: yes"
+    def test_the_lines_beside_a_quote_stay_as_they_are(self) -> None:
+        code = "def f(x):\n    if x:\n        return 1\n\n    return 2"
+        scored = play(say(f"{EXAMPLE}\n{code}", call("search", q="a")), say("42"))
+        assert texts(scored.trace) == [code, "42"]
 
-    @given(st.lists(st.text()), st.text())
-    def test_whatever_the_texts(self, examples: list[str], text: str) -> None:
-        lines = quotable_lines(examples)
-        rest = without_quotes(text, lines)
-        assert len(rest) <= len(text)
-        assert not any(line in rest for line in lines) or rest == text or len(lines) > 1
+    def test_an_answer_has_no_example_in_it(self) -> None:
+        scored = play(say(f"It is 42.\n{EXAMPLE}"))
+        assert scored.trace.outcome.result_summary.strip() == "It is 42."
+        assert [text and text.strip() for text in texts(scored.trace)] == ["It is 42."]
+
+    @pytest.mark.parametrize("example", ["The claim is refuted by two sources.", EXAMPLE])
+    def test_an_answer_may_be_that_of_an_example(self, example: str) -> None:
+        plain = play(say(example), text="").trace
+        beside = play(say("", call("search", q="a")), say(example), text=example).trace
+        assert beside.outcome.result_summary == plain.outcome.result_summary == example
+        assert texts(beside) == texts(plain) == [example]
+        assert beside.metadata.success is plain.metadata.success is True
+
+    def test_only_the_thought_that_answers_may_repeat_it(self) -> None:
+        answer = "The claim is refuted by two sources."
+        thought = f"An earlier run said this:\n{answer}\nI look, too."
+        trace = play(say(thought, call("search", q="a")), say(answer), text=answer).trace
+        assert texts(trace) == ["An earlier run said this:\nI look, too.", answer]
+
+    def test_the_reasoning_before_such_an_answer_has_no_quote_in_it(self) -> None:
+        answer = "The claim is refuted by two sources."
+        thought = f"<think>\nThey say:\n{EXAMPLE}\n</think>\n{answer}"
+        trace = play(say(thought), text=f"{EXAMPLE}\n{answer}").trace
+        assert trace.outcome.result_summary == answer
+        assert texts(trace) == [f"They say:\n\n{answer}"]
+
+    def test_an_answer_that_was_cut_off_is_no_success(self) -> None:
+        """What the outcome shows of the model's answer is found in the thought that gave it."""
+        answer = say("The claim is refuted by two sources.")
+        answer.response_metadata["finish_reason"] = "length"
+        trace = play(answer, text=answer.text).trace
+        assert trace.metadata.success is False
 
     def test_what_a_retriever_returned_of_them(self) -> None:
         class Kept(BaseRetriever):
