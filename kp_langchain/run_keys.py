@@ -108,6 +108,9 @@ class RunKeys:
             name: getattr(self, name) or getattr(earlier, name)
             for name in ("session", "thread", "user", "namespace", "name")
         }
+        namespaces = {self.namespace, earlier.namespace} - {None}
+        if len(namespaces) > 1:  # what it says is of both, so it is nobody else's
+            values["namespace"] = _own_namespace()
         tags = tuple(dict.fromkeys((*earlier.tags, *self.tags)))[:MOST_TAGS]
         return RunKeys(**values, tags=tags)
 
@@ -176,7 +179,12 @@ def namespace_in(
     if text is None:
         return None
     form = to_stored_form("namespace", text) if text else None
-    return form or f"unknown:{uuid4().hex}"
+    return form or _own_namespace()
+
+
+def _own_namespace() -> str:
+    """Return a namespace that no other run has."""
+    return f"unknown:{uuid4().hex}"
 
 
 def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str | None:
@@ -196,6 +204,8 @@ def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str |
     if unusable:
         _warn_of_unusable(unusable[0])
         return ""
+    if len(pairs) == 1 and pairs[0][0] in sources.user:
+        return json.dumps(pairs, ensure_ascii=False)  # a user is kept only as a hash, as lists are
     return _joined(pairs) if pairs else None
 
 

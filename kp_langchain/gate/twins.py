@@ -48,6 +48,7 @@ class KeptTrace:
         confidence: How sure the gate is of it, 0 to 1.
         is_stated: Whether a verdict states whether it succeeded.
         may_leave: Whether its visibility and privacy level let it leave this machine.
+        namespace: Its namespace, as the store has it; runs of different ones are no twins.
     """
 
     entry: MemoryEntry
@@ -55,6 +56,7 @@ class KeptTrace:
     confidence: float
     is_stated: bool
     may_leave: bool
+    namespace: str | None = None
 
     @classmethod
     def of(cls, run: ScoredTrace, entry: MemoryEntry) -> KeptTrace:
@@ -66,6 +68,7 @@ class KeptTrace:
             trusted_confidence(run.breakdown),
             run.is_stated,
             may_leave(metadata.visibility, metadata.privacy_level),
+            None if run.keys is None else run.keys.namespace,
         )
 
 
@@ -136,6 +139,9 @@ def find_twins(
 
 def _may_repeat(candidate: KeptTrace, one: KeptTrace) -> bool:
     if candidate.run_id == one.run_id or candidate.entry.trace_id == one.entry.trace_id:
+        return False
+    # Otherwise a tenant would learn of another's run, and be shown neither.
+    if candidate.namespace != one.namespace:
         return False
     # What is kept for this machine alone must not hold back what others may see.
     return one.may_leave or not candidate.may_leave

@@ -124,7 +124,8 @@ class KPMiddleware(_Middleware):
     The examples stand in one message before the task, in what the model is asked and nowhere else:
     not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
     for which nothing similar enough is kept is shown nothing. One whose metadata name a namespace
-    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace and of none.
+    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace, and
+    those without one.
 
     The middleware attaches a handler to each run. A run that has a `KPCallbackHandler` already, by
     its callbacks, `capture` or `KP_CAPTURE`, is recorded by that one alone.

@@ -25,6 +25,7 @@ class EntryRow(NamedTuple):
     run_id: str
     visibility: str
     privacy_level: str
+    namespace: str | None
     is_kept: bool
     entry_of: Any
     fingerprint: Any
@@ -38,7 +39,7 @@ class EntryRow(NamedTuple):
 
 # Without the columns' types, which would raise for a value of another type; SQLite takes any.
 _select = sa.select(
-    *(runs.c[name] for name in ("trace_id", "run_id", "visibility", "privacy_level")),
+    *(runs.c[name] for name in ("trace_id", "run_id", "visibility", "privacy_level", "namespace")),
     runs.c.decision == "contributed",
     *(sa.type_coerce(column, sa.types.NULLTYPE) for column in _c),
 ).select_from(runs.outerjoin(run_entries, runs.c.trace_id == _c.trace_id))

@@ -230,6 +230,7 @@ def _kept_trace(row: EntryRow) -> KeptTrace | None:
         float(confidence),
         bool(row.is_stated),
         may_leave(row.visibility, row.privacy_level),
+        row.namespace,
     )
 
 

@@ -46,9 +46,10 @@ def kept(
     identity: EmbedderIdentity = MODEL,
     run_id: str = "",
     may_leave: bool = False,
+    namespace: str | None = None,
 ) -> KeptTrace:
     entry = MemoryEntry(name, text or name.encode(), vector, identity)
-    return KeptTrace(entry, run_id or name, confidence, is_stated, may_leave)
+    return KeptTrace(entry, run_id or name, confidence, is_stated, may_leave, namespace)
 
 
 @cache
@@ -191,3 +192,10 @@ def test_a_vector_that_is_no_direction_is_like_none() -> None:
         odd = kept("odd", np.array([value, 1.0 if value else 0.0], np.float32))
         assert similarities(odd, kept("a", at(0)), least=0.1) == []
         assert similarities(kept("new", at(0)), odd, kept("a", at(0)), least=0.1) == [1.0]
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "b"), ("a", None), (None, "b")])
+def test_runs_of_different_namespaces_are_no_twins(one: str | None, other: str | None) -> None:
+    candidate = kept("candidate", text=b"same", namespace=one)
+    assert find_twins(candidate, [kept("kept", text=b"same", namespace=other)], 0.9) == []
+    assert len(find_twins(candidate, [kept("kept", text=b"same", namespace=one)], 0.9)) == 1

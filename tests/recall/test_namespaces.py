@@ -15,6 +15,7 @@ from langchain.agents import create_agent
 
 from kp_langchain import ConfigError, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
+from kp_langchain.run_keys import RunKeys
 from tests.recall.words import (
     EURO,
     POUND,
@@ -202,3 +203,28 @@ def found(examples: KPRetriever | KPExampleSelector) -> bool:
     if isinstance(examples, KPRetriever):
         return bool(examples.invoke(EURO))
     return bool(examples.select_examples({"task": EURO}))
+
+
+class TestWhoseARunIs:
+    def test_a_user_alone_is_kept_as_a_hash(self, store: TraceStore, folder: Path) -> None:
+        write_trusted('[run_keys]\nnamespace = ["kp_namespace", "user_id"]')
+        keep(store, metadata={"user_id": "ann"})
+        (stored,) = store.runs()
+        assert stored.namespace is not None
+        assert stored.namespace.startswith("hash:")
+        assert is_shown(store, user_id="ann")
+        assert not is_shown(store, kp_namespace="ann")
+        assert not is_shown(store, user_id="ben")
+
+    def test_the_same_run_of_two_tenants_is_kept_for_both(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "a"})
+        keep(store, metadata={"kp_namespace": "b"})
+        keep(store)
+        assert {one.namespace for one in store.runs()} == {"a", "b", None}
+        assert {one.decision for one in store.runs()} == {"contributed"}
+
+    def test_a_run_whose_parts_are_of_two_is_nobodys(self) -> None:
+        first, second = RunKeys(namespace="a"), RunKeys(namespace="b")
+        assert second.after(RunKeys()).namespace == "b"
+        assert RunKeys().after(first).namespace == "a"
+        assert re.fullmatch("unknown:[0-9a-f]{32}", second.after(first).namespace or "")
