@@ -32,6 +32,7 @@ class OutcomeCount(NamedTuple):
         success: Whether they succeeded.
         is_stated: Whether a verdict says so, and not just the look of the run.
         runs: Their number.
+        namespace: Their namespace; None if they have none, or that of the trace.
     """
 
     shown_id: str
@@ -39,6 +40,7 @@ class OutcomeCount(NamedTuple):
     success: bool
     is_stated: bool
     runs: int
+    namespace: str | None = None
 
 
 class ShownTo(NamedTuple):
@@ -133,24 +135,38 @@ def outcome_counts(connection: sa.Connection, domain: str) -> list[OutcomeCount]
         connection: A connection to read with.
         domain: The domain's exact name.
     """
-    select = _outcomes().where(runs.c.domain == clean_name(domain)).subquery()
-    grouped = sa.select(*select.c, sa.func.count()).group_by(*select.c)
+    grouped = _grouped(_outcomes().where(runs.c.domain == clean_name(domain)))
     return [OutcomeCount._make(row[1:]) for row in connection.execute(grouped)]
 
 
 def outcome_counts_by_domain(connection: sa.Connection) -> dict[str, list[OutcomeCount]]:
     """Return what `outcome_counts` returns, of every domain with runs that were shown something."""
-    select = _outcomes().subquery()
-    grouped = sa.select(*select.c, sa.func.count()).group_by(*select.c)
     found: dict[str, list[OutcomeCount]] = {}
-    for row in connection.execute(grouped):
+    for row in connection.execute(_grouped(_outcomes())):
         found.setdefault(row[0], []).append(OutcomeCount._make(row[1:]))
     return found
 
 
+def _grouped(outcomes: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the number of equal outcomes, before the namespace."""
+    one = outcomes.subquery().c
+    *columns, namespace = one
+    return sa.select(*columns, sa.func.count(), namespace).group_by(*one)
+
+
 def _outcomes() -> sa.Select[Any]:
     """Return domain and outcome of each run, with each trace that it was shown or held out from."""
-    is_stated = _IS_STATED.label("is_stated")
-    return sa.select(runs.c.domain, _c.shown_id, _c.held_out, runs.c.success, is_stated).join(
-        runs, runs.c.trace_id == _c.trace_id
+    of_trace = runs.alias()
+    is_its_own = runs.c.namespace == of_trace.c.namespace
+    return sa.select(
+        runs.c.domain,
+        _c.shown_id,
+        _c.held_out,
+        runs.c.success,
+        _IS_STATED.label("is_stated"),
+        sa.case((is_its_own, None), else_=runs.c.namespace).label("namespace"),
+    ).select_from(
+        shown_traces.join(runs, runs.c.trace_id == _c.trace_id).outerjoin(
+            of_trace, of_trace.c.trace_id == _c.shown_id
+        )
     )

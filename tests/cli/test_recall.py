@@ -73,8 +73,8 @@ def with_credit(store: TraceStore) -> dict[str, str]:
         [
             *(judged(100 + n, {good: 0.83}, success=n > 0) for n in range(14)),
             *(judged(200 + n, {good: 0.7}, success=n > 0, held_out=True) for n in range(2)),
-            *(judged(300 + n, {bad: 0.6, good: 0.5}, success=False) for n in range(5)),
-            *(judged(400 + n, {bad: 0.6}, success=True, held_out=True) for n in range(5)),
+            *(judged(300 + n, {bad: 0.6, good: 0.5}, success=False) for n in range(9)),
+            *(judged(400 + n, {bad: 0.6}, success=True, held_out=True) for n in range(9)),
             judged(500, {gone: 0.6}, success=True),
         ]
     )
@@ -168,7 +168,7 @@ class TestWhatARunWouldBeShown:
         assert example["trace_id"] == ids["good"]
         assert (example["rank"], example["trust"], example["objective"]) == (1, "own", POUND)
         assert example["credit"].keys() == {"value", "deviation", "shown", "held_out", "hurts"}
-        assert (example["credit"]["shown"], example["credit"]["held_out"]) == (19, 2)
+        assert (example["credit"]["shown"], example["credit"]["held_out"]) == (23, 2)
         stored = store.get(ids["good"])
         assert stored is not None
         assert stored.trace is not None
@@ -223,8 +223,8 @@ class TestCredit:
         values = [float(row[2]) for row in rows]
         assert values == sorted(values, reverse=True)
         good, bad = by_id[short_id(ids["good"])], by_id[short_id(ids["bad"])]
-        assert good[1:2] + good[5:8] == ["finance", "19", "2", "yes"]
-        assert bad[5:9] == ["5", "5", "no:", "hurts"]
+        assert good[1:2] + good[5:8] == ["finance", "23", "2", "yes"]
+        assert bad[5:9] == ["9", "9", "no:", "hurts"]
         assert by_id[short_id(ids["gone"])][7:10] == ["no:", "not", "kept"]
         assert by_id[short_id(planted.trace.id)][7:9] == ["no:", "planted"]
         assert "\nhurts: runs ended worse with it, so it is no longer shown.\n" in text
@@ -261,9 +261,9 @@ class TestCredit:
     def test_a_domain_whose_traces_another_one_is_shown(self, store: TraceStore) -> None:
         """There it counts nothing, so it is not said to be why a trace is no longer shown."""
         store.add(one := run(1, POUND, domain="code"))
-        for number in range(10):
+        for number in range(20):
             store.add(
-                judged(10 + number, {one.trace.id: 0.5}, success=number > 4, held_out=number > 4)
+                judged(10 + number, {one.trace.id: 0.5}, success=number > 9, held_out=number > 9)
             )
         (line,) = map(json.loads, printed("recall", "--credit", "--json").splitlines())
         assert (line["domain"], line["credit"]["hurts"], line["still_shown"]) == (
@@ -312,11 +312,11 @@ class TestReviewShow:
         ids = with_credit(store)
         text = printed("review", "show", ids["good"], columns=160)
         assert re.search(
-            r"\ncredit +[+-]0\.\d\d \+- 0\.\d\d: shown to 19 runs, held out from 2 *\n", text
+            r"\ncredit +[+-]0\.\d\d \+- 0\.\d\d: shown to 23 runs, held out from 2 *\n", text
         )
         text = printed("review", "show", ids["bad"], columns=160)
         assert re.search(
-            r"\ncredit +-0\.\d\d \+- 0\.\d\d: shown to 5 runs, held out from 5; runs ended worse "
+            r"\ncredit +-0\.\d\d \+- 0\.\d\d: shown to 9 runs, held out from 9; runs ended worse "
             r"with it, so it is no longer shown *\n",
             text,
         )
@@ -362,7 +362,7 @@ def test_on_both_engines(url: str) -> None:
     target = ("--database", url)
     done = cli("recall", YEN, "--domain", "finance", "--json", *target)
     (example,) = json.loads(done.stdout)["examples"]
-    assert (example["trace_id"], example["credit"]["shown"]) == (ids["good"], 19)
+    assert (example["trace_id"], example["credit"]["shown"]) == (ids["good"], 23)
     rows = [
         json.loads(line)
         for line in cli("recall", "--credit", "--json", *target).stdout.splitlines()
@@ -373,7 +373,7 @@ def test_on_both_engines(url: str) -> None:
         ids["gone"]: None,
     }
     values = json.loads(cli("review", "show", ids["bad"], "--json", *target).stdout)
-    assert (values["credit"]["shown"], values["credit"]["held_out"]) == (5, 5)
+    assert (values["credit"]["shown"], values["credit"]["held_out"]) == (9, 9)
 
 
 def test_hostile_text_stays_text(store: TraceStore) -> None:
@@ -475,10 +475,10 @@ def test_the_guide_shows_what_is_printed(store: TraceStore) -> None:
         [
             *(judged(100 + n, {one.trace.id: 0.8}, success=n > 0) for n in range(14)),
             *(judged(200 + n, {one.trace.id: 0.8}, success=n > 0, held_out=True) for n in range(2)),
-            *(judged(300 + n, {other.trace.id: 0.6}, success=n > 4) for n in range(6)),
+            *(judged(300 + n, {other.trace.id: 0.6}, success=n > 8) for n in range(10)),
             *(
                 judged(400 + n, {other.trace.id: 0.6}, success=True, held_out=True)
-                for n in range(5)
+                for n in range(8)
             ),
         ]
     )

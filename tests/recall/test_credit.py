@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kp_langchain.recall.credit import PRIOR_RUNS, credits_of
 from kp_langchain.store.shown_queries import OutcomeCount
+from tests.benchmarks.credit import CASES, simulate
 
 counts = st.lists(
     st.builds(
@@ -17,13 +18,22 @@ counts = st.lists(
         st.booleans(),
         st.booleans(),
         st.integers(1, 1000),
+        st.sampled_from([None, "tenant-a", "tenant-b"]),
     ),
     max_size=20,
 )
 
 
-def count(shown_id: str, *, held_out: bool = False, success: bool, runs: int) -> OutcomeCount:
-    return OutcomeCount(shown_id, held_out, success, is_stated=True, runs=runs)
+def count(
+    shown_id: str,
+    *,
+    success: bool,
+    runs: int,
+    held_out: bool = False,
+    is_stated: bool = True,
+    namespace: str | None = None,
+) -> OutcomeCount:
+    return OutcomeCount(shown_id, held_out, success, is_stated, runs, namespace)
 
 
 def test_what_was_never_shown_has_none() -> None:
@@ -56,8 +66,64 @@ def test_a_trace_is_compared_with_the_runs_that_it_was_found_for() -> None:
 def test_runs_that_end_worse_with_it_show_that_it_hurts() -> None:
     without = [count("a", held_out=True, success=True, runs=30)]
     assert credits_of([*without, count("a", success=False, runs=6)])["a"].hurts
-    assert not credits_of([*without, count("a", success=False, runs=1)])["a"].hurts
+    assert not credits_of([*without, count("a", success=False, runs=4)])["a"].hurts
     assert not credits_of([*without, count("a", success=True, runs=6)])["a"].hurts
+
+
+def test_a_small_loss_does_not_hurt_however_sure_it_is() -> None:
+    rows = [
+        count("a", held_out=held_out, success=success, runs=runs)
+        for held_out, success, runs in (
+            (True, True, 9000),
+            (True, False, 1000),
+            (False, True, 7500),
+            (False, False, 2500),
+        )
+    ]
+    credit = credits_of(rows)["a"]
+    assert credit.value < -10 * credit.deviation
+    assert not credit.hurts
+
+
+def test_runs_that_nobody_judged_do_not_make_it_hurt() -> None:
+    without = [count("a", held_out=True, success=True, runs=30)]
+    guessed = credits_of([*without, count("a", success=False, is_stated=False, runs=1000)])["a"]
+    assert guessed.value < -0.5
+    assert not guessed.hurts
+
+
+class TestOneNamespaceAlone:
+    without = (count("a", held_out=True, success=True, runs=30),)
+    good = (count("a", success=True, runs=12, namespace="tenant-b"),)
+
+    def test_takes_a_shared_trace_from_nobody(self) -> None:
+        bad = count("a", success=False, runs=1000, namespace="tenant-a")
+        assert not credits_of([*self.without, bad])["a"].hurts
+        assert not credits_of([*self.without, *self.good, bad])["a"].hurts
+
+    def test_nor_by_what_it_was_held_out_from(self) -> None:
+        held_out = count("a", held_out=True, success=True, runs=1000, namespace="tenant-a")
+        rows = [count("a", held_out=True, success=False, runs=30), *self.good, held_out]
+        assert not credits_of([*rows, count("a", success=False, runs=12)])["a"].hurts
+
+    def test_but_two_do(self) -> None:
+        bad = [count("a", success=False, runs=9, namespace=f"tenant-{word}") for word in "ab"]
+        assert credits_of([*self.without, *bad])["a"].hurts
+
+    def test_and_those_without_a_namespace_or_with_that_of_the_trace(self) -> None:
+        assert credits_of([*self.without, count("a", success=False, runs=9)])["a"].hurts
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("changes nothing, at 0.5", 0, 0.2),
+        ("changes nothing, at 0.9", 0, 0.1),
+        ("0.4 instead of 0.7, 100 runs", 0.6, 1),
+    ],
+)
+def test_how_often_it_errs(name: str, least: float, most: float) -> None:
+    assert least <= simulate(CASES[name], 15).ever <= most
 
 
 def test_a_run_that_nobody_judged_counts_less() -> None:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from kp_langchain import ScoredTrace, TraceStore
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.recall import ExampleSearch
 from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from kp_langchain.run_keys import RunKeys
@@ -150,6 +151,19 @@ class TestAsTheStoreChanges:
         ]
         store.pulled.reject(unit.id, by="a test")
         assert found(search) == [own.trace.id]
+
+    def test_one_that_hurts_is_tried_again_in_every_20th_search(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        store.add(one := make(1, POUND))
+        for number in range(20):
+            shown = ShownTrace(one.trace.id, 1, 0.9, held_out=number % 2 == 0)
+            later = make(10 + number, GARDEN, score=0.1, shown=(shown,))
+            store.add(later)
+            store.report_outcome(later.trace.id, success=shown.held_out)
+        search = search_in(store)
+        results = [found(search) for _ in range(60)]
+        assert results == ([[]] * 19 + [[one.trace.id]]) * 3
 
 
 def identity_in(search: ExampleSearch) -> Any:

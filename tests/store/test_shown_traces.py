@@ -12,6 +12,7 @@ import pytest
 from kp_langchain import ScoredTrace, TraceStore
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.run_keys import RunKeys
 from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import TaskEntry
 from kp_langchain.store.shown_queries import OutcomeCount
@@ -44,6 +45,24 @@ def test_how_they_ended_in_each_domain(store: TraceStore, scored: Scored) -> Non
     assert store.shown.outcome_counts_by_domain() == {
         "finance": [OutcomeCount("kp:trace:a", False, True, False, 2)],
         "code": [OutcomeCount("kp:trace:a", False, True, False, 1)],
+    }
+
+
+def test_whose_runs_they_were(store: TraceStore, scored: Scored) -> None:
+    shared, own = scored(1), scored(2, keys=RunKeys(namespace="tenant-a"))
+    store.add_many([shared, own])
+    shown = tuple(ShownTrace(one, 1, 0.9) for one in (shared.trace.id, own.trace.id, "kp:trace:x"))
+    store.add(scored(3, shown=shown, keys=RunKeys(namespace="tenant-a")))
+    store.add_many(scored(number, shown=shown) for number in (4, 5))
+    counted = {
+        (one.shown_id, one.namespace): one.runs for one in store.shown.outcome_counts("finance")
+    }
+    assert counted == {
+        (shared.trace.id, "tenant-a"): 1,
+        (shared.trace.id, None): 2,
+        (own.trace.id, None): 3,
+        ("kp:trace:x", "tenant-a"): 1,
+        ("kp:trace:x", None): 2,
     }
 
 
