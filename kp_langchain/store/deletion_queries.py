@@ -17,6 +17,7 @@ from kp_langchain.store.tables import (
     external_traces,
     outbox,
     paused_runs,
+    pulled_units,
     recall_entries,
     remembered,
     run_entries,
@@ -103,13 +104,24 @@ def delete(connection: sa.Connection, trace_ids: Sequence[str], now: datetime) -
 
 
 def delete_leftovers(connection: sa.Connection) -> int:
-    """Delete what belongs to runs that another program deleted; return the number of rows."""
-    return sum(_delete_leftovers(connection, table) for table in _WRITTEN_WITH_RUNS)
+    """Delete what belongs to traces that the store no longer has; return the number of rows."""
+    of_runs = [(table, ~_has(runs, table.c.trace_id)) for table in _WRITTEN_WITH_RUNS]
+    # Units of registries are recalled as well.
+    of_traces = [
+        (table, ~_has(runs, column) & ~_has(pulled_units, column))
+        for table, column in (
+            (recall_entries, recall_entries.c.trace_id),
+            (shown_traces, shown_traces.c.shown_id),
+        )
+    ]
+    return sum(
+        connection.execute(sa.delete(table).where(is_left_over)).rowcount
+        for table, is_left_over in (*of_runs, *of_traces)
+    )
 
 
-def _delete_leftovers(connection: sa.Connection, table: sa.Table) -> int:
-    has_run = sa.exists(sa.select(runs.c.trace_id).where(runs.c.trace_id == table.c.trace_id))
-    return connection.execute(sa.delete(table).where(~has_run)).rowcount
+def _has(table: sa.Table, trace_id: sa.Column[str]) -> sa.ColumnElement[bool]:
+    return sa.exists(sa.select(table.c.trace_id).where(table.c.trace_id == trace_id))
 
 
 def delete_paused(connection: sa.Connection, places: Sequence[str]) -> None:

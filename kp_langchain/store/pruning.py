@@ -22,7 +22,8 @@ class Pruning:
         expired_pauses: What runs recorded that waited too long for a human.
         contributions: Contributions of deleted runs that no registry has.
         remembered: Traces beyond those that novelty is measured against.
-        leftovers: Tags, verdicts and the like of runs that another program deleted.
+        leftovers: Tags, verdicts and the like of runs that another program deleted, and what recall
+            noted of traces that are gone.
     """
 
     expired_traces: int

@@ -194,6 +194,8 @@ class RecallEntries:
     ) -> None:
         """Write entries by trace id; each replaces an earlier one of the same embedder.
 
+        Those of traces that were deleted meanwhile are left out.
+
         Args:
             entries: The entries.
             embedder: The embedder of their vectors.

@@ -134,10 +134,30 @@ def entries_of(
 
 
 def write(connection: sa.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert entries; each replaces an earlier one of its trace and embedder."""
-    if rows:
-        in_order = sorted(rows, key=lambda row: str(row["trace_id"]))
+    """Insert entries of traces that the store has; each replaces an earlier one of its embedder.
+
+    Args:
+        connection: A write transaction.
+        rows: The entries by column.
+    """
+    ids = _locked(connection, [row["trace_id"] for row in rows])
+    in_order = sorted((row for row in rows if row["trace_id"] in ids), key=_trace_id)
+    if in_order:
         connection.execute(insert_or_replace(recall_entries, connection.dialect.name), in_order)
+
+
+def _trace_id(row: dict[str, Any]) -> str:
+    return str(row["trace_id"])
+
+
+def _locked(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
+    """Return those of the traces that are runs or units, and have none deleted meanwhile."""
+    found: set[str] = set()
+    for column in (_r.trace_id, _p.trace_id):
+        select = sa.select(column).order_by(column).with_for_update(read=True, key_share=True)
+        for batch in _batches(trace_ids):
+            found |= set(connection.scalars(select.where(column.in_(batch))))
+    return found
 
 
 def standings(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, Standing]:

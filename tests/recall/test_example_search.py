@@ -108,6 +108,23 @@ class TestAsTheStoreChanges:
         store.delete(one.trace.id)
         assert found(search) == []
 
+    def test_what_is_deleted_while_it_is_embedded_leaves_nothing(
+        self, store: TraceStore, make: Scored
+    ) -> None:
+        gone, stays = make(1, POUND), make(2, GARDEN)
+        store.add_many([gone, stays])
+
+        class Deleting(Words):
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                if POUND in texts:
+                    store.delete(gone.trace.id)
+                return super().embed(texts)
+
+        assert found(search_in(store, Deleting())) == []
+        with store.database.reading() as connection:
+            ids = list(connection.scalars(sa.select(recall_entries.c.trace_id)))
+        assert ids == [stays.trace.id]
+
     def test_another_domain(self, store: TraceStore, make: Scored) -> None:
         store.add_many([make(1, POUND, domain="finance"), make(2, POUND, domain="code")])
         assert len(found(search_in(store))) == 1

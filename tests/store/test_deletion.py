@@ -32,8 +32,10 @@ from kp_langchain.run_keys import RunKeys
 from kp_langchain.scoring import MemoryEntry
 from kp_langchain.store import deletion, sqlite, stored_memory
 from kp_langchain.store.paused_runs import FirstHalf
+from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import TaskEntry
 from kp_langchain.store.tables import metadata, outbox
+from kp_langchain.store.tables import runs as runs_table
 from tests.agents import ASK, handler, searching
 from tests.store.conftest import _scored
 from tests.store.test_stored_memory import matched, scorer_on, trace_of
@@ -123,6 +125,22 @@ class TestTables:
         store.delete(gone.trace.id)
         assert store.shown.of_run(stays.trace.id) == []
         assert store.shown.outcome_counts("finance") == []
+
+    def test_what_recall_noted_of_traces_that_are_gone_is_pruned(self, store: TraceStore) -> None:
+        gone, stays, unit = complete(1), complete(2), complete(3).trace
+        shown = tuple(ShownTrace(one, 1, 0.8) for one in (gone.trace.id, stays.trace.id, unit.id))
+        later = complete(4, shown=shown)
+        store.add_many([gone, stays, later])
+        store.pulled.write([ExaminedUnit(unit, "digest")], registry=REGISTRY, domain="finance")
+        ids = (gone.trace.id, stays.trace.id, unit.id)
+        store.recall_entries.write({one: TaskEntry(None) for one in ids}, MODEL, 1)
+        of_it = runs_table.c.trace_id == gone.trace.id
+        with store.database.writing() as connection:  # as another program deletes it
+            connection.execute(sa.delete(runs_table).where(of_it))
+        assert store.prune().leftovers > 0
+        assert rows(store)["recall_entries"] == set(ids[1:])
+        assert {one.trace_id for one in store.shown.of_run(later.trace.id)} == set(ids[1:])
+        assert store.prune().leftovers == 0
 
     def test_in_batches(self, store: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(deletion, "_BATCH_SIZE", 3)
