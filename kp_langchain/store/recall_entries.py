@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kp_langchain.store.recall_queries import RecallRow, Standing
 
 MOST_TASKS = 10_000
-"""Recall knows at most so many kept runs of a domain, the newest."""
+"""Recall knows at most so many kept runs of a domain, the newest of each namespace."""
 
 
 @dataclass(frozen=True, slots=True)

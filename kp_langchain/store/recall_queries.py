@@ -64,6 +64,8 @@ def rows_of(
 ) -> list[RecallRow]:
     """Return the newest kept runs of a domain; or those that changed since a change.
 
+    Of each namespace come as many; what one does not need is left to the others.
+
     Args:
         connection: A connection to read with.
         domain: The domain's exact name.
@@ -105,10 +107,14 @@ def rows_of(
     )
     if since is None:
         newest_first = (_r.created_at.desc(), _r.trace_id.desc())
-        select = select.where(may_be_shown).order_by(*newest_first)
+        place = sa.func.row_number().over(partition_by=_r.namespace, order_by=newest_first)
+        of_domain = sa.select(_r.trace_id).where(_r.domain == clean_name(domain), may_be_shown)
+        newest = of_domain.order_by(place, *newest_first).limit(limit).subquery()
+        select = select.where(_r.trace_id.in_(sa.select(newest.c.trace_id)))
+        select = select.order_by(*newest_first)
     else:
-        select = select.where(_r.kept_change > since).order_by(_r.kept_change)
-    return [RecallRow(*row) for row in connection.execute(select.limit(limit))]
+        select = select.where(_r.kept_change > since).order_by(_r.kept_change).limit(limit)
+    return [RecallRow(*row) for row in connection.execute(select)]
 
 
 def _raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

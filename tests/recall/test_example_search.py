@@ -22,6 +22,7 @@ from kp_langchain.recall import ExampleSearch
 from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
+from kp_langchain.store import recall_entries as recall_entries_module
 from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.tables import recall_entries
 from tests.recall.words import EURO, GARDEN, POUND, Words
@@ -209,6 +210,20 @@ class TestWhoMaySeeWhat:
         search = search_in(store)
         assert found(search) == []
         assert found(search, namespace="tenant-a") == [one.trace.id]
+
+    def test_a_namespace_with_many_runs_pushes_out_no_other(
+        self, store: TraceStore, make: Scored, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(recall_entries_module, "MOST_TASKS", 20)
+        words = ("small", "large", None)
+        options = [{"keys": RunKeys(namespace=word)} if word else {} for word in words]
+        small = [make(number, POUND, **options[0]) for number in range(4)]
+        shared = [make(number, POUND, **options[2]) for number in range(4, 24)]
+        large = [make(number, POUND, **options[1]) for number in range(24, 84)]
+        store.add_many([*small, *shared, *large])
+        examples = search_in(store).find(EURO, domain="finance", namespace="small", limit=20)
+        ids = {one.trace_id for one in examples.found}
+        assert ids == {one.trace.id for one in (*small, *shared[-8:])}
 
     def test_a_withheld_trace(self, store: TraceStore, make: Scored) -> None:
         store.add(make(1, POUND, withheld="redaction failed"))
