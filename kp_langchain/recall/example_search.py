@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.store import TraceStore
 
-# Runs name their domains themselves, and 10,000 tasks take 30 MB.
-_MOST_DOMAINS = 16
+# In memory, of all domains: 10,000 take 30 MB. Runs name their domains themselves, so an index
+# counts for some, however few it has.
+_MOST_TASKS = 100_000
+_LEAST_TASKS = 100
 
 
 class ExampleSearch:
@@ -171,8 +173,13 @@ class ExampleSearch:
                 index = TaskIndex(self._store, domain, self._embedder, identity)
                 self._indexes[key] = index
             self._indexes.move_to_end(key)
-            if len(self._indexes) > _MOST_DOMAINS:
+            sizes = [max(len(one), _LEAST_TASKS) for one in self._indexes.values()]
+            excess = sum(sizes) - _MOST_TASKS
+            for size in sizes[:-1]:  # the least recently used first
+                if excess <= 0:
+                    break
                 self._indexes.popitem(last=False)
+                excess -= size
             return index
 
     def _read(self, ranked: Sequence[Candidate]) -> tuple[Example, ...]:

@@ -141,6 +141,10 @@ class TaskIndex:
         self._snapshot: _Snapshot | None = None
         self._searches = count(1)
 
+    def __len__(self) -> int:
+        """Return how many tasks it holds in memory."""
+        return len(self._content.tasks) + len(self._content.missing)
+
     @property
     def is_loaded(self) -> bool:
         """Whether it has been read at least once."""

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from kp_langchain import ScoredTrace, TraceStore
 from kp_langchain.gate.shown_trace import ShownTrace
-from kp_langchain.recall import ExampleSearch
+from kp_langchain.recall import ExampleSearch, example_search
 from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from kp_langchain.run_keys import RunKeys
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import recall_entries as recall_entries_module
 from kp_langchain.store.pulled_units import ExaminedUnit
+from kp_langchain.store.recall_entries import RecallEntries
 from kp_langchain.store.tables import recall_entries
 from tests.recall.words import EURO, GARDEN, POUND, Words
 
@@ -275,6 +276,51 @@ class TestDamage:
             connection.execute(sa.update(recall_entries).values(**older))
         assert len(found(search_in(store, counting := Counting()))) == 1
         assert counting.texts == [EURO, POUND]
+
+
+class TestHowMuchIsInMemory:
+    def whole_reads(
+        self, store: TraceStore, monkeypatch: pytest.MonkeyPatch, domains: Sequence[str]
+    ) -> list[str]:
+        """Search in domains; return those that were read whole."""
+        read, whole = RecallEntries.read, []
+
+        def noting(entries: RecallEntries, domain: str, *args: Any, **options: Any) -> Any:
+            page = read(entries, domain, *args, **options)
+            if page is not None and page.is_whole:
+                whole.append(domain)
+            return page
+
+        monkeypatch.setattr(RecallEntries, "read", noting)
+        search = search_in(store)
+        for domain in domains:
+            search.find(EURO, domain=domain)
+        return whole
+
+    def test_many_small_domains_are_read_once(
+        self, store: TraceStore, make: Scored, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        domains = [f"domain {number}" for number in range(40)]
+        store.add_many(make(number, POUND, domain=one) for number, one in enumerate(domains))
+        assert self.whole_reads(store, monkeypatch, domains * 3) == domains
+
+    def test_the_least_recently_used_give_way(
+        self, store: TraceStore, make: Scored, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(example_search, "_LEAST_TASKS", 2)
+        monkeypatch.setattr(example_search, "_MOST_TASKS", 10)
+        store.add_many(make(number, POUND, domain="abc"[number // 4]) for number in range(12))
+        searches = ["a", "b", "a", "c", "a", "c", "b", "a"]
+        assert self.whole_reads(store, monkeypatch, searches) == ["a", "b", "c", "b"]
+
+    def test_any_number_of_empty_domains(
+        self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(example_search, "_MOST_TASKS", 1000)
+        search = search_in(store)
+        for number in range(30):
+            search.find(EURO, domain=f"domain {number}")
+        assert len(search._indexes) == 10
 
 
 class Refusing(Counting):
