@@ -14,8 +14,8 @@ that only look successful are many. Such a run moves a trace up or down, no more
 A trace *hurts* if runs with a verdict ended worse with it: by more than two deviations and by more
 than 0.2, at least five of them. Without the namespace that speaks most against it that must be true
 as well, unless the trace belongs to it: so no namespace alone takes a shared trace from others.
-Runs without a namespace are the host's own, and count. A trace that hurts is only shown in every
-20th search, so that it may prove better.
+Runs without a namespace are the host's own, and count. A trace that hurts is no longer shown, until
+later verdicts on these runs say otherwise.
 
 The rule is applied after each run. How often it calls a trace harmful at any time, if all runs have
 a verdict, a tenth is held out, and the domain has 360 runs with other traces, by
@@ -67,7 +67,7 @@ class Credit:
         deviation: The standard deviation of that estimate, 0 to 1.
         shown: How many runs were shown it.
         held_out: How many runs were held out from it.
-        hurts: Whether runs ended so much worse with it, by their verdicts, that it is hardly shown.
+        hurts: Whether runs ended so much worse with it, by their verdicts, that it is not shown.
     """
 
     value: float = 0.0

@@ -7,12 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from kp_langchain._forksafe import ForkSafeLock, NoForkSection
+from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import embed_texts
@@ -41,8 +40,6 @@ _BATCH_SIZE = 64
 _MOST_RANKED = 50
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
-# A trace that is never shown again can never prove better.
-_HARMFUL_EVERY = 20
 _UNREADABLE = "the trace cannot be read"
 _section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
 
@@ -67,8 +64,7 @@ class _Snapshot:
         candidates: The traces, their similarity still 0.
         matrix: Their normalised vectors, float32, shape (n, dimensions).
         namespaces: A number for the namespace of each, 0 for none, shape (n,).
-        are_local: Whether each may only be shown in its own namespace, shape (n,).
-        are_harmful: Whether runs ended worse with each, shape (n,).
+        are_open: Whether each may be shown in every namespace, shape (n,).
         numbers: The numbers of the namespaces.
         floor: The similarity that an example must have, 0 to 1.
     """
@@ -76,8 +72,7 @@ class _Snapshot:
     candidates: list[Candidate]
     matrix: NDArray[np.float32]
     namespaces: NDArray[np.int32]
-    are_local: NDArray[np.bool_]
-    are_harmful: NDArray[np.bool_]
+    are_open: NDArray[np.bool_]
     numbers: Mapping[str, int]
     floor: float
 
@@ -139,7 +134,6 @@ class TaskIndex:
         self._lock = ForkSafeLock()
         self._content = _Content()
         self._snapshot: _Snapshot | None = None
-        self._searches = count(1)
 
     def __len__(self) -> int:
         """Return how many tasks it holds in memory."""
@@ -241,7 +235,8 @@ class TaskIndex:
             Exception: The embedder fails for every text.
         """
         try:
-            return list(embed_texts(self._embedder, texts))
+            with allow_forks():  # a foreign embedder may take its time
+                return list(embed_texts(self._embedder, texts))
         except Exception as error:
             if raised_by_host(error):
                 raise
@@ -250,7 +245,8 @@ class TaskIndex:
 
     def _embed_alone(self, text: str) -> Embedding | None:
         try:
-            return embed_texts(self._embedder, [text])[0]
+            with allow_forks():
+                return embed_texts(self._embedder, [text])[0]
         except Exception as error:
             if raised_by_host(error):
                 raise
@@ -271,6 +267,7 @@ class TaskIndex:
             for task in content.tasks.values()
             if task.success and task.entry and task.entry.vector is not None
             if task.entry.planted is None
+            if not content.credits.get(task.trace_id, NO_CREDIT).hurts
         ]
         sizes = Counter(len(vector) for _, vector, _ in eligible)
         size = sizes.most_common(1)[0][0] if sizes else 0
@@ -290,21 +287,17 @@ class TaskIndex:
             with _section:
                 content.floor = calibrate_floor(matrix, plans, self._identity.baseline)
             content.calibrated_at = len(tasks)
-        credits_ = [content.credits.get(task.trace_id, NO_CREDIT) for task in tasks]
         self._snapshot = _Snapshot(
-            [_candidate(task, credit) for task, credit in zip(tasks, credits_, strict=True)],
+            [_candidate(task, content.credits.get(task.trace_id, NO_CREDIT)) for task in tasks],
             matrix,
             np.array([numbers.get(task.namespace or "", 0) for task in tasks], dtype=np.int32),
-            np.array([task.stays_local for task in tasks], dtype=np.bool_),
-            np.array([credit.hurts for credit in credits_], dtype=np.bool_),
+            np.array([task.namespace is None and not task.stays_local for task in tasks], bool),
             numbers,
             content.floor,
         )
 
     def nearest(self, vector: NDArray[np.float32], namespaces: Sequence[str]) -> Found:
         """Return the traces whose tasks are most similar to one, the nearest first.
-
-        Those with which runs ended worse are only found in every 20th search.
 
         Args:
             vector: The embedding of the task, shape (dimensions,).
@@ -319,13 +312,12 @@ class TaskIndex:
         with _section:
             length = float(np.linalg.norm(vector))
             cosines = snapshot.matrix @ (vector / length if length else vector)
-            is_own = np.isin(snapshot.namespaces, own)
-            is_open = (snapshot.namespaces == 0) & ~snapshot.are_local
-            is_tried = next(self._searches) % _HARMFUL_EVERY == 0
-            may_be_shown = (is_own | is_open) & (is_tried | ~snapshot.are_harmful)
-            cosines = np.where(may_be_shown, cosines, -1.0)
+            may_be_shown = snapshot.are_open
+            if own:
+                may_be_shown = may_be_shown | np.isin(snapshot.namespaces, own)
+            cosines[~may_be_shown] = -1.0
             most = min(_MOST_RANKED, len(cosines))
-            nearest = np.argpartition(-cosines, most - 1)[:most] if most else np.array([], int)
+            nearest = np.argpartition(cosines, -most)[-most:] if most else np.array([], int)
         candidates = [
             replace(snapshot.candidates[at], similarity=self._similarity(float(cosines[at])))
             for at in nearest
@@ -349,7 +341,7 @@ def _candidate(task: StoredTask, credit: Credit) -> Candidate:
         confidence=task.confidence,
         worth=task.worth,
         credit=credit.value,
-        hurts=False,  # those that hurt are left out of most searches, and not of all
+        hurts=credit.hurts,  # those that hurt are left out of most searches, and not of all
         plan={} if task.entry is None else task.entry.plan,
     )
 

@@ -353,11 +353,11 @@ class TestWhatIsNeverShown:
     def test_a_trace_that_runs_ended_worse_with(self, store: TraceStore) -> None:
         kept = keep(store)
         shows = {True: middleware(store), False: middleware(store, held_out=0.999999)}
-        for number in range(12):
+        for number in range(16):
             played = Played(shows[number % 2 == 0])
             assert played.scored is not None
             store.report_outcome(played.scored.trace.id, success=number % 2 == 1)
-        assert len(store.shown.shown_to(kept)) == 12
+        assert len(store.shown.shown_to(kept)) == 16
         assert not examples_in(Played(fresh(store)).asked[0])
 
 
