@@ -341,7 +341,7 @@ def _candidate(task: StoredTask, credit: Credit) -> Candidate:
         confidence=task.confidence,
         worth=task.worth,
         credit=credit.value,
-        hurts=credit.hurts,  # those that hurt are left out of most searches, and not of all
+        hurts=credit.hurts,
         plan={} if task.entry is None else task.entry.plan,
     )
 

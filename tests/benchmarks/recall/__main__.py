@@ -23,8 +23,8 @@ How it is measured
   Of stores of equal size, those runs are kept that the gate values most, of runs of tasks that its
   model never saw, but no twins; each source has its share. Recall knows the same in all of them.
   Rank correlations are those among the ten nearest runs of other tasks (six for bits), of what each
-  would have gained, and are means over tasks. The calibrated confidence in them, and so the worth, are those
-  of a model that knows the truth about all runs of other tasks.
+  would have gained, and are means over tasks. The calibrated confidence in them, and so the worth,
+  are those of a model that knows the truth about all runs of other tasks.
   Intervals are of 95 %, with tasks, not runs, as what was sampled. Differences are of the same
   tasks.
 """
