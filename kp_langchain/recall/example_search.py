@@ -16,6 +16,7 @@ from kp_langchain.embedding.embedding_result import embed_texts
 from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.example import Example, Examples
+from kp_langchain.recall.planted_instructions import find_planted
 from kp_langchain.recall.ranking import rank
 from kp_langchain.recall.task_index import TaskIndex
 from kp_langchain.run_keys import namespace_forms
@@ -190,7 +191,8 @@ class ExampleSearch:
         examples: list[Example] = []
         for one in ranked:
             trace = _trace(bodies.get(one.trace_id))
-            if trace is not None:
+            # Searched once more, because a unit may have changed since the index was read.
+            if trace is not None and not find_planted(trace, is_foreign=one.trust == "registry"):
                 place = len(examples) + 1
                 examples.append(
                     Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)

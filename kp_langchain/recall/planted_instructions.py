@@ -81,11 +81,13 @@ class PlantedInstruction:
     disguise: str = ""
 
 
-def find_planted(trace: ReasoningTrace) -> list[PlantedInstruction]:
+def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[PlantedInstruction]:
     """Return where a trace holds text that reads like an instruction to the model.
 
     Args:
         trace: The trace. It may lack anything, even what its class demands.
+        is_foreign: Whether it comes from a registry, so that task, thoughts, inputs and answer are
+            no more the user's and the agent's own words than what tools returned.
     """
     findings: dict[PlantedInstruction, None] = {}
     passages = list(_passages(trace))
@@ -96,7 +98,7 @@ def find_planted(trace: ReasoningTrace) -> list[PlantedInstruction]:
         limit_chars = _TRACE_CHARS // len(passages)
         passages = [one._replace(text=both_ends(one.text, limit_chars)) for one in passages]
     for passage in passages:
-        findings.update(dict.fromkeys(_findings(passage)))
+        findings.update(dict.fromkeys(_findings(passage, is_foreign=is_foreign)))
         if len(findings) >= _MOST_FINDINGS:
             break
     return list(findings)
@@ -116,18 +118,20 @@ class _Passage(NamedTuple):
     text: str
 
 
-def _findings(passage: _Passage) -> Iterator[PlantedInstruction]:
+def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruction]:
     step_id, part, text = passage
     is_own = part != "output"
+    ways_to_read = {is_own, False} if is_foreign else {is_own}
     for reading in readings(text):
         disguise = reading.disguise
-        matches = matching_rules(reading.words, is_own=is_own, is_hidden=reading.is_hidden)
-        for kind, words in matches:
-            yield PlantedInstruction(step_id, part, kind, words, disguise)
         if disguise == INVISIBLE_TEXT:
             yield PlantedInstruction(step_id, part, "hidden", (), disguise)
-        for words in foreign_turns(reading.text, is_own=is_own):
-            yield PlantedInstruction(step_id, part, "turn of another speaker", words, disguise)
+        for as_own in sorted(ways_to_read):
+            matches = matching_rules(reading.words, is_own=as_own, is_hidden=reading.is_hidden)
+            for kind, words in matches:
+                yield PlantedInstruction(step_id, part, kind, words, disguise)
+            for words in foreign_turns(reading.text, is_own=as_own):
+                yield PlantedInstruction(step_id, part, "turn of another speaker", words, disguise)
 
 
 def _passages(trace: ReasoningTrace) -> Iterator[_Passage]:

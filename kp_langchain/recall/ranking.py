@@ -6,7 +6,8 @@ A trace helps if its task is similar, if it is right, and if it did what such ta
 
 The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
 that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks
-right, unless that one is much more similar.
+right, unless that one is much more similar. Units of a registry come after all others: who
+contributes one chooses its task, and so the similarity.
 
 The agreement is what the trace's plan has in common with those of the ten that help most without
 it: the mean F1, weighted by their confidences, so that what comes from a registry has no say. A
@@ -94,10 +95,12 @@ def rank(candidates: Iterable[Candidate], *, floor: float, limit: int) -> list[C
     return [one for _, one in (*first, *others)][: max(limit, 0)]
 
 
-def _order(value: float, one: Candidate) -> tuple[float, int, float, float, str]:
+def _order(value: float, one: Candidate) -> tuple[bool, float, int, float, float, str]:
+    # Whoever contributes to a registry chooses the task, and so the similarity.
+    is_foreign = one.trust not in ("verdict", "own")
     place = _PLACE.get(one.trust, len(_PLACE))
     similarity, worth = _within(one.similarity, 0.0), _within(one.worth, 0.0)
-    return -round(value, _DECIMALS), place, -worth, -similarity, one.trace_id
+    return is_foreign, -round(value, _DECIMALS), place, -worth, -similarity, one.trace_id
 
 
 def _value(one: Candidate) -> float:

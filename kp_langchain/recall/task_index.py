@@ -213,7 +213,7 @@ class TaskIndex:
         for task, embedding in zip(tasks, embeddings, strict=True):
             id_ = task.trace_id
             vector = None if embedding is None else embedding.vector
-            entry = _entry_of(bodies.get(id_), vector)
+            entry = _entry_of(bodies.get(id_), vector, is_own=task.is_own)
             self._content.tasks[id_] = replace(task, entry=entry, objective="")
             del self._content.missing[id_]
             if embedding is not None:  # what was refused may be tried again by another process
@@ -346,11 +346,11 @@ def _candidate(task: StoredTask, credit: Credit) -> Candidate:
     )
 
 
-def _entry_of(body: str | None, vector: NDArray[np.float32] | None) -> TaskEntry:
+def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:
     """Return what is compared of a trace; one that cannot be read is never shown."""
     try:
         trace = ReasoningTrace.model_validate(json.loads(body or ""))
-        findings = find_planted(trace)
+        findings = find_planted(trace, is_foreign=not is_own)
     except (ValidationError, ValueError, RecursionError):
         return TaskEntry(vector, _UNREADABLE)
     kinds = sorted({finding.kind for finding in findings})

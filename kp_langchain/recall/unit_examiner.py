@@ -169,7 +169,7 @@ def scan_for_instructions(trace: ReasoningTrace) -> Iterable[object]:
     """Return what looks like planted instructions in a trace; nothing for a clean one."""
     from kp_langchain.recall.planted_instructions import find_planted
 
-    return find_planted(trace)
+    return find_planted(trace, is_foreign=True)
 
 
 def _finding_row(finding: object) -> dict[str, str]:
