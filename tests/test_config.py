@@ -55,6 +55,7 @@ class TestWhereValuesComeFrom:
                 "session": ("session_id", "conversation_id", "langfuse_session_id"),
                 "thread": ("thread_id",),
                 "user": ("user_id", "langfuse_user_id"),
+                "namespace": ("kp_namespace",),
                 "tags": True,
                 "name": True,
             },

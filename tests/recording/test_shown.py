@@ -152,7 +152,7 @@ class TestLog:
             assert not shown_to.is_stated
             store.report_outcome(scored.trace.id, success=False)
             (counted,) = store.shown.outcome_counts("default")
-            assert counted == (SHOWN.trace_id, False, False, True, 1)
+            assert counted == (SHOWN.trace_id, False, False, True, 1, None)
 
     def test_a_run_that_has_ended_takes_no_notes(self) -> None:
         watching = handler()

@@ -62,6 +62,7 @@ def test_a_run_comes_back_with_every_column(store, scored):
         "thread": "t",
         "user_hash": "hash:u",
         "run_name": "n",
+        "namespace": None,
         "tags": ["b", "a"],
         "gate": "score",
         "worth": None,

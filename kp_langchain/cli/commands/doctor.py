@@ -28,6 +28,7 @@ EXTRAS = {
     "embeddings": ("fastembed",),
     "calibrate": ("sklearn", "tomlkit"),
     "postgres": ("psycopg",),
+    "agents": ("langchain", "langgraph"),
     "demo": ("langchain", "langgraph"),
     "report": ("jinja2",),
     "langfuse": ("langfuse",),
