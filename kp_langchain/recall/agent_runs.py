@@ -11,7 +11,7 @@ It costs the others a dictionary entry for each chain that is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
@@ -63,6 +63,12 @@ class OpenChain:
             isinstance(tag, str) and tag.startswith(_NODE_TAG) for tag in tags
         )
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Its metadata."""
+        metadata = self.arguments.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
+
     def report_start(self, handler: KPCallbackHandler) -> None:
         """Tell a handler how it began."""
         handler.on_chain_start(
@@ -100,22 +106,41 @@ class AgentRuns(BaseCallbackHandler):
         graphs = (graph for node, graph in pairwise(path) if node.is_node)
         return next(graphs, None)
 
-    def follow(self, handler: KPCallbackHandler) -> None:
-        """Have a handler record the run around this code: its outermost chain, from its start on.
+    def follow(self, handler: KPCallbackHandler, keys: Collection[str]) -> None:
+        """Have a handler record the graph around this code from its start on.
 
-        A tool that runs an agent is a boundary: only the agent inside it is recorded.
+        If that is a node of another graph, the outer one is recorded, unless its metadata differ.
+        Tools and chains that run an agent are a boundary: only the agent inside is recorded.
+
+        Args:
+            handler: The handler.
+            keys: The names in the metadata that say whose a run is, and what it is about.
         """
-        with self._lock:  # of nodes that run side by side, each has to be reported once
-            for chain in reversed(self._path()):
+        path = self._path()
+        for chain in reversed(path[: _outermost(path, keys) + 1]):
+            self._report_to(chain, handler)
+        # What began in another thread before its parent was followed has not been reported.
+        for chain in list(self._chains.values()):
+            if handler in self.followers_of(chain.parent_id):
+                self._report_to(chain, handler)
+
+    def _report_to(self, chain: OpenChain, handler: KPCallbackHandler) -> None:
+        if handler not in self._followers.get(chain.run_id, ()):
+            chain.report_start(handler)  # first, so that what begins inside it finds it reported
+            with self._lock:
                 followers = self._followers.get(chain.run_id, ())
                 if handler not in followers:
                     self._followers[chain.run_id] = (*followers, handler)
-                    chain.report_start(handler)
 
     def followers_of(self, run_id: UUID | None) -> tuple[KPCallbackHandler, ...]:
         """Return the handlers that record a run, and are not among its callbacks."""
         followers = () if run_id is None else self._followers.get(run_id, ())
         return tuple(handler for handler in followers if not handler.ignore_chain)
+
+    def notes_of(self, run_id: UUID | None) -> dict[object, Any]:
+        """Return what middleware keeps of a chain until it ends; of no use if it is not known."""
+        chain = self._chain(run_id)
+        return {} if chain is None else chain.notes
 
     def _path(self) -> list[OpenChain]:
         """Return the chains around this code, the innermost first."""
@@ -166,6 +191,17 @@ class AgentRuns(BaseCallbackHandler):
     def _drop_oldest(self, of: Iterable[UUID]) -> None:
         for run_id in list(of)[: _MOST_OPEN // 10]:
             self._end(run_id)
+
+
+def _outermost(path: Sequence[OpenChain], keys: Collection[str]) -> int:
+    """Return the place of the outermost graph that an agent is a part of; -1 without a graph."""
+    graphs = (at + 1 for at, chain in enumerate(path[:-1]) if chain.is_node)
+    at = next(graphs, -1)
+    while 0 < at < len(path) - 2 and path[at + 1].is_node:
+        if any(path[at].metadata.get(key) != path[at + 2].metadata.get(key) for key in keys):
+            break
+        at += 2
+    return at
 
 
 def _start(name: str) -> Callable[..., None]:

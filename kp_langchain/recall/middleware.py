@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from kp_langchain.recall.examples_prompt import ExamplesPrompt, task_position
 from kp_langchain.recall.prompt_search import (
     FoundPrompt,
     Request,
+    answered,
     prompt_search_of,
     warn_of_failure,
 )
@@ -31,6 +33,8 @@ from kp_langchain.recall.recall_log import (
     log_recall,
     namespace_in,
     note_shown,
+    recorded_domain,
+    whose_keys,
 )
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.handler import KPCallbackHandler
@@ -90,16 +94,19 @@ class _Run:
         return cls(handlers, run_id, graph.run_id, metadata, graph.notes)
 
     def key(self, task_id: str | None) -> str:
-        """Return what decides whether it is held out, with all agents inside it.
+        """Return the text by which it is drawn whether the run is held out.
+
+        All agents of one root run have that of the first that asks. In a thread the text is made of
+        the id of the message that states the task, so that it is the same after a pause.
 
         Args:
-            task_id: The id of the message that states the task. In a thread it is the same before
-                and after a pause, and another one for each run.
+            task_id: The id of that message.
         """
         roots = (handler.root_run(self.run_id) for handler in self.handlers if self.run_id)
         root = next(filter(None, roots), self.graph_id)
         thread = id_text(self.metadata.get("thread_id"))
-        return f"{thread}\0{task_id}" if thread and task_id else str(root or uuid4())
+        key = f"{thread}\0{task_id}" if thread and task_id else str(root or uuid4())
+        return str(agent_runs().notes_of(root).setdefault("held out by", key))
 
 
 class _Search(NamedTuple):
@@ -109,11 +116,13 @@ class _Search(NamedTuple):
         future: Its result.
         run: The run that it is for.
         task_id: The id of the message that states the task.
+        domain: The domain of the run.
     """
 
     future: Future[FoundPrompt]
     run: _Run
     task_id: str | None
+    domain: str
 
 
 class KPMiddleware(_Middleware):
@@ -193,8 +202,10 @@ class KPMiddleware(_Middleware):
         self._timeout_s = timeout_s
         self._search = prompt_search_of(search_of(searched, embedder))
         self._late: Future[FoundPrompt] | None = None
+        self._late_in = 0  # the process
         self._runs = agent_runs()
         self._key = object()  # of this middleware's notes
+        self._keys = whose_keys()
         self._is_off = Settings.current().disabled
         if not self._is_off:
             self._search.catch_up(self._domain)
@@ -272,7 +283,7 @@ class KPMiddleware(_Middleware):
         handlers = ambient_handlers()
         if handlers or self._handler.ignore_chain:  # it is closed
             return handlers
-        self._runs.follow(self._handler)
+        self._runs.follow(self._handler, self._keys)
         return [self._handler]
 
     def _with_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -281,7 +292,7 @@ class KPMiddleware(_Middleware):
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            self._settle(search, self._result_of(search.future, self._timeout_s))
+            self._settle(search, self._result_of(search, self._timeout_s))
         return _changed(request, run.notes[self._key])
 
     async def _awith_examples(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -292,7 +303,7 @@ class KPMiddleware(_Middleware):
             search = self._start_search(request, run)
             if not search.future.done():
                 await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
-            self._settle(search, self._result_of(search.future, 0.0))
+            self._settle(search, self._result_of(search, 0.0))
         return _changed(request, run.notes[self._key])
 
     def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
@@ -301,22 +312,27 @@ class KPMiddleware(_Middleware):
         position = task_position(messages)
         task_id = None if position is None else messages[position].id
         domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
-        if self._late is not None and not self._late.done():
-            future: Future[FoundPrompt] = Future()
-            future.set_result(FoundPrompt("", reason="an earlier search still takes too long"))
-            return _Search(future, run, task_id)
+        if domain != self._domain:
+            domain = recorded_domain(domain)
+        if self._is_late():
+            reason = "an earlier search still takes too long"
+            return _Search(answered(FoundPrompt(domain, reason=reason)), run, task_id, domain)
         task = objective_in(messages, _LONGEST_TASK_CHARS)
         wanted = Request(task, domain, namespace_in(run.metadata), **self._options)
-        return _Search(self._search.submit(wanted), run, task_id)
+        return _Search(self._search.submit(wanted), run, task_id, domain)
 
-    def _result_of(self, future: Future[FoundPrompt], timeout_s: float) -> FoundPrompt:
+    def _is_late(self) -> bool:
+        """Return whether a search of this process, for which a run waited in vain, still runs."""
+        return self._late is not None and self._late_in == os.getpid() and not self._late.done()
+
+    def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
         """Return what a search found within a time; nothing, with the reason, if it did not."""
-        try:
-            return future.result(timeout_s)
-        except (TimeoutError, CancelledError):  # asyncio cancels what it stops to wait for
-            if not future.cancel():
-                self._late = future
-            return FoundPrompt("", reason="the search took too long")
+        wait([search.future], timeout_s)
+        if search.future.done() and not search.future.cancelled():
+            return search.future.result()
+        if not search.future.cancel():  # it is running
+            self._late, self._late_in = search.future, os.getpid()
+        return FoundPrompt(search.domain, reason="the search took too long")
 
     def _settle(self, search: _Search, prompt: FoundPrompt) -> None:
         """Decide what the run is shown, note it and log it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -12,10 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.config import Settings
 from kp_langchain.recall.few_shot import compose_few_shot
 from kp_langchain.recording.worker import lane_for
-from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
     from kp_langchain.embedding.embedding_result import Embedding
@@ -33,7 +32,7 @@ class Request(NamedTuple):
 
     Attributes:
         task: Its task.
-        domain: Its domain, as its metadata name it.
+        domain: Its domain, as it is recorded.
         namespace: Its namespace, in plain text; None for none.
         limit: Most examples.
         floor: The similarity that is asked for; None for that of the domain.
@@ -55,7 +54,7 @@ class FoundPrompt:
     """What was found for a run.
 
     Attributes:
-        domain: The domain that was searched, redacted.
+        domain: The domain that was searched.
         examples: The examples that `text` shows; empty if there are none.
         text: The text; "" for none.
         floor: The similarity that was asked for, 0 to 1.
@@ -81,13 +80,15 @@ class PromptSearch:
         # A model or a database that hangs delays nobody who uses another one.
         self._lane = lane_for(search, "kp_langchain recall")
         self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
+        self._process = os.getpid()
 
     def submit(self, request: Request) -> Future[FoundPrompt]:
         """Have a request served, unless too many wait already."""
-        future: Future[FoundPrompt] = Future()
+        if self._process != os.getpid():  # what waited at a fork is the parent's
+            self._process, self._waiting = os.getpid(), deque()
         if len(self._waiting) >= _MOST_WAITING:
-            future.set_result(FoundPrompt(request.domain, reason="too many searches wait"))
-            return future
+            return answered(FoundPrompt(request.domain, reason="too many searches wait"))
+        future: Future[FoundPrompt] = Future()
         self._waiting.append((request, future))
         self._lane.submit(self._serve)
         return future
@@ -119,7 +120,8 @@ class PromptSearch:
                 prompt = self._find(request, embedding)
             except BaseException as error:  # noqa: BLE001 - the run goes on without examples
                 warn_of_failure(error)
-                prompt = FoundPrompt("", reason=f"the search failed: {describe_error(error)}")
+                reason = f"the search failed: {describe_error(error)}"
+                prompt = FoundPrompt(request.domain, reason=reason)
             future.set_result(prompt)
 
     def _embed(self, tasks: Sequence[str]) -> Sequence[Embedding | None]:
@@ -127,14 +129,12 @@ class PromptSearch:
         if len(tasks) > 1 and all(task.strip() for task in tasks):
             try:
                 return self._search.embed(tasks)
-            except Exception:  # noqa: BLE001 - perhaps because of one; each is tried by itself
+            except BaseException:  # noqa: BLE001 - perhaps of one; each is tried by itself
                 return [None] * len(tasks)
         return [None] * len(tasks)
 
     def _find(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
-        # The run's metadata named it, and it is redacted where it is recorded.
-        rules = Settings.current().redaction
-        domain = str(redact(request.domain, level="aggregated", rules=rules).value)
+        domain = request.domain
         examples = self._search.find(
             request.task,
             domain=domain,
@@ -166,6 +166,13 @@ class PromptSearch:
         else:
             if not is_complete:
                 self.catch_up(domain)
+
+
+def answered(prompt: FoundPrompt) -> Future[FoundPrompt]:
+    """Return a future that has its result."""
+    future: Future[FoundPrompt] = Future()
+    future.set_result(prompt)
+    return future
 
 
 def prompt_search_of(search: ExampleSearch) -> PromptSearch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from kp_langchain.config import Settings
 from kp_langchain.recall.agent_runs import followers_of
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.current_handlers import current_handlers
+from kp_langchain.redaction import redact
 from kp_langchain.run_keys import argument_text, namespace_text
 
 if TYPE_CHECKING:
@@ -76,6 +78,24 @@ def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> st
     if argument is not None:
         return argument_text(sources, argument)
     return namespace_text(sources, metadata) or None
+
+
+@lru_cache(maxsize=1000)
+def recorded_domain(domain: str) -> str:
+    """Return a domain that a run's metadata name as it is recorded: redacted.
+
+    Args:
+        domain: The domain in plain text.
+    """
+    rules = Settings.current().redaction
+    return str(redact(domain, level="aggregated", rules=rules).value)
+
+
+def whose_keys() -> tuple[str, ...]:
+    """Return the names in a run's metadata that say whose it is, and what it is about."""
+    sources = Settings.current().run_keys
+    names = (*sources.namespace, *sources.user, *sources.session, *sources.thread)
+    return tuple(dict.fromkeys((*names, "kp_domain", "kp_task")))
 
 
 def log_recall(

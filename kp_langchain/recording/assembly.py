@@ -210,4 +210,5 @@ def _recorder(
         store_paused=None if paused_runs is None else add_paused,
         forget=None if paused_runs is None else paused_runs.forget,
         receivers=receivers,
+        namespace_keys=settings.run_keys.namespace,
     )

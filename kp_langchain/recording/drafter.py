@@ -33,7 +33,7 @@ from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
-from kp_langchain.run_keys import Kind, RunKeys, collect, stored_form
+from kp_langchain.run_keys import Kind, RunKeys, collect, namespace_in, stored_form
 from kp_langchain.schema import TraceStep
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
@@ -222,6 +222,9 @@ class Drafter:
             return stored_form(kind, text, self.rules, redaction.is_unchanged)
 
         keys = collect(self.run_keys, record.metadata, record.tags, record.name, form)
+        for metadata in record.inner_namespaces:
+            inner = RunKeys(namespace=namespace_in(self.run_keys, metadata, form))
+            keys = keys.after(inner)  # if that is another one, it is shown to no other run
         return keys.after(None if record.earlier_part is None else record.earlier_part.keys)
 
     def _reported(self, record: RunRecord, redact: Callable[[str], str]) -> Verdict | None:

@@ -18,8 +18,10 @@ class RecordOwner:
         bounds: How much of each run is recorded at most.
         counters: Counts the fates of runs.
         scope: Recorders of equal scope may resume each other's paused runs.
+        namespace_keys: The names in the metadata under which a namespace is.
     """
 
     bounds: Bounds
     counters: Counters
     scope: object = None
+    namespace_keys: tuple[str, ...] = ()

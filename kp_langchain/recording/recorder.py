@@ -39,6 +39,8 @@ from kp_langchain.recording.tool_answers import (
 if TYPE_CHECKING:
     from kp_langchain.gate.shown_trace import ShownTrace
 
+# Two are as good as many: such a run is shown to no other.
+_MOST_NAMESPACES = 8
 # A run that searches for examples in a loop: only the texts of the first are recognised.
 _MOST_EXAMPLES = 20
 # Middleware of langchain that ends an agent at a limit without an error.
@@ -66,6 +68,13 @@ class Recorder(RootRuns):
         entry.name = short_name(name)
         entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
+        if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
+            for key in root.owner.namespace_keys:
+                if metadata.get(key) != root.metadata.get(key):
+                    values = {key: metadata.get(key) for key in root.owner.namespace_keys}
+                    if values not in root.inner_namespaces:
+                        root.inner_namespaces.append(values)
+                    break
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run continued after it
             root.last_failure = None

@@ -49,6 +49,7 @@ class RootRuns(RunTree):
             in that thread by then.
         receivers: Tools that are sent the scores of runs, and whose ids of a run are looked up
             while it is under way.
+        namespace_keys: The names in the metadata under which a namespace is.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class RootRuns(RunTree):
         store_paused: Callable[[RunRecord], None] | None = None,
         forget: Callable[[str, datetime], None] | None = None,
         receivers: Sequence[ScoreReceiver] = (),
+        namespace_keys: tuple[str, ...] = (),
     ) -> None:
         counters = Counters()
         find_traces = TraceFinder(receivers, counters) if receivers else None
-        super().__init__(RecordOwner(bounds, counters, scope), ambient, find_traces)
+        super().__init__(RecordOwner(bounds, counters, scope, namespace_keys), ambient, find_traces)
         self._raw_text_chars = bounds.raw_text_chars
         self._keep_output = keep_output
         self._user_objective_of = objective_of

@@ -119,6 +119,8 @@ class RunRecord:
         searches: How often that was looked up.
         shown: The kept traces that it was shown as examples, or held out from, by their ids.
         examples: The texts of these examples.
+        inner_namespaces: The metadata that name a namespace, of chains inside it where they differ
+            from its own.
     """
 
     owner: RecordOwner
@@ -169,6 +171,7 @@ class RunRecord:
     searches: int = 0
     shown: dict[str, ShownTrace] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
+    inner_namespaces: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
@@ -300,6 +303,7 @@ class RunRecord:
         self.earlier_part = self.earlier_part or earlier.earlier_part
         self.shown = {**earlier.shown, **self.shown}
         self.examples = [*earlier.examples, *self.examples]
+        self.inner_namespaces = [*earlier.inner_namespaces, *self.inner_namespaces]
         self.timeline = self.timeline.joined_to(earlier.timeline)
 
     def _take_over_open_calls(self, earlier: RunRecord) -> None:

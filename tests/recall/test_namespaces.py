@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.runnables import RunnableLambda
 
 from kp_langchain import ConfigError, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
@@ -228,3 +229,48 @@ class TestWhoseARunIs:
         assert second.after(RunKeys()).namespace == "b"
         assert RunKeys().after(first).namespace == "a"
         assert re.fullmatch("unknown:[0-9a-f]{32}", second.after(first).namespace or "")
+
+
+class TestAgentsInsideOthers:
+    """Whose a run is, where only what is inside it says so."""
+
+    @pytest.fixture(params=["attached", "callbacks of the agent", "callbacks of the chain"])
+    def way(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    def play(self, store: TraceStore, way: str, *tenants: str, outer: Any = None) -> list[Any]:
+        watching = kept_handler(store)
+        shows = [middleware(store, handler=watching)] if way == "attached" else []
+        own = [watching] if way == "callbacks of the agent" else []
+
+        def ask(_: Any) -> str:
+            for tenant in tenants:
+                agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=shows)
+                config: Any = {"metadata": {"kp_namespace": tenant}, "callbacks": own}
+                agent.invoke(
+                    {"messages": [("user", POUND)]}, {k: v for k, v in config.items() if v}
+                )
+            return "done"
+
+        config = {"callbacks": [watching]} if way == "callbacks of the chain" else {}
+        RunnableLambda(ask).invoke("ask", {**config, "metadata": outer or {}})
+        assert watching.flush(120)
+        return [one.namespace for one in store.runs()]
+
+    def test_an_agent_in_a_chain(self, store: TraceStore, way: str) -> None:
+        assert self.play(store, way, "tenant-a") == ["tenant-a"]
+        assert not is_shown(store)
+        assert not is_shown(store, kp_namespace="tenant-b")
+
+    def test_two_tenants_in_one_chain(self, store: TraceStore, way: str) -> None:
+        namespaces = self.play(store, way, "tenant-a", "tenant-b")
+        if way == "callbacks of the chain":
+            assert [one.startswith("unknown:") for one in namespaces] == [True]
+        else:
+            assert sorted(namespaces) == ["tenant-a", "tenant-b"]
+        assert not is_shown(store)
+
+    def test_an_agent_of_another_tenant(self, store: TraceStore, way: str) -> None:
+        (namespace,) = self.play(store, way, "tenant-a", outer={"kp_namespace": "tenant-b"})
+        assert namespace == "tenant-a" or namespace.startswith("unknown:")
+        assert not is_shown(store, kp_namespace="tenant-b")
