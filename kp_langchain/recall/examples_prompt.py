@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from kp_langchain.recording.messages import role_and_content
 
@@ -26,10 +27,12 @@ class ExamplesPrompt:
         """Return the messages with the examples before the one that states the task.
 
         If that was summarised or trimmed away, they stand before the last message of a human, or
-        at the beginning: never between the call of a tool and its result.
+        at the beginning, after system messages.
         """
         by_id = [at for at, one in enumerate(messages) if self.task_id and one.id == self.task_id]
-        at = by_id[-1] if by_id else task_position(messages) or 0
+        at = by_id[-1] if by_id else task_position(messages)
+        if at is None:
+            at = sum(1 for _ in takewhile(lambda one: isinstance(one, SystemMessage), messages))
         return [*messages[:at], HumanMessage(self.text), *messages[at:]]
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from kp_langchain.schema import TRACE_ID_PREFIX
 from kp_langchain.store.deletion_queries import note_deletion
 from kp_langchain.store.inserts import insert_into, insert_or_ignore
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
@@ -100,10 +101,15 @@ def units(
 
 
 def find(connection: sa.Connection, id_prefix: str) -> list[dict[str, Any]]:
-    """Return up to ten units whose id is, or else begins with, `id_prefix`; without bodies."""
+    """Return up to ten units whose id is, or else begins with, `id_prefix`; without bodies.
+
+    Only a whole id counts as one. Others choose the ids of units, and one that is the beginning of
+    another must not be taken for it.
+    """
     select = sa.select(*_columns).order_by(*_newest_first).limit(_MATCHES_SHOWN)
     ids = possible_ids(id_prefix)
-    exact = [_c.trace_id == trace_key(id_) for id_ in ids]
+    is_whole = id_prefix.strip().startswith(TRACE_ID_PREFIX)
+    exact = [_c.trace_id == trace_key(id_) for id_ in ids] if is_whole else []
     by_prefix = [begins(_c.trace_id, clean_text(id_)) for id_ in ids]
     for condition in (*exact, *by_prefix):
         matches = _dicts(connection.execute(select.where(condition)))

@@ -20,7 +20,13 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     before_model,
 )
-from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -112,6 +118,9 @@ class TestOtherMiddleware:
         result = ToolMessage("1.08", tool_call_id="1")
         assert is_well_formed(prompt.added_to([calls, result]))
         assert [one.text for one in prompt.added_to([])] == ["examples"]
+        system = SystemMessage("be brief")
+        placed = prompt.added_to([system, calls, result])
+        assert [one.type for one in placed] == ["system", "human", "ai", "tool"]
 
 
 class TestNestedAgents:

@@ -344,3 +344,16 @@ def test_many_writers_at_once_lose_nothing(store: TraceStore) -> None:
         thread.join(60)
     assert errors == []
     assert store.pulled.counts() == {"quarantined": 0, "admitted": 31, "rejected": 0}
+
+
+def test_an_id_that_is_the_beginning_of_another_is_not_taken_for_it(store: TraceStore) -> None:
+    one = unit(1)
+    hostile = unit(2)
+    hostile.trace.id = one.trace.id[:-4]
+    write(store, one, hostile)
+    short = hostile.trace.id.removeprefix("kp:trace:")
+    with pytest.raises(StoreError, match="may mean several"):
+        store.pulled.get(short)
+    found = store.pulled.get(hostile.trace.id)
+    assert found is not None
+    assert found.trace_id == hostile.trace.id
