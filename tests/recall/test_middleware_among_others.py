@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import operator
+import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
@@ -31,7 +34,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command
+from langgraph.types import Command, Send
 from numpy.typing import NDArray
 
 from kp_langchain import KPRetriever, ScoredTrace, TraceStore
@@ -247,8 +250,65 @@ class TestResumed:
         assert (stats["runs"], stats["paused"], stats["scored"]) == (1, 0, 1)
         assert shape(scored.trace) == ["thought", "call rates", "saw rates", "thought"]
 
+    def test_nodes_that_run_at_once_are_one_run(self, store: TraceStore) -> None:
+        class State(TypedDict):
+            answers: Annotated[list[str], operator.add]
+
+        def ask(_: Any) -> Any:
+            agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
+            return {"answers": [agent.invoke(ASK)["messages"][-1].text]}
+
+        graph = StateGraph(State)
+        graph.add_node("ask", ask)
+        graph.add_conditional_edges(START, lambda _: [Send("ask", {})] * 8, ["ask"])
+        graph.add_edge("ask", END)
+        whole = graph.compile()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)  # so that the nodes meet while they begin
+        try:
+            for number in range(1, 6):
+                shows = middleware(store)
+                whole.invoke({"answers": []})
+                scored = shows.handler.last(120)
+                assert scored is not None
+                assert shows.handler.stats()["runs"] == 1, number
+                assert shape(scored.trace).count("call rates") == 8
+        finally:
+            sys.setswitchinterval(interval)
+
 
 class TestTheProcess:
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_what_waits_at_a_fork_is_the_parents(self, store: TraceStore) -> None:
+        keep(store)
+        may_go_on = threading.Event()
+
+        class Hanging(Words):
+            model = "waits at a fork"
+
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                may_go_on.wait(60)
+                return super().embed(texts)
+
+        shows = KPMiddleware(
+            handler=passing_handler(store), embedder=Hanging(), floor=0.5, held_out=0.0,
+            timeout_s=0.05,
+        )  # fmt: skip
+        try:
+            create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows]).invoke(ASK)
+            child = os.fork()
+            if child == 0:
+                may_go_on.set()
+                shows._timeout_s = 60.0
+                model = Listening(answers(), asked=[])
+                create_agent(model, [rates], middleware=[shows]).invoke(ASK)
+                os._exit(0 if POUND in model.asked[0][0].text else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        finally:
+            may_go_on.set()
+        assert shows.load(60)
+
     def test_a_closed_handler_records_nothing(self, store: TraceStore) -> None:
         shows = middleware(store)
         shows.handler.close()
