@@ -1,9 +1,9 @@
 """The floor: how similar a kept trace's task must be for the trace to be shown.
 
 A domain's own successes say how much a similarity promises there. Each is taken for a new task, and
-the most similar one of another task for its example. Their plans are compared: how often each tool
-was called. An example helps if the plans have more than a fifth in common, and else misleads: by as
-much as the F1 of the plans is above 0.2 or below.
+two of another task for its examples: the most similar one, and any. The plans are compared: how
+often each tool was called. An example helps if the plans have more than a fifth in common, and else
+misleads: by as much as the F1 of the plans is above 0.2 or below.
 
 The floor is `DEFAULT_FLOOR` until examples prove otherwise. It is lower if those below it help, and
 higher if those above it mislead: as far as the sum over them is greatest, and if that is more than
@@ -12,7 +12,7 @@ must exceed that; to be higher, twice of it, because a needless example costs li
 
 With recorded runs, AgentDojo and tau-bench keep about the default, which leaves out 1 to 3 % of
 their tasks. The plans of FEVER and HotpotQA are alike whatever the task, so that any example of the
-domain helps; they get the lowest floor. See tests/benchmarks/README.md.
+domain helps; they have no floor. See tests/benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DEFAULT_FLOOR = 0.4
 Nine in ten recorded runs are less similar to the nearest run of another source.
 """
 
-LOWEST_FLOOR, HIGHEST_FLOOR = 0.2, 0.7
-"""No floor lies outside these."""
+HIGHEST_FLOOR = 0.7
+"""No floor lies above this."""
 
 _USEFUL_F1 = 0.2
 _SAME_TASK = 0.95  # traces whose tasks are at least so similar are taken as runs of one task
@@ -55,8 +55,8 @@ def calibrate_floor(
     if left_out := _most([_USEFUL_F1 - f1 for _, f1 in above], 2.0):
         floor = above[left_out - 1][0]
     elif shown := _most([f1 - _USEFUL_F1 for _, f1 in below], 1.0):
-        floor = below[shown - 1][0] if shown < len(below) else LOWEST_FLOOR
-    return min(max(floor, LOWEST_FLOOR), HIGHEST_FLOOR)
+        floor = below[shown - 1][0] if shown < len(below) else 0.0
+    return min(floor, HIGHEST_FLOOR)
 
 
 def _most(gains: Sequence[float], times_chance: float) -> int:
@@ -73,7 +73,7 @@ def _most(gains: Sequence[float], times_chance: float) -> int:
 def _examples(
     vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
 ) -> list[tuple[float, float]]:
-    """Return the similarity of successes to the nearest one of another task, and the plans' F1."""
+    """Return the similarity of successes to examples of other tasks, and the F1 of the plans."""
     import numpy as np
 
     number = min(len(vectors), len(plans))
@@ -83,15 +83,16 @@ def _examples(
     sampled = np.unique(np.linspace(0, number - 1, min(number, _MOST_SAMPLED)).astype(int))
     similarities = np.clip((rows[sampled] @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
     similarities[similarities >= _SAME_TASK] = -1.0
-    similarities[np.arange(len(sampled)), sampled] = -1.0
-    nearest = similarities.argmax(axis=1)
-    highest = similarities[np.arange(len(sampled)), nearest]
-    found: dict[tuple[int, int], float] = {}  # two that are each other's nearest are one example
-    for one, other, similarity in zip(
-        sampled.tolist(), nearest.tolist(), highest.tolist(), strict=True
-    ):
-        if similarity >= 0 and (plans[one] or plans[other]):  # else there is nothing to compare
-            found[min(one, other), max(one, other)] = similarity
+    places = np.arange(len(sampled))
+    similarities[places, sampled] = -1.0
+    found: dict[tuple[int, int], float] = {}  # each pair once, whichever is taken for the task
+    for others in (similarities.argmax(axis=1), (sampled + number // 2) % number):
+        at = similarities[places, others]
+        for one, other, similarity in zip(
+            *(x.tolist() for x in (sampled, others, at)), strict=True
+        ):
+            if similarity >= 0 and (plans[one] or plans[other]):  # else there is nothing to compare
+                found[min(one, other), max(one, other)] = similarity
     return [(found[pair], plan_f1(*(plans[one] for one in pair))) for pair in found]
 
 

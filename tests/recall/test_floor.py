@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kp_langchain.recall.floor import (
     DEFAULT_FLOOR,
     HIGHEST_FLOOR,
-    LOWEST_FLOOR,
     calibrate_floor,
     plan_f1,
 )
@@ -49,7 +48,7 @@ def test_a_domain_of_which_nothing_is_known_has_the_default(number):
 
 
 def test_where_every_plan_is_the_same_everything_helps():
-    assert calibrate_floor(np.eye(6, dtype=np.float32), [SAME_PLAN] * 6) == LOWEST_FLOOR
+    assert calibrate_floor(np.eye(6, dtype=np.float32), [SAME_PLAN] * 6) == 0.0
 
 
 def test_where_no_plan_is_like_another_only_the_most_similar_are_shown():
@@ -63,6 +62,11 @@ def test_the_floor_lies_where_examples_begin_to_help(begin):
     similarities = np.linspace(0.21, 0.9, 70)
     found = calibrate_floor(pairs(similarities.tolist()), plans(similarities > begin))
     assert found == pytest.approx(begin, abs=0.02)
+
+
+def test_where_similar_tasks_alone_have_similar_plans_the_default_stays():
+    similarities = np.linspace(0.5, 0.9, 60)
+    assert calibrate_floor(pairs(similarities.tolist()), plans([True] * 60)) == DEFAULT_FLOOR
 
 
 def test_a_few_bad_examples_are_no_proof():
@@ -105,7 +109,7 @@ def test_whatever_the_vectors_the_floor_is_within_its_limits(found, odd, baselin
     vectors = np.eye(4, 8, dtype=np.float32)[[at for _, at in found]]
     vectors[::7] = odd
     floor = calibrate_floor(vectors, [plan for plan, _ in found], baseline)
-    assert floor == DEFAULT_FLOOR or LOWEST_FLOOR <= floor <= HIGHEST_FLOOR
+    assert 0.0 <= floor <= HIGHEST_FLOOR
     assert floor == calibrate_floor(vectors, [plan for plan, _ in found], baseline)
 
 
