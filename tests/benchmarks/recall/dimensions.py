@@ -58,7 +58,7 @@ def correlations(
 ) -> dict[str, Array]:
     """Return Spearman's rank correlation of each property with what was gained, for each query.
 
-    It is NaN for a query to which all competitors are alike.
+    It is NaN for a query to which all competitors are alike, and for all where such are the most.
 
     Args:
         source: The source.
@@ -74,7 +74,12 @@ def correlations(
         for name in found:
             of_all = source.similarities[query] if name == "similarity" else numbers[name]
             found[name].append(spearman(of_all[at], gained))
-    return {name: np.array(values) for name, values in found.items()}
+    return {name: _unless_few(np.array(values)) for name, values in found.items()}
+
+
+def _unless_few(values: Array) -> Array:
+    """Return correlations; NaN if fewer than half of the queries have one."""
+    return values if np.isfinite(values).mean() >= 0.5 else np.full(len(values), np.nan)
 
 
 def spearman(one: Array, other: Array) -> float:
