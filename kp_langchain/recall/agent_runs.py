@@ -11,7 +11,7 @@ It costs the others a dictionary entry for each chain that is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from itertools import pairwise
@@ -144,8 +144,12 @@ class AgentRuns(BaseCallbackHandler):
 
     def _path(self) -> list[OpenChain]:
         """Return the chains around this code, the innermost first."""
+        return self._around(ambient_run_id())
+
+    def _around(self, run_id: UUID | None) -> list[OpenChain]:
+        """Return a chain and those around it, the innermost first."""
         path: list[OpenChain] = []
-        chain = self._chain(ambient_run_id())
+        chain = self._chain(run_id)
         while chain is not None and len(path) < _DEEPEST:
             path.append(chain)
             chain = self._chain(chain.parent_id)
@@ -169,7 +173,7 @@ class AgentRuns(BaseCallbackHandler):
         chain = OpenChain(run_id, parent_run_id, inputs, arguments)
         self._chains[run_id] = chain
         if len(self._chains) > _MOST_OPEN:
-            self._drop_oldest(self._chains)
+            self._drop_from(self._chains)
         for handler in self._inherit(run_id, parent_run_id):
             chain.report_start(handler)
 
@@ -179,7 +183,7 @@ class AgentRuns(BaseCallbackHandler):
         if followers:
             self._followers[run_id] = followers
             if len(self._followers) > _MOST_OPEN:
-                self._drop_oldest(self._followers)
+                self._drop_from(self._followers)
         return followers
 
     def _end(self, run_id: UUID) -> tuple[KPCallbackHandler, ...]:
@@ -188,8 +192,15 @@ class AgentRuns(BaseCallbackHandler):
         self._followers.pop(run_id, None)
         return followers
 
-    def _drop_oldest(self, of: Iterable[UUID]) -> None:
-        for run_id in list(of)[: _MOST_OPEN // 10]:
+    def _drop_from(self, runs: Mapping[UUID, object]) -> None:
+        """Forget old runs, those last in which something began of late."""
+        run_ids = list(runs)
+        old, new = run_ids[: len(run_ids) // 2], run_ids[len(run_ids) // 2 :]
+        alive: set[UUID] = set()
+        for run_id in new:
+            alive.update(chain.run_id for chain in self._around(run_id))
+        old.sort(key=alive.__contains__)  # keeps the order otherwise
+        for run_id in old[: _MOST_OPEN // 10]:
             self._end(run_id)
 
 

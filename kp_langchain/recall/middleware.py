@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID, uuid4
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
     from kp_langchain.recall.agent_runs import OpenChain
 
-if TYPE_CHECKING:
     _Middleware = AgentMiddleware[Any, Any, Any]
 else:
     _Middleware = AgentMiddleware  # with two parameters in langchain 1.0
@@ -69,7 +67,7 @@ _LONGEST_DOMAIN_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The run of an agent in which a model is called.
+    """The run of the agent that calls a model or a tool now.
 
     Attributes:
         handlers: The handlers that record it.
@@ -152,7 +150,8 @@ class KPMiddleware(_Middleware):
             domain.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
-            such as while the embedding model loads, the run goes without.
+            such as while the embedding model loads, the run goes without, and so do those that
+            begin before that search is done.
         embedder: As for `Scorer`.
 
     Raises:
@@ -175,6 +174,7 @@ class KPMiddleware(_Middleware):
         embedder: object = "auto",
     ) -> None:
         super().__init__()
+        added = {*vars(self), "tools"}  # by a subclass, whose `__init__` calls this one
         self.tools = []
         check_options(limit, floor, max_tokens)
         if not 0 <= held_out < 1:
@@ -207,11 +207,19 @@ class KPMiddleware(_Middleware):
         self._key = object()  # of this middleware's notes
         self._keys = whose_keys()
         self._is_off = Settings.current().disabled
+        self._own = {*vars(self), "_own"} - added
         if not self._is_off:
             self._search.catch_up(self._domain)
 
-    def __reduce__(self) -> tuple[Callable[[], KPMiddleware], tuple[()]]:
-        return partial(type(self), **self._arguments), ()
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        # Threads and locks stay here. What a subclass added goes along.
+        added = {name: value for name, value in vars(self).items() if name not in self._own}
+        return self._arguments, added
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        arguments, added = state
+        KPMiddleware.__init__(self, **arguments)
+        vars(self).update(added)
 
     def __copy__(self) -> KPMiddleware:
         return self
@@ -307,7 +315,7 @@ class KPMiddleware(_Middleware):
         return _changed(request, run.notes[self._key])
 
     def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
-        """Begin to search for examples; the search of a run that was late is not waited for."""
+        """Begin to search for examples, unless a search for which a run waited in vain goes on."""
         messages = request.messages
         position = task_position(messages)
         task_id = None if position is None else messages[position].id
@@ -322,15 +330,19 @@ class KPMiddleware(_Middleware):
         return _Search(self._search.submit(wanted), run, task_id, domain)
 
     def _is_late(self) -> bool:
-        """Return whether a search of this process, for which a run waited in vain, still runs."""
+        """Return whether a search of this process, for which a run waited in vain, is not done."""
         return self._late is not None and self._late_in == os.getpid() and not self._late.done()
 
     def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
         """Return what a search found within a time; nothing, with the reason, if it did not."""
         wait([search.future], timeout_s)
-        if search.future.done() and not search.future.cancelled():
+        if search.future.done():
             return search.future.result()
-        if not search.future.cancel():  # it is running
+        # No later run waits until this one is done, even if it has not begun: others are served,
+        # or the model is being loaded. One such search is enough.
+        if self._is_late():
+            search.future.cancel()
+        else:
             self._late, self._late_in = search.future, os.getpid()
         return FoundPrompt(search.domain, reason="the search took too long")
 

@@ -78,7 +78,7 @@ class PromptSearch:
     def __init__(self, search: ExampleSearch) -> None:
         self._search = search
         # A model or a database that hangs delays nobody who uses another one.
-        self._lane = lane_for(search, "kp_langchain recall")
+        self._lane = lane_for(search, "kp_langchain recall", at_exit="leave")
         self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
         self._process = os.getpid()
 
@@ -161,7 +161,7 @@ class PromptSearch:
         try:
             most_new = None if all_at_once else _MOST_NEW_AT_ONCE
             is_complete = self._search.update(domain, most_new=most_new)
-        except Exception as error:  # noqa: BLE001 - the search will say so when it is needed
+        except BaseException as error:  # noqa: BLE001 - a search will say so when it is needed
             warn_of_failure(error)
         else:
             if not is_complete:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -80,7 +79,6 @@ def namespace_in(metadata: Mapping[str, Any], argument: str | None = None) -> st
     return namespace_text(sources, metadata) or None
 
 
-@lru_cache(maxsize=1000)
 def recorded_domain(domain: str) -> str:
     """Return a domain that a run's metadata name as it is recorded: redacted.
 

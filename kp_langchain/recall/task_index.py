@@ -148,12 +148,11 @@ class TaskIndex:
         """Bring the index up to date with the store.
 
         What was kept since is embedded, scanned and written, a batch at a time, the newest first.
+        A task that the embedder refuses, while it embeds others, has no vector in this process, and
+        is not found. When the embedder fails altogether, what is new has to wait.
 
         Args:
             most_new: Embed at most so many traces now; None for all.
-
-        A task that the embedder refuses, while it embeds others, has no vector in this process, and
-        is not found. When the embedder fails altogether, what is new has to wait.
 
         Returns:
             Whether nothing is left that can be embedded now.
@@ -182,7 +181,7 @@ class TaskIndex:
                     self._make_entries(now[start : start + _BATCH_SIZE])
                 except StoreError:
                     raise
-                except Exception as error:
+                except BaseException as error:  # a library's panic is no Exception
                     if raised_by_host(error) or not content.tasks:
                         raise
                     warn_once(
@@ -232,12 +231,12 @@ class TaskIndex:
         """Return the embeddings of tasks; None for one that the embedder refuses.
 
         Raises:
-            Exception: The embedder fails for every text.
+            BaseException: The embedder fails for every text.
         """
         try:
             with allow_forks():  # a foreign embedder may take its time
                 return list(embed_texts(self._embedder, texts))
-        except Exception as error:
+        except BaseException as error:
             if raised_by_host(error):
                 raise
         embed_texts(self._embedder, ["ready?"])  # raises if the texts are not to blame
@@ -247,7 +246,7 @@ class TaskIndex:
         try:
             with allow_forks():
                 return embed_texts(self._embedder, [text])[0]
-        except Exception as error:
+        except BaseException as error:
             if raised_by_host(error):
                 raise
             warn_once(

@@ -197,7 +197,7 @@ class ReceiverSink:
 
     def __post_init__(self) -> None:
         self._lane = lane_for(
-            ("scores", id(self.receiver)), f"kp_langchain {self.receiver.name}", is_last=True
+            ("scores", id(self.receiver)), f"kp_langchain {self.receiver.name}", at_exit="last"
         )
 
     @property

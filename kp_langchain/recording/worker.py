@@ -20,7 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kp_langchain import redaction
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
@@ -33,6 +33,7 @@ from kp_langchain.recording.time_limit import Caller, disown_thread, own_thread
 log = logging.getLogger("kp_langchain")
 
 Job = Callable[[], None]
+AtExit = Literal["first", "last", "leave"]
 Result = TypeVar("Result")
 
 _MAX_IDLE_LANES = 16
@@ -46,14 +47,14 @@ class Worker:
     Args:
         name: The thread's name.
         first: What the thread does before any job.
-        is_last: Whether the end of the process waits for all else first, because the jobs wait for
-            a tool elsewhere.
+        at_exit: When the end of the process waits for the jobs: "first"; "last", because they wait
+            for a tool elsewhere; or not at all ("leave"), because nobody needs what they do.
     """
 
-    def __init__(self, name: str, first: Job = lambda: None, *, is_last: bool = False) -> None:
+    def __init__(self, name: str, first: Job = lambda: None, *, at_exit: AtExit = "first") -> None:
         self._name = name
         self._first = first
-        self.is_last = is_last
+        self.at_exit = at_exit
         self._section = NoForkSection()
         self._caller = Caller(name)
         self._reset()
@@ -179,18 +180,20 @@ def _run(job: Job) -> None:
         warn_once(f"worker:{type(error).__name__}", "a job failed with %s", describe_error(error))
 
 
-def lane_for(key: Hashable, name: str = "kp_langchain scoring", *, is_last: bool = False) -> Worker:
+def lane_for(
+    key: Hashable, name: str = "kp_langchain scoring", *, at_exit: AtExit = "first"
+) -> Worker:
     """Return the worker of all handlers with an equal `key`: it scores their runs, or sends scores.
 
     Args:
         key: Equal for handlers that share a worker.
         name: The thread's name.
-        is_last: As for `Worker`.
+        at_exit: As for `Worker`.
     """
     with _lanes_lock:
         lane = _lanes.get(key)
         if lane is None:
-            lane = _lanes[key] = Worker(name, is_last=is_last)
+            lane = _lanes[key] = Worker(name, at_exit=at_exit)
             # Kept for a while, so that handlers made per request do not each start a thread.
             _recent_lanes.append(lane)
         return lane
@@ -206,7 +209,7 @@ def finish(timeout_s: float | None = None) -> None:
     """
     limit_s = exit_timeout_s if timeout_s is None else timeout_s
     until = time.monotonic() + limit_s
-    _wait_for_workers(until, last=False)
+    _wait_for_workers(until, "first")
     if unscored := total("queued"):
         log.warning(
             "%d finished runs were not scored within %.0f s of exit; those that are in a store are "
@@ -223,8 +226,8 @@ def finish(timeout_s: float | None = None) -> None:
         )
     for finish_part in list(at_finish.values()):
         finish_part(max(0.0, until - time.monotonic()))
-    _wait_for_workers(until, last=False)  # storing a verdict delivers its run once more
-    _wait_for_workers(until, last=True)
+    _wait_for_workers(until, "first")  # storing a verdict delivers its run once more
+    _wait_for_workers(until, "last")
     if unsent := total("scores_queued"):
         log.warning(
             "%d scores were not sent to other tools within %.0f s of exit. Call handler.send() "
@@ -234,9 +237,9 @@ def finish(timeout_s: float | None = None) -> None:
         )
 
 
-def _wait_for_workers(until: float, *, last: bool) -> None:
+def _wait_for_workers(until: float, at_exit: AtExit) -> None:
     with _workers_lock:
-        workers = [one for one in _workers if one.is_last == last]
+        workers = [one for one in _workers if one.at_exit == at_exit]
     workers.sort(key=lambda one: one is not intake)
     for worker in workers:
         if worker._thread is not None or worker.waiting:  # noqa: SLF001 - same module
