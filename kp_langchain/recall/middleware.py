@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from kp_langchain.recall.examples_prompt import ExamplesPrompt, task_position
 from kp_langchain.recall.prompt_search import (
     FoundPrompt,
     Request,
-    answered,
     prompt_search_of,
     warn_of_failure,
 )
@@ -201,8 +199,6 @@ class KPMiddleware(_Middleware):
         self._held_out = held_out
         self._timeout_s = timeout_s
         self._search = prompt_search_of(search_of(searched, embedder))
-        self._late: Future[FoundPrompt] | None = None
-        self._late_in = 0  # the process
         self._runs = agent_runs()
         self._key = object()  # of this middleware's notes
         self._keys = whose_keys()
@@ -315,35 +311,23 @@ class KPMiddleware(_Middleware):
         return _changed(request, run.notes[self._key])
 
     def _start_search(self, request: ModelRequest[Any], run: _Run) -> _Search:
-        """Begin to search for examples, unless a search for which a run waited in vain goes on."""
+        """Begin to search for examples."""
         messages = request.messages
         position = task_position(messages)
         task_id = None if position is None else messages[position].id
         domain = id_text(run.metadata.get("kp_domain"))[:_LONGEST_DOMAIN_CHARS] or self._domain
         if domain != self._domain:
             domain = recorded_domain(domain)
-        if self._is_late():
-            reason = "an earlier search still takes too long"
-            return _Search(answered(FoundPrompt(domain, reason=reason)), run, task_id, domain)
         task = objective_in(messages, _LONGEST_TASK_CHARS)
         wanted = Request(task, domain, namespace_in(run.metadata), **self._options)
         return _Search(self._search.submit(wanted), run, task_id, domain)
-
-    def _is_late(self) -> bool:
-        """Return whether a search of this process, for which a run waited in vain, is not done."""
-        return self._late is not None and self._late_in == os.getpid() and not self._late.done()
 
     def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
         """Return what a search found within a time; nothing, with the reason, if it did not."""
         wait([search.future], timeout_s)
         if search.future.done():
             return search.future.result()
-        # No later run waits until this one is done, even if it has not begun: others are served,
-        # or the model is being loaded. One such search is enough.
-        if self._is_late():
-            search.future.cancel()
-        else:
-            self._late, self._late_in = search.future, os.getpid()
+        self._search.give_up(search.future)
         return FoundPrompt(search.domain, reason="the search took too long")
 
     def _settle(self, search: _Search, prompt: FoundPrompt) -> None:

@@ -80,18 +80,37 @@ class PromptSearch:
         # A model or a database that hangs delays nobody who uses another one.
         self._lane = lane_for(search, "kp_langchain recall", at_exit="leave")
         self._waiting: deque[tuple[Request, Future[FoundPrompt]]] = deque()
+        self._late: Future[FoundPrompt] | None = None
         self._process = os.getpid()
 
     def submit(self, request: Request) -> Future[FoundPrompt]:
-        """Have a request served, unless too many wait already."""
+        """Have a request served, unless too many wait already, or a run waited for one in vain."""
         if self._process != os.getpid():  # what waited at a fork is the parent's
-            self._process, self._waiting = os.getpid(), deque()
+            self._process, self._waiting, self._late = os.getpid(), deque(), None
+        if self._is_late:
+            reason = "an earlier search still takes too long"
+            return answered(FoundPrompt(request.domain, reason=reason))
         if len(self._waiting) >= _MOST_WAITING:
             return answered(FoundPrompt(request.domain, reason="too many searches wait"))
         future: Future[FoundPrompt] = Future()
         self._waiting.append((request, future))
         self._lane.submit(self._serve)
         return future
+
+    def give_up(self, future: Future[FoundPrompt]) -> None:
+        """Note that a run waited for this search in vain.
+
+        Until it is done, no other begins, even if it has not begun itself: others are served, or
+        the model is being loaded. One such search is enough.
+        """
+        if self._is_late:
+            future.cancel()
+        else:
+            self._late = future
+
+    @property
+    def _is_late(self) -> bool:
+        return self._late is not None and not self._late.done()
 
     def catch_up(self, domain: str, *, all_at_once: bool = False) -> None:
         """Have what is kept in a domain read and embedded, in parts, between which others search.
@@ -114,15 +133,15 @@ class PromptSearch:
             request, future = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
                 batch.append((request, future))
-        embeddings = self._embed([request.task for request, _ in batch])
-        for (request, future), embedding in zip(batch, embeddings, strict=True):
-            try:
-                prompt = self._find(request, embedding)
-            except BaseException as error:  # noqa: BLE001 - the run goes on without examples
-                warn_of_failure(error)
-                reason = f"the search failed: {describe_error(error)}"
-                prompt = FoundPrompt(request.domain, reason=reason)
-            future.set_result(prompt)
+        try:
+            embeddings = self._embed([request.task for request, _ in batch])
+            for (request, future), embedding in zip(batch, embeddings, strict=True):
+                future.set_result(self._answer(request, embedding))
+        finally:  # a search that is never done would keep all later ones from beginning
+            for request, future in batch:
+                if not future.done():
+                    reason = "the search failed: it was ended from outside"
+                    future.set_result(FoundPrompt(request.domain, reason=reason))
 
     def _embed(self, tasks: Sequence[str]) -> Sequence[Embedding | None]:
         """Return the embeddings of tasks; None for each if they cannot be embedded together."""
@@ -132,6 +151,15 @@ class PromptSearch:
             except BaseException:  # noqa: BLE001 - perhaps of one; each is tried by itself
                 return [None] * len(tasks)
         return [None] * len(tasks)
+
+    def _answer(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
+        """Return what is found; nothing, with the reason, if the search fails."""
+        try:
+            return self._find(request, embedding)
+        except BaseException as error:  # noqa: BLE001 - the run goes on without examples
+            warn_of_failure(error)
+            reason = f"the search failed: {describe_error(error)}"
+            return FoundPrompt(request.domain, reason=reason)
 
     def _find(self, request: Request, embedding: Embedding | None) -> FoundPrompt:
         domain = request.domain

@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 
 from kp_langchain import TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recall import agent_runs
+from kp_langchain.embedding.embedder_protocol import resolve_embedder
+from kp_langchain.recall import agent_runs, example_search
+from kp_langchain.recall.example_search import ExampleSearch
 from kp_langchain.recall.middleware import KPMiddleware
+from kp_langchain.recall.prompt_search import Request, prompt_search_of
 from kp_langchain.recall.recall_log import recorded_domain
 from tests.recall.words import (
     EURO,
@@ -83,7 +86,35 @@ def test_one_run_waits_for_a_model_that_loads_and_no_other(
         "the search took too long", late, late,
     ]  # fmt: skip
     assert shows.load(60)
+    shows._timeout_s = 600.0  # the machine may be busy
     assert is_shown_something(shows)
+
+
+def test_nor_does_a_run_of_other_middleware_that_waits_for_the_same_model(
+    store: TraceStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store)
+    caplog.set_level(logging.INFO, "kp_langchain")
+    gated = Gated()
+    embedder = resolve_embedder(gated)
+    monkeypatch.setattr(example_search, "resolve_embedder", lambda _: embedder)  # as the default
+
+    def of_a_request(timeout_s: float = 0.05) -> KPMiddleware:
+        handler = passing_handler(store)
+        return KPMiddleware(handler=handler, floor=0.5, held_out=0.0, timeout_s=timeout_s)
+
+    first = of_a_request()
+    try:
+        assert not is_shown_something(first)
+        assert not is_shown_something(of_a_request())
+    finally:
+        gated.may_go_on.set()
+    events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+    assert [one.reason for one in events] == [  # type: ignore[attr-defined]
+        "the search took too long", "an earlier search still takes too long",
+    ]  # fmt: skip
+    assert first.load(60)
+    assert is_shown_something(of_a_request(600))
 
 
 def test_a_panic_over_one_task_hides_no_other(
@@ -108,6 +139,38 @@ def test_a_panic_over_one_task_hides_no_other(
     assert is_shown_something(shows)
     assert is_shown_something(shows)
     assert "refuses the task of a kept trace" in caplog.text
+
+
+def test_no_search_is_left_unanswered(store: TraceStore) -> None:
+    class Panic(BaseException):
+        """As a library in Rust raises it."""
+
+    class Panicking(Gated):
+        model = "panicking"
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            super().embed(texts)
+            raise Panic("index out of bounds")
+
+    class Exiting(logging.Handler):
+        """Raises what ends the search, where its failure is reported."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if "cannot be searched" in record.getMessage():
+                raise SystemExit
+
+    exiting, panicking = Exiting(), Panicking()
+    search = prompt_search_of(ExampleSearch(store, panicking))
+    request = Request(EURO, "finance", None, 1, None, 800, with_outputs=False)
+    logging.getLogger("kp_langchain").addHandler(exiting)
+    try:
+        futures = [search.submit(request) for _ in range(5)]
+        panicking.may_go_on.set()
+        reasons = [future.result(60).reason for future in futures]
+    finally:
+        logging.getLogger("kp_langchain").removeHandler(exiting)
+    assert all("the search failed" in reason for reason in reasons)
+    assert "the search failed" in search.submit(request).result(60).reason
 
 
 def test_the_end_of_the_process_waits_for_no_search(
