@@ -11,6 +11,12 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+"""Soft hyphens, zero-width and bidirectional characters, fillers, variation selectors, and tags."""
+
 _REPLACEMENT = "\ufffd"
 _ASTRAL = 0x10000
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -62,8 +68,10 @@ def short_id(trace_id: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON with `\uXXXX` for unprintable characters; its meaning is unchanged."""
-    return text if text.isprintable() else _IN_JSON.sub(_escape, text)
+    r"""Return JSON with `\uXXXX` for characters that cannot be seen; its meaning is unchanged."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _IN_JSON.sub(_escape, text)
 
 
 def printable_fields(fields: Mapping[str, Any], limit_chars: int) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def _replacement(char: str) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     char = match.group()
-    if char.isprintable():
+    if char.isprintable() and not INVISIBLE.match(char):
         return char
     code = ord(char)
     if code < _ASTRAL:

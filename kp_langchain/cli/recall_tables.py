@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kp_langchain.recall.example import Example, Examples
     from kp_langchain.store import TraceStore
-    from kp_langchain.store.recall_queries import Standing
+    from kp_langchain.store.recall_queries import Eligibility
 
 _OBJECTIVE_CHARS = 300
 _WIDE = 100
@@ -157,12 +157,12 @@ def credit_rows(store: TraceStore, domain: str | None, limit: int) -> tuple[list
     ]
     shown.sort(key=lambda one: (-one[2].value, -one[2].shown, one[1], one[0]))
     first = shown[:limit]
-    standings = store.recall_entries.standings({trace_id for _, trace_id, _ in first})
-    rows = [_row(name, id_, credit, standings.get(id_)) for name, id_, credit in first]
+    eligibility = store.recall_entries.eligibility({trace_id for _, trace_id, _ in first})
+    rows = [_row(name, id_, credit, eligibility.get(id_)) for name, id_, credit in first]
     return rows, len(shown)
 
 
-def _row(domain: str, trace_id: str, credit: Credit, standing: Standing | None) -> CreditRow:
+def _row(domain: str, trace_id: str, credit: Credit, standing: Eligibility | None) -> CreditRow:
     why_not = None
     if standing is None:
         why_not = "deleted"

@@ -1,7 +1,8 @@
 """Text as a model may read it, though a reader, or a search for words, would not.
 
-Instructions are disguised by letters of other scripts that look alike, by characters without width,
-by invisible tags of Unicode, by encodings, and by places that a page does not show.
+Instructions are disguised by Greek, Cyrillic and small capital letters that look alike, by
+characters without width, by invisible tags of Unicode, by encodings, and by places that a page does
+not show.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from kp_langchain.printable import INVISIBLE
+
 INVISIBLE_TEXT = "invisible text"
 """The disguise of a text that is written in characters that are not displayed."""
 
@@ -23,10 +26,6 @@ _MOST_PARTS = 100  # hidden or encoded parts of a text that are read one by one
 _PART_CHARS = 4000
 _FEWEST_SECRET_CHARS = 8
 
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
-)
 _WITHIN_WORD = re.compile(r"[^\W\d_](?:[\u00ad\u200b-\u200f\u2060-\u2064\ufeff])[^\W\d_]")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _LOOK_ALIKE = {
@@ -65,6 +64,7 @@ _STYLED = re.compile(
 )
 _MARKDOWN_COMMENT = re.compile(r"^\[[^\]\n]{1,20}\]:\s?(?:#|<>)\s?(.{1,4000})", re.MULTILINE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{24,}+={0,2}")
+_AFTER_SIGN = re.compile(r"(?<=[/_-])[A-Za-z0-9+]{24,}+={0,2}")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){24,}+|(?:\\x[0-9a-fA-F]{2}){8,}+")
 _ENCODED_CHARS = 24  # no encoded text is shorter
 _LINE_CHARS = 60  # lines of base64 that belong together are longer
@@ -99,7 +99,7 @@ class Reading(NamedTuple):
 def plain_words(text: str) -> str:
     """Return a text in lower case without accents and without marks within sentences."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text).translate(_APOSTROPHES))
+        text = unicodedata.normalize("NFKD", INVISIBLE.sub("", text).translate(_APOSTROPHES))
         text = unicodedata.normalize("NFKC", _ACCENTS.sub("", text.casefold()))
         text = _with_latin_letters(_ACCENTS.sub("", text)).translate(_DROPPED_BEYOND_ASCII)
     text = text.lower()
@@ -199,7 +199,9 @@ def _encoded(text: str) -> Iterator[str]:
     runs = [run for word in words for run in _BASE64.findall(word)]
     lines = [run for run in runs if len(run) >= _LINE_CHARS]
     joined = ["".join(lines)] if len(lines) > 1 else []
-    for run in (*runs, *joined):
+    # What stands before a text that is encoded may look like a part of it: /, - and _ do.
+    parts = [part for run in runs for part in _AFTER_SIGN.findall(run)]
+    for run in (*runs, *joined, *parts):
         yield from _readable(_from_base64, run)
     for word in words:
         for run in _HEX.findall(word):

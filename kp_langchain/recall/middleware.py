@@ -90,13 +90,14 @@ class _Run:
         return cls(handlers, run_id, graph.run_id, metadata, graph.notes)
 
     def key(self, task_id: str | None) -> str:
-        """Return the text by which it is drawn whether the run is held out.
+        """Return the text whose hash decides whether the run is held out.
 
-        All agents of one root run have that of the first that asks. In a thread the text is made of
-        the id of the message that states the task, so that it is the same after a pause.
+        It is the id of the root run. In a LangGraph thread it is the thread's id with that of the
+        message that states the task: a run that is resumed after a pause has another root run, but
+        the same message. The first agent of a root run decides for all agents inside it.
 
         Args:
-            task_id: The id of that message.
+            task_id: The id of the message that states the task; None if it has none.
         """
         roots = (handler.root_run(self.run_id) for handler in self.handlers if self.run_id)
         root = next(filter(None, roots), self.graph_id)

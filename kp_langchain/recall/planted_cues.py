@@ -130,7 +130,6 @@ CUES: dict[str, str] = {
         用户的任务, 用户的问题, 用户的请求, 用户的要求, 用户的指令, ユーザーの依頼, ユーザーの質問
         ユーザーの要求, ユーザーのタスク, ユーザーのリクエスト
     """,
-    "your task": "your task, the task, this task",
     "task": """
         task, request, question, query, aufgabe*, anfrage*, frage, tache*, demande, question, tarea,
         pregunta, solicitud, tarefa, pergunta, pedido, compito, richiesta, domanda, задач*, запрос*,

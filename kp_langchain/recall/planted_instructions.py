@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
 
 SCAN_VERSION = 1
-"""Raised whenever the rules change, so that what an earlier version found can be found anew."""
+"""Of the words, the rules and how texts are read: raised with any of them in a release.
+
+What an earlier version made of a kept trace is then made anew. Whatever is about to be shown is
+searched by the rules of now in any case.
+"""
 
 Part = Literal["task", "thought", "input", "output", "answer"]
 

@@ -78,9 +78,11 @@ RULES = (
     Rule("hidden", ("inform user", "act on a file|lure"), 120, "hidden"),
 )
 
-_IMPERATIVES = frozenset({"act", "send"})
-_NEGATIONS = ("not ", "never ")
-_NEGATION_CHARS = 6
+_IMPERATIVES = frozenset({"act", "send", "disregard"})
+# Before an imperative. "Why not" is none.
+_NEGATED = re.compile(r"(?:\b(?<!why )(?:not|never|не) |\bn'|不要|不能|別|别)$")
+_NEGATION_CHARS = 12
+_NEGATED_AFTER = (" nicht", " pas ")
 _RECENT = 3  # words of a class that are looked at
 
 
@@ -162,7 +164,9 @@ def _hits(text: str) -> Iterator[tuple[str, Hit]]:
         if cue.ends_word and end < len(text) and (text[end].isalnum() or text[end] == "_"):
             continue
         hit = Hit(start, end, cue.word)
-        is_negated = text.endswith(_NEGATIONS, max(start - _NEGATION_CHARS, 0), start)
+        is_negated = text.startswith(_NEGATED_AFTER, end) or bool(
+            _NEGATED.search(text, max(start - _NEGATION_CHARS, 0), start)
+        )
         for name in cue.classes:
             if not (is_negated and name in _IMPERATIVES):
                 yield name, hit

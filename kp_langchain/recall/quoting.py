@@ -10,29 +10,20 @@ import json
 import re
 from typing import Any
 
-from kp_langchain.printable import printable
+from kp_langchain.printable import INVISIBLE, printable
 from kp_langchain.recording.plain_values import plain
 
-# Soft hyphens, zero-width and bidirectional characters, variation selectors, and tags.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
-)
 _LESS, _MORE, _BAR = "[<\uff1c\ufe64]", "[>\uff1e\ufe65]", "[|\uff5c\uffe8]"
 _ROLE = (
     "human|user|assistant|system|developer|ai|model|bot|tool|function|observation|instructions?"
     "|response"
 )
 _TAG = (
-    rf"{_ROLE}|s|bos|eos|pad|unk|mask|sys|inst|start_of_turn|end_of_turn|important|information"
-    "|tools|tool_calls?|tool_responses?|tool_results?|functions|function_calls?|function_results?"
-    "|invoke|parameters?|think|thinking|answer|examples?|context|documents?|records?|prompt"
+    rf"{_ROLE}|(?:{_ROLE}|admin|operator|important)_\w{{1,30}}|s|bos|eos|pad|unk|mask|sys|inst|start_of_turn|end_of_turn|important|information"
+    "|tools|functions|invoke|parameters?|think|thinking|answer|examples?|context|documents?|records?|prompt"
     r"|antml:\w{1,40}"
 )
-_BRACKETED = (
-    "inst|sys|system|system_prompt|available_tools|tool_calls?|tool_results?|tool_content"
-    "|prefix|suffix|middle|user|assistant"
-)
+_BRACKETED = rf"inst|sys|(?:{_ROLE})(?:_\w{{1,30}})?|available_tools|prefix|suffix|middle"
 _LONG_LESS = re.compile(f"{_LESS}{{3,}}")
 _LONG_MORE = re.compile(f"{_MORE}{{3,}}")
 _BEGIN_TOKEN = re.compile(rf"{_LESS}\s{{0,3}}{_BAR}")
@@ -107,7 +98,7 @@ def without_markers(text: str) -> str:
     What marked them becomes a word in parentheses. Invisible characters are left out.
     """
     if not text.isascii():
-        text = _INVISIBLE.sub("", text)
+        text = INVISIBLE.sub("", text)
     if not _HINT.search(text):
         return text
     text = _TURN.sub(r"\1(\2)", text)

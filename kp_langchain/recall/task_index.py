@@ -22,7 +22,7 @@ from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import Candidate, Trust
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
-from kp_langchain.store.recall_entries import StoredTask, TaskEntry, plan_of
+from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry, plan_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,6 @@ _BATCH_SIZE = 64
 _MOST_RANKED = 50
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
-_UNREADABLE = "the trace cannot be read"
 _section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
 
 
@@ -351,7 +350,7 @@ def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: b
         trace = ReasoningTrace.model_validate(json.loads(body or ""))
         findings = find_planted(trace, is_foreign=not is_own)
     except (ValidationError, ValueError, RecursionError):
-        return TaskEntry(vector, _UNREADABLE)
+        return TaskEntry(vector, UNREADABLE)
     kinds = sorted({finding.kind for finding in findings})
     calls = [step.tool.name for step in trace.steps if step.type == "tool_call" and step.tool]
     return TaskEntry(vector, ", ".join(kinds) or None, plan_of(calls))

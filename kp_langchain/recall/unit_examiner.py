@@ -23,7 +23,15 @@ from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.counters import Counters
 from kp_langchain.recording.redactor import Redactor, clean_json
 from kp_langchain.recording.time_limit import Caller
-from kp_langchain.schema import CONTEXT, Metadata, Outcome, ReasoningTrace, Task, TraceStep
+from kp_langchain.schema import (
+    CONTEXT,
+    TRACE_ID_PREFIX,
+    Metadata,
+    Outcome,
+    ReasoningTrace,
+    Task,
+    TraceStep,
+)
 from kp_langchain.store.pulled_unit import ExaminedUnit
 
 if TYPE_CHECKING:
@@ -44,6 +52,9 @@ _DEEPEST = 50
 _LEVEL = "aggregated"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
 _ID = re.compile(r"kp:trace:[!-~]{1,140}")
+_UUID_ID = re.compile(r"kp:trace:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_LONGEST_NUMBER_BITS = 4096  # Python writes no numbers that are much longer
+_BETWEEN_WORDS = re.compile("[_.-]")
 _MOST_FINDINGS = 50
 _FINDING_CHARS = 1000
 _FINDING_NAME_CHARS = 50
@@ -118,6 +129,8 @@ class UnitExaminer:
         self._check_claims(trace)
         known = _known_fields(trace)
         redacted = self._redacted(known)
+        if redacted.id != id_:
+            raise RefusedUnitError("its id would have to be redacted")
         return ExaminedUnit(redacted, _digest(known), self._findings(redacted))
 
     def _check_claims(self, trace: ReasoningTrace) -> None:
@@ -206,6 +219,7 @@ def _names_as_outputs(trace: ReasoningTrace) -> ReasoningTrace:
         *(tool.mcp_server for tool in tools),
         None if trace.task.input_schema is None else json.dumps(trace.task.input_schema),
     ]
+    names += [_BETWEEN_WORDS.sub(" ", name) for name in names if name]
     distinct = list(dict.fromkeys(name for name in names if name))
     steps = [
         TraceStep(step_id=number, type="observation", content=name)
@@ -233,7 +247,11 @@ def _check_size(unit: object) -> None:
             values += 1
             if isinstance(value, str):
                 chars += len(value)
+            elif isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS:
+                raise RefusedUnitError("a number that is too long")
             elif isinstance(value, Mapping):
+                if not all(isinstance(name, str) for name in value):
+                    raise RefusedUnitError("a name that is no text")
                 chars += sum(map(len, value))
                 below += value.values()
             elif isinstance(value, list):
@@ -329,7 +347,7 @@ def _redact_fields(known: Mapping[str, Any], redaction: Redactor, domain: str) -
     return {
         "@context": CONTEXT,
         "@type": "ReasoningTrace",
-        "id": known["id"],
+        "id": known["id"] if _UUID_ID.fullmatch(known["id"]) else _redacted_id(known, redaction),
         "source_skill": text("source_skill"),
         "metadata": {
             "created_at": known["created_at"],
@@ -351,6 +369,12 @@ def _redact_fields(known: Mapping[str, Any], redaction: Redactor, domain: str) -
             "confidence": known["confidence"],
         },
     }
+
+
+def _redacted_id(known: Mapping[str, Any], redaction: Redactor) -> str:
+    """Return an id that is no UUID, redacted: others choose it, and may choose an address."""
+    name = str(known["id"]).removeprefix(TRACE_ID_PREFIX)
+    return f"{TRACE_ID_PREFIX}{redaction.text(name, _LEVEL)}"
 
 
 def _redact_step(step: Mapping[str, Any], redaction: Redactor) -> dict[str, Any]:

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.store.recall_entries import UNREADABLE
+
 if TYPE_CHECKING:
     from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.recall.credit import Credit
     from kp_langchain.store import StoredRun, TraceStore
-
-# What recall notes in place of the kinds of instructions.
-_UNREADABLE = "the trace cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,8 @@ def recall_facts(store: TraceStore, run: StoredRun) -> RecallFacts:
         StoreError: The store cannot be read.
     """
     shown = store.shown.of_run(run.trace_id)
-    standings = store.recall_entries.standings([run.trace_id, *(one.trace_id for one in shown)])
-    own = standings.get(run.trace_id)
+    eligibility = store.recall_entries.eligibility([run.trace_id, *(one.trace_id for one in shown)])
+    own = eligibility.get(run.trace_id)
     credit = None
     if store.shown.shown_to(run.trace_id, limit=1):  # else the whole domain need not be counted
         from kp_langchain.recall.credit import credits_of
@@ -53,7 +52,7 @@ def recall_facts(store: TraceStore, run: StoredRun) -> RecallFacts:
         credit = credits_of(store.shown.outcome_counts(run.domain)).get(run.trace_id)
     return RecallFacts(
         shown=shown,
-        objectives={trace_id: one.objective for trace_id, one in standings.items()},
+        objectives={trace_id: one.objective for trace_id, one in eligibility.items()},
         credit=credit,
         planted=None if own is None else own.planted,
     )
@@ -85,6 +84,6 @@ def planted_text(planted: str) -> str:
     Args:
         planted: What looks like planted instructions in it, as `RecallEntries.planted` has it.
     """
-    if planted == _UNREADABLE:
+    if planted == UNREADABLE:
         return f"no run is shown it, because {planted}"
     return f"no run is shown it, because it has what looks like planted instructions: {planted}"

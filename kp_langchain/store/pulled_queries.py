@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -12,13 +12,13 @@ from kp_langchain.store.deletion_queries import note_deletion
 from kp_langchain.store.inserts import insert_into, insert_or_ignore
 from kp_langchain.store.rows import clean_name, clean_text, trace_key
 from kp_langchain.store.run_queries import begins, lock_domains, possible_ids
+from kp_langchain.store.statements import batches, untyped
 from kp_langchain.store.tables import counts as counts_table
 from kp_langchain.store.tables import outbox, pulled_units, recall_entries, runs, unscored
 
 _PULLED = "pulled"
 _COUNT = sa.select(counts_table.c.number).where(counts_table.c.name == _PULLED)
 _MATCHES_SHOWN = 10
-_BATCH_SIZE = 500  # ids of one statement
 _c = pulled_units.c
 _findings_text = sa.cast(_c.findings, sa.Text()).label("findings")
 _columns = [
@@ -52,7 +52,7 @@ def admitted(connection: sa.Connection, domain: str) -> list[AdmittedUnit]:
         domain: The domain's exact name.
     """
     select = sa.select(
-        _c.trace_id, _c.objective, *map(_raw, (_c.success, _c.confidence, _c.quality_score))
+        _c.trace_id, _c.objective, *map(untyped, (_c.success, _c.confidence, _c.quality_score))
     ).where(_c.domain == clean_name(domain), *_may_be_shown())
     return [AdmittedUnit(*row) for row in connection.execute(select.order_by(*_newest_first))]
 
@@ -65,7 +65,7 @@ def bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, s
         trace_ids: Ids of units.
     """
     found: dict[str, str] = {}
-    for batch in _batches(trace_ids):
+    for batch in batches(trace_ids):
         select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
             _c.trace_id.in_(batch), _c.body.is_not(None), *_may_be_shown()
         )
@@ -73,13 +73,15 @@ def bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, s
     return found
 
 
-def body(connection: sa.Connection, trace_id: str) -> str | None:
-    """Return the body of a unit in any state as the text of its JSON; None if there is none."""
-    select = sa.select(sa.cast(_c.body, sa.Text())).where(
-        _c.trace_id == trace_id, _c.body.is_not(None)
-    )
-    text: str | None = connection.scalar(select)
-    return text
+def all_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
+    """Return the bodies of units in any state, as the text of their JSON, by id."""
+    found: dict[str, str] = {}
+    for batch in batches(trace_ids):
+        select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
+            _c.trace_id.in_(batch), _c.body.is_not(None)
+        )
+        found |= {row[0]: row[1] for row in connection.execute(select)}
+    return found
 
 
 def units(
@@ -152,7 +154,7 @@ def clean_ones(
     if among is None:
         return list(connection.scalars(select))
     found: list[str] = []
-    for batch in _batches(sorted(set(among))):
+    for batch in batches(sorted(set(among))):
         found += connection.scalars(select.where(_c.trace_id.in_(batch)))
     return found
 
@@ -168,7 +170,7 @@ def lock_domain(connection: sa.Connection, domain: str) -> None:
 def locked(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
     found: dict[str, dict[str, Any]] = {}
-    for batch in _batches(sorted(set(trace_ids))):
+    for batch in batches(sorted(set(trace_ids))):
         select = sa.select(*_columns).where(_c.trace_id.in_(batch)).order_by(_c.trace_id)
         rows = connection.execute(select.with_for_update())
         found |= {row["trace_id"]: row for row in _dicts(rows)}
@@ -181,7 +183,7 @@ def ids_of_own_runs(connection: sa.Connection, trace_ids: Collection[str]) -> se
     own: set[str] = set()
     for table in (runs, unscored, outbox):
         column = table.c.trace_id
-        for batch in _batches(forms):
+        for batch in batches(forms):
             own |= set(connection.scalars(sa.select(column).where(column.in_(batch))))
     return {id_ for id_ in trace_ids if id_ in own or id_.lower() in own}
 
@@ -206,7 +208,7 @@ def update(connection: sa.Connection, trace_id: str, values: Mapping[str, Any]) 
 
 def delete(connection: sa.Connection, trace_ids: Collection[str]) -> None:
     """Delete units."""
-    for batch in _batches(trace_ids):
+    for batch in batches(trace_ids):
         connection.execute(sa.delete(pulled_units).where(_c.trace_id.in_(batch)))
 
 
@@ -223,7 +225,7 @@ def note_change(
         texts_gone: The units whose text is another one now, or gone.
         is_recalled_less: Whether something admitted is so no longer.
     """
-    for batch in _batches(texts_gone):
+    for batch in batches(texts_gone):
         has_entry = recall_entries.c.trace_id.in_(batch)
         connection.execute(sa.delete(recall_entries).where(has_entry))
     insert = insert_into(counts_table, connection.dialect.name)
@@ -239,17 +241,6 @@ def _may_be_shown() -> tuple[sa.ColumnElement[bool], ...]:
     # A run that was stored after the unit with its id counts, and not the unit.
     is_own_run = sa.exists().where(runs.c.trace_id == _c.trace_id)
     return (_c.state == "admitted", ~is_own_run)
-
-
-def _raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    # Without the column's type, which would raise for a value of another type; SQLite takes any.
-    return sa.type_coerce(column, sa.types.NULLTYPE)
-
-
-def _batches(ids: Collection[str]) -> Iterator[list[str]]:
-    in_order = list(ids)
-    for start in range(0, len(in_order), _BATCH_SIZE):
-        yield in_order[start : start + _BATCH_SIZE]
 
 
 def _dicts(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ STATES: tuple[UnitState, ...] = ("quarantined", "admitted", "rejected")
 Fate = Literal["new", "unchanged", "changed", "rejected", "own run", "other registry", "too large"]
 """What `PulledUnits.write` did with a unit.
 
-`new` and `changed` units are quarantined, and `unchanged` ones keep their state. `rejected` ones
+`new` and `changed` units are quarantined, also one whose domain changed. `unchanged` ones keep
+their state; their text is written anew if it is redacted otherwise than before. `rejected` ones
 were rejected before, under this id or with this content. The others are not written: the id is that
 of a run of this store or of a unit of another registry, or no database takes a text of that size.
 """

@@ -105,14 +105,10 @@ class PulledUnits:
             StoreError: Its body holds no trace.
         """
         with self._database.reading() as connection:
-            text = sql.pulled_queries.body(connection, trace_id)
+            text = sql.pulled_queries.all_bodies(connection, [trace_id]).get(trace_id)
         if text is None:
             return None
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError):
-            body = {}
-        return trace_of(body, trace_id)
+        return trace_of(_json(text) or {}, trace_id)
 
     def write(self, units: Sequence[ExaminedUnit], *, registry: str, domain: str) -> list[Fate]:
         """Write units in one transaction: all of them or none.
@@ -142,7 +138,7 @@ class PulledUnits:
             fates = [_fate(row, before.get(row["trace_id"]), own, rejected) for row in rows]
             by_fate = {
                 fate: [row for row, its in zip(rows, fates, strict=True) if its == fate]
-                for fate in ("new", "changed")
+                for fate in ("new", "changed", "unchanged")
             }
             sql.pulled_queries.insert(connection, by_fate["new"])
             for row in by_fate["changed"]:
@@ -150,30 +146,39 @@ class PulledUnits:
                 values = {name: row[name] for name in row if name not in stay}
                 sql.pulled_queries.update(connection, row["trace_id"], values | {"changed_at": now})
             changed = [row["trace_id"] for row in by_fate["changed"]]
-            if by_fate["new"] or changed:
+            reworded = _reworded(connection, by_fate["unchanged"])
+            if by_fate["new"] or changed or reworded:
                 sql.pulled_queries.note_change(
                     connection,
-                    texts_gone=changed,
+                    texts_gone=[*changed, *reworded],
                     is_recalled_less=any(before[id_]["state"] == "admitted" for id_ in changed),
                 )
         return fates
 
-    def admit(self, *trace_ids: str, by: str) -> list[str]:
+    def admit(self, *trace_ids: str, by: str, digest: str = "") -> list[str]:
         """Let quarantined units be shown to runs.
 
         Args:
             trace_ids: Their whole ids.
             by: Who decides.
+            digest: The beginning of the digest of what was read, so that nothing is admitted that
+                has changed since; empty to admit whatever the units are now.
 
         Returns:
             The ids of those that were not admitted before.
 
         Raises:
-            StoreError: One is unknown, or was rejected. None is admitted then.
+            StoreError: One is unknown, or was rejected, or has another digest. None is admitted
+                then.
         """
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
             for id_, row in before.items():
+                if not str(row["digest"]).startswith(digest):
+                    raise StoreError(
+                        f"{id_} has changed: its digest is {row['digest'][:12]}, and not "
+                        f"{digest:.64}; read it again: kp-langchain quarantine show {id_}"
+                    )
                 if row["state"] == "rejected":
                     raise StoreError(
                         f"{id_} was rejected, and its text was deleted; to have it pulled again: "
@@ -311,7 +316,36 @@ def _fate(
         return "new"
     if before["registry"] != row["registry"]:
         return "other registry"
-    return "unchanged" if before["digest"] == row["digest"] else "changed"
+    is_same = before["digest"] == row["digest"] and _folded(before) == _folded(row)
+    return "unchanged" if is_same else "changed"
+
+
+def _folded(row: Mapping[str, Any]) -> str:
+    return str(row["domain"]).casefold()
+
+
+def _reworded(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the texts of units that the registry did not change, but that are redacted otherwise.
+
+    Returns:
+        The ids of those that differ from what was stored.
+    """
+    stored = sql.pulled_queries.all_bodies(connection, [row["trace_id"] for row in rows])
+    reworded = []
+    for row in rows:
+        text, id_ = stored.get(row["trace_id"]), row["trace_id"]
+        if text is None or _json(text) != _json(row["body"]):
+            values = {name: row[name] for name in ("objective", "body", "findings", "is_clean")}
+            sql.pulled_queries.update(connection, id_, values)
+            reworded.append(id_)
+    return reworded
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # damaged
+        return None
 
 
 def _row(

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.store.database import Database
-    from kp_langchain.store.recall_queries import RecallRow, Standing
+    from kp_langchain.store.recall_queries import Eligibility, RecallRow
+
+UNREADABLE = "the trace cannot be read"
+"""Stands in `TaskEntry.planted` for a trace that could not be searched; it is never shown."""
 
 MOST_TASKS = 10_000
 """Recall knows at most so many kept runs of a domain, the newest of each namespace."""
@@ -168,7 +171,7 @@ class RecallEntries:
             pulled = sql.pulled_queries.bodies(connection, others) if others else {}
         return own | pulled
 
-    def standings(self, trace_ids: Collection[str]) -> dict[str, Standing]:
+    def eligibility(self, trace_ids: Collection[str]) -> dict[str, Eligibility]:
         """Return by id whether recall may show traces, as the store has them now.
 
         Args:
@@ -176,7 +179,7 @@ class RecallEntries:
                 is left out.
         """
         with self._database.reading() as connection:
-            return sql.recall_queries.standings(connection, trace_ids)
+            return sql.recall_queries.eligibility(connection, trace_ids)
 
     def planted(self, trace_ids: Collection[str]) -> dict[str, str]:
         """Return by id what looks like planted instructions, of those of the traces with any.

@@ -5,7 +5,7 @@ Loads SQLAlchemy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name
 from kp_langchain.store.run_queries import is_kept
+from kp_langchain.store.statements import batches, untyped
 from kp_langchain.store.tables import pulled_units, recall_entries, run_entries, runs
 
-_BATCH_SIZE = 500  # ids of one statement
 _r, _e, _p = runs.c, recall_entries.c, pulled_units.c
 
 
@@ -37,7 +37,7 @@ class RecallRow(NamedTuple):
     plan: Any
 
 
-class Standing(NamedTuple):
+class Eligibility(NamedTuple):
     """Whether recall may show a trace, as the store has it now.
 
     Attributes:
@@ -89,13 +89,13 @@ def rows_of(
             _r.namespace,
             _r.privacy_level,
             _r.objective,
-            _raw(_r.success),
-            _raw(sa.func.coalesce(run_entries.c.confidence, _r.confidence)),
-            _raw(run_entries.c.is_stated),
-            _raw(sa.func.coalesce(_r.worth, _r.score)),
+            untyped(_r.success),
+            untyped(sa.func.coalesce(run_entries.c.confidence, _r.confidence)),
+            untyped(run_entries.c.is_stated),
+            untyped(sa.func.coalesce(_r.worth, _r.score)),
             _e.trace_id.is_not(None),
-            _raw(_e.vector),
-            _raw(_e.planted),
+            untyped(_e.vector),
+            untyped(_e.planted),
             sa.cast(_e.plan, sa.Text()),
         )
         .select_from(
@@ -117,11 +117,6 @@ def rows_of(
     return [RecallRow(*row) for row in connection.execute(select)]
 
 
-def _raw(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    # Without the column's type, which would raise for a value of another type; SQLite takes any.
-    return sa.type_coerce(column, sa.types.NULLTYPE)
-
-
 def entries_of(
     connection: sa.Connection,
     trace_ids: Collection[str],
@@ -130,7 +125,7 @@ def entries_of(
 ) -> dict[str, tuple[Any, Any, Any]]:
     """Return vector, findings and plan of those of the traces that have an entry."""
     plan = sa.cast(_e.plan, sa.Text())
-    select = sa.select(_e.trace_id, _raw(_e.vector), _raw(_e.planted), plan).where(
+    select = sa.select(_e.trace_id, untyped(_e.vector), untyped(_e.planted), plan).where(
         _e.trace_id.in_(trace_ids),
         _e.model == embedder[0],
         _e.revision == embedder[1],
@@ -161,12 +156,12 @@ def _locked(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
     found: set[str] = set()
     for column in (_r.trace_id, _p.trace_id):
         select = sa.select(column).order_by(column).with_for_update(read=True, key_share=True)
-        for batch in _batches(trace_ids):
+        for batch in batches(trace_ids):
             found |= set(connection.scalars(select.where(column.in_(batch))))
     return found
 
 
-def standings(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, Standing]:
+def eligibility(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, Eligibility]:
     """Return by id whether recall may show traces: kept runs, and units of a registry.
 
     Args:
@@ -174,17 +169,17 @@ def standings(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str
         trace_ids: Their ids; one that the store does not have is left out.
     """
     is_open = sa.and_(_r.decision == "contributed", _r.withheld.is_(None), is_kept())
-    own = sa.select(_r.trace_id, _r.domain, _r.objective, is_open, _raw(_r.success))
+    own = sa.select(_r.trace_id, _r.domain, _r.objective, is_open, untyped(_r.success))
     is_admitted = _p.state == "admitted"
-    pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, _raw(_p.success))
+    pulled = sa.select(_p.trace_id, _p.domain, _p.objective, is_admitted, untyped(_p.success))
     planted_in = planted(connection, trace_ids)
-    found: dict[str, Standing] = {}
-    for batch in _batches(trace_ids):
+    found: dict[str, Eligibility] = {}
+    for batch in batches(trace_ids):
         # A run of this store counts, and not a unit with its id.
         for select, column in ((pulled, _p.trace_id), (own, _r.trace_id)):
             for row in connection.execute(select.where(column.in_(batch))):
                 may_be_shown = bool(row[3]) and bool(row[4])
-                found[row[0]] = Standing(
+                found[row[0]] = Eligibility(
                     str(row[1]), str(row[2]), may_be_shown, planted_in.get(row[0])
                 )
     return found
@@ -198,17 +193,11 @@ def planted(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, 
         trace_ids: Ids of traces.
     """
     newest: dict[str, Any] = {}
-    for batch in _batches(trace_ids):
-        select = sa.select(_e.trace_id, _raw(_e.planted)).where(_e.trace_id.in_(batch))
+    for batch in batches(trace_ids):
+        select = sa.select(_e.trace_id, untyped(_e.planted)).where(_e.trace_id.in_(batch))
         # Of several embedders, the entry that the newest rules made; it comes last.
         newest |= {row[0]: row[1] for row in connection.execute(select.order_by(_e.scan_version))}
     return {id_: str(kinds) for id_, kinds in newest.items() if kinds is not None}
-
-
-def _batches(ids: Collection[str]) -> Iterator[list[str]]:
-    in_order = list(ids)
-    for start in range(0, len(in_order), _BATCH_SIZE):
-        yield in_order[start : start + _BATCH_SIZE]
 
 
 def bodies_to_show(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:

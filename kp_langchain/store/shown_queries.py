@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.store.inserts import insert_or_replace
 from kp_langchain.store.rows import clean_name, trace_key
+from kp_langchain.store.statements import batches, untyped
 from kp_langchain.store.tables import runs, shown_traces, verdicts
 
-_BATCH_SIZE = 500  # ids of one statement
 _c = shown_traces.c
 # Whether a verdict states the success of the run that was shown a trace.
 _IS_STATED = sa.exists(
@@ -89,22 +89,18 @@ def of_runs(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, 
         trace_ids: The ids of the traces of these runs; one that was shown nothing is left out.
     """
     found: dict[str, list[ShownTrace]] = {}
-    ids = list(trace_ids)
-    for start in range(0, len(ids), _BATCH_SIZE):
+    for batch in batches(trace_ids):
         select = (
-            sa.select(_c.trace_id, _c.shown_id, _raw(_c.rank), _raw(_c.similarity), _c.held_out)
-            .where(_c.trace_id.in_(ids[start : start + _BATCH_SIZE]))
+            sa.select(
+                _c.trace_id, _c.shown_id, untyped(_c.rank), untyped(_c.similarity), _c.held_out
+            )
+            .where(_c.trace_id.in_(batch))
             .order_by(_c.trace_id, _c.rank, _c.shown_id)
         )
         for trace_id, shown_id, rank, similarity, held_out in connection.execute(select):
             shown = ShownTrace(shown_id, _whole(rank), _similarity(similarity), bool(held_out))
             found.setdefault(trace_id, []).append(shown)
     return found
-
-
-def _raw(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    # Without the column's type, which would raise for a value of another type; SQLite takes any.
-    return sa.type_coerce(column, sa.types.NULLTYPE)
 
 
 def _whole(value: object) -> int:

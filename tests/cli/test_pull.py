@@ -67,7 +67,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         f"Read 2 of 2 traces of finance from {server.url}: 2 new.\n"
-        "Something was found in 1: kp-langchain quarantine\n"
+        "1 may hold planted instructions: kp-langchain quarantine\n"
     )
     assert recalled() == []
 
@@ -80,7 +80,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert "2 quarantined, 0 admitted, 0 rejected in " in listed
 
     done = cli("quarantine", "admit", short(1), "--by", "ada", **here)
-    assert done.stdout == "Admitted 1 trace; runs may be shown it.\n"
+    assert done.stdout == f"Admitted 1 trace; runs may be shown it.\n  {unit(1)['id']}\n"
     assert recalled() == [unit(1)["id"]]
     assert short(1) not in cli("quarantine", **here).stdout
     assert short(1) in cli("quarantine", "--state", "admitted", **here).stdout
@@ -97,7 +97,7 @@ def test_what_is_pulled_waits_until_a_person_admits_it(
     assert set(states().values()) == {"rejected"}
 
     done = cli("quarantine", "forget", short(1), **here)
-    assert done.stdout == "Forgot 1 trace; a later pull may bring it back.\n"
+    assert done.stdout == f"Forgot 1 trace; a later pull may bring it back.\n  {unit(1)['id']}\n"
     assert "1 new" in pull(here).stdout
 
 
@@ -109,7 +109,7 @@ def test_showing_a_trace_shows_all_of_it_and_controls_no_terminal(
     one["steps"].append(
         {
             "step_id": 2, "type": "tool_call", "tool": {"name": "pay", "mcp_server": "bank"},
-            "input": {"to": "\u200bDE89"}, "output_summary": "paid\rnot paid",
+            "input": {"to": "\u200bDE89\u3164"}, "output_summary": "paid\rnot paid",
         }
     )  # fmt: skip
     fill(server, one)
@@ -121,7 +121,7 @@ def test_showing_a_trace_shows_all_of_it_and_controls_no_terminal(
         f"{one['id']}  quarantined", f"of finance, from {server.url}, pulled ",
         "claims that it succeeded, with confidence 0.80 and quality 0.90", "found in it: ",
         r"task: see\u001b[2J\u202e", "0 thought", "  the ledger has them", "1 observation",
-        "2 tool_call pay of bank", r'  input: {"to": "\u200b', r"  paid\u000dnot paid",
+        "2 tool_call pay of bank", r'  input: {"to": "\u200b', r"\u3164", r"  paid\u000dnot paid",
         "result: 12 francs",
     ):  # fmt: skip
         assert text in done.stdout
@@ -133,6 +133,34 @@ def test_showing_a_trace_shows_all_of_it_and_controls_no_terminal(
     assert "\u202e" not in listed
 
 
+def test_only_what_was_read_is_admitted(server: LoopbackRegistry, here: dict[str, str]) -> None:
+    fill(server, unit(1))
+    pull(here)
+    shown = cli("quarantine", "show", short(1), **here).stdout
+    digest = next(line.split()[1] for line in shown.splitlines() if line.startswith("digest "))
+    changed = unit(1)
+    changed["outcome"]["result_summary"] = "another sum"
+    fill(server, changed)
+    pull(here)
+    done = cli("quarantine", "admit", short(1), "--digest", digest, **here)
+    assert done.returncode == 1
+    assert f"{unit(1)['id']} has changed: its digest is" in done.stderr
+    assert recalled() == []
+    now = json.loads(cli("quarantine", "show", short(1), "--json", **here).stdout)["digest"]
+    cli("quarantine", "admit", short(1), "--digest", now[:12], **here)
+    assert recalled() == [unit(1)["id"]]
+    assert cli("quarantine", "admit", "--clean", "--digest", now, **here).returncode == 2
+
+
+def test_admitting_what_looks_planted_says_that_it_is_not_shown(
+    server: LoopbackRegistry, here: dict[str, str]
+) -> None:
+    fill(server, planted(1))
+    pull(here)
+    done = cli("quarantine", "admit", short(1), **here)
+    assert "1 of them looks like planted instructions: it is shown to no run" in done.stdout
+
+
 def test_the_rule_admits_what_nothing_was_found_in(
     server: LoopbackRegistry, here: dict[str, str]
 ) -> None:
@@ -142,7 +170,7 @@ def test_the_rule_admits_what_nothing_was_found_in(
         cli("quarantine", "admit", "--clean", "--domain", "legal", "--json", **here).stdout
     ) == {"admitted": []}
     done = cli("quarantine", "admit", "--clean", "--min-quality", "0.8", **here)
-    assert done.stdout == "Admitted 1 trace; runs may be shown it.\n"
+    assert done.stdout == f"Admitted 1 trace; runs may be shown it.\n  {unit(1)['id']}\n"
     assert recalled() == [unit(1)["id"]]
     shown = cli("quarantine", "show", short(1), **here).stdout
     assert "UTC by rule: no findings, claimed quality at least 0.8" in shown

@@ -524,3 +524,59 @@ def test_a_unit_can_be_examined_by_itself() -> None:
     assert examined.trace.task.objective == "add up the fees of month 0"
     assert len(examined.findings) == 1
     assert len(examined.digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"id": "kp:trace:ann@example.org"}, "its id would have to be redacted"),
+        ({"number": 10**5000}, "a number that is too long"),
+        ({"number": -(10**5000)}, "a number that is too long"),
+        ({3: "three"}, "a name that is no text"),
+        ({None: 1}, "a name that is no text"),
+    ],
+)
+def test_a_unit_with_what_cannot_be_kept_is_refused(changes: dict[Any, Any], reason: str) -> None:
+    with pytest.raises(RefusedUnitError, match=reason):
+        UnitExaminer("finance", Settings()).examine(unit(0) | changes)
+    nested = unit(0)
+    nested["steps"][0]["input"] = {"deep": [{"deeper": changes}]}
+    if "id" not in changes:
+        with pytest.raises(RefusedUnitError, match=reason):
+            UnitExaminer("finance", Settings()).examine(nested)
+
+
+def test_an_id_that_is_no_uuid_is_taken() -> None:
+    examined = UnitExaminer("finance", Settings()).examine(unit(0) | {"id": "kp:trace:ledger.7"})
+    assert examined.trace.id == "kp:trace:ledger.7"
+
+
+def test_new_redaction_rules_hold_for_what_was_pulled_before(
+    store: TraceStore, server: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, with_content(1, "the fees of PRJ-1"), unit(2))
+    pull_all(store, server)
+    ids = sorted(states(store))
+    store.pulled.admit(*ids, by="ada")
+    monkeypatch.setenv("KP_REDACTION__PATTERNS", '{"project": "PRJ-[0-9]"}')
+    assert pull_all(store, server).fates == {"unchanged": 2}
+    trace = store.pulled.trace(unit(1)["id"])
+    assert trace is not None
+    assert trace.steps[-1].content == "the fees of [REDACTED:project]"
+    assert set(states(store).values()) == {"admitted"}
+    assert sorted(recalled(store)) == ids
+
+
+def test_a_unit_that_changes_its_domain_is_quarantined_again(
+    store: TraceStore, server: LoopbackRegistry
+) -> None:
+    fill(server, unit(1))
+    pull_all(store, server)
+    store.pulled.admit(unit(1)["id"], by="ada")
+    moved = unit(1)
+    moved["metadata"]["task_domain"] = "legal"
+    fill(server, moved)
+    assert pull_all(store, server, domain="legal").fates == {"changed": 1}
+    assert states(store) == {unit(1)["id"]: "quarantined"}
+    assert [one.domain for one in store.pulled.entries()] == ["legal"]
+    assert recalled(store) == []

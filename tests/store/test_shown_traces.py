@@ -83,12 +83,12 @@ def test_whether_recall_may_show_a_trace(store: TraceStore, scored: Scored) -> N
     )
     store.pulled.admit(unit.id, by="a test")
     ids = [one.trace.id for one in (kept, below, failed, withheld)]
-    standings = store.recall_entries.standings([*ids, unit.id, waiting.id, "kp:trace:gone"])
-    assert standings.keys() == {*ids, unit.id, waiting.id}
-    assert {id_ for id_, one in standings.items() if one.is_open} == {kept.trace.id, unit.id}
-    assert standings[unit.id][:2] == ("finance", "task 5")
+    eligibility = store.recall_entries.eligibility([*ids, unit.id, waiting.id, "kp:trace:gone"])
+    assert eligibility.keys() == {*ids, unit.id, waiting.id}
+    assert {id_ for id_, one in eligibility.items() if one.is_open} == {kept.trace.id, unit.id}
+    assert eligibility[unit.id][:2] == ("finance", "task 5")
     store.delete(kept.trace.id)
-    assert store.recall_entries.standings([kept.trace.id]) == {}
+    assert store.recall_entries.eligibility([kept.trace.id]) == {}
 
 
 def test_what_the_newest_rules_found_counts(store: TraceStore, scored: Scored) -> None:
@@ -102,7 +102,7 @@ def test_what_the_newest_rules_found_counts(store: TraceStore, scored: Scored) -
         store.recall_entries.write(entries, EmbedderIdentity(model, "1"), version)
     ids = [first.trace.id, second.trace.id, "kp:trace:unknown"]
     assert store.recall_entries.planted(ids) == {second.trace.id: "hidden"}
-    assert store.recall_entries.standings(ids)[second.trace.id].planted == "hidden"
+    assert store.recall_entries.eligibility(ids)[second.trace.id].planted == "hidden"
 
 
 def test_damaged_rows_are_read_as_far_as_they_go(tmp_path: Path, scored: Scored) -> None:
@@ -119,5 +119,5 @@ def test_damaged_rows_are_read_as_far_as_they_go(tmp_path: Path, scored: Scored)
                 assert isinstance(one.rank, int)
         with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE runs SET objective = ?, success = 'much'", (b"\xff",))
-        (standing,) = store.recall_entries.standings([run.trace.id]).values()
+        (standing,) = store.recall_entries.eligibility([run.trace.id]).values()
         assert isinstance(standing.objective, str)

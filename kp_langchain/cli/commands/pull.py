@@ -122,11 +122,13 @@ def _lines(pulled: Pull) -> list[str]:
     if reasons:
         lines.append(f"Not taken: {'; '.join(reasons)}.")
     if pulled.with_findings:
-        lines.append(f"Something was found in {pulled.with_findings}: kp-langchain quarantine")
+        lines.append(
+            f"{pulled.with_findings} may hold planted instructions: kp-langchain quarantine"
+        )
     if pulled.admitted:
         lines.append(f"Admitted {pulled.admitted} in which nothing was found.")
     if pulled.answer.kind != "done":
-        lines.append(f"The registry kept the rest back: {pulled.answer.reason}.")
+        lines.append(f"Not all was read: {pulled.answer.reason}.")
     if pulled.next_offset is not None:
         lines.append(f"There may be more: --offset {pulled.next_offset}")
     return lines

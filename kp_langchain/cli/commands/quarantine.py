@@ -105,6 +105,12 @@ def admit(
         typer.Option(min=0, max=1, help="With --clean: only those that claim at least this."),
     ] = None,
     domain: Annotated[str | None, typer.Option(help="With --clean: only this domain.")] = None,
+    digest: Annotated[
+        str,
+        typer.Option(
+            metavar="DIGEST", help="With one ID: only if its digest is still what `show` printed."
+        ),
+    ] = "",
     by: By = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -117,14 +123,24 @@ def admit(
         raise typer.BadParameter("give either IDs or --clean")
     if not clean and (min_quality is not None or domain is not None):
         raise typer.BadParameter("--min-quality and --domain belong to --clean")
+    if digest and len(unit_ids or ()) != 1:
+        raise typer.BadParameter("--digest belongs to one ID")
     with open_store(database or context.obj) as store:
         if clean:
             admitted = store.pulled.admit_clean(
                 min_quality=min_quality or 0.0, domain=domain, by=by
             )
         else:
-            admitted = store.pulled.admit(*_ids(store, unit_ids or ()), by=by or _user())
+            ids = _ids(store, unit_ids or ())
+            admitted = store.pulled.admit(*ids, by=by or _user(), digest=digest)
+        kept_back = [id_ for id_ in admitted if (unit := store.pulled.get(id_)) and unit.findings]
     _report({"admitted": admitted}, "Admitted {}; runs may be shown {}.", as_json=as_json)
+    if kept_back and not as_json:
+        one = len(kept_back) == 1
+        say(
+            f"{len(kept_back)} of them {'looks' if one else 'look'} like planted instructions: "
+            f"{'it is' if one else 'they are'} shown to no run all the same."
+        )
 
 
 @quarantine.command()
@@ -181,6 +197,8 @@ def _report(ids: Mapping[str, Sequence[str]], line: str, *, as_json: bool) -> No
         one = len(changed) == 1
         text = line.format(f"{len(changed)} trace{'' if one else 's'}", "it" if one else "them")
         say(text if changed else "Nothing changed.")
+        for id_ in changed:
+            say(f"  {id_}")
 
 
 def _ids(store: TraceStore, unit_ids: Sequence[str]) -> list[str]:
@@ -241,6 +259,7 @@ def _state(unit: PulledUnit) -> str:
 def _unit_lines(unit: PulledUnit) -> Iterator[str]:
     """Yield what is known of a unit beside its trace."""
     yield f"{unit.trace_id}  {unit.state}"
+    yield f"digest {unit.digest[:12]}"
     yield f"of {unit.domain}, from {unit.registry}, pulled {unit.pulled_at:%Y-%m-%d %H:%M:%S} UTC"
     ending = "succeeded" if unit.success else "failed"
     yield (
