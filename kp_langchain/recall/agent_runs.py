@@ -8,8 +8,8 @@ from then on everything that happens inside them. What ended before that is not 
 The observer is attached to all runs of the process once the first middleware of this kind is made.
 It costs the others a dictionary entry for each chain that is open.
 
-Names here follow LangChain: a `run_id` is that of one chain, model, tool or retriever. The run of an
-agent, which a handler records as one, is made of many of these.
+Names here follow LangChain: a `run_id` is that of one chain, model, tool or retriever. The run of
+an agent, which a handler records as one, is made of many of these.
 """
 
 from __future__ import annotations
