@@ -17,8 +17,8 @@ _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 def estimate_tokens(text: str) -> int:
     """Return a number of tokens that the tokenisers of language models rarely exceed.
 
-    For ordinary text, source code and JSON it is more than they count, by about half. A text of
-    random letters and digits alone, such as an id, may have more tokens than this.
+    For ordinary text, source code and JSON it is more than they count. A text of random letters and
+    digits alone, such as a list of ids, may have more tokens than this.
 
     Args:
         text: Any text.
