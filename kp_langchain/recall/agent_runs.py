@@ -26,6 +26,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain.recording.callbacks import OnlyFromOutside, ambient_run_id
+from kp_langchain.run_keys import have_same_keys
 
 if TYPE_CHECKING:
     from kp_langchain.recording.handler import KPCallbackHandler
@@ -212,7 +213,7 @@ def _outermost(path: Sequence[OpenChain], keys: Collection[str]) -> int:
     graphs = (at + 1 for at, chain in enumerate(path[:-1]) if chain.is_node)
     at = next(graphs, -1)
     while 0 < at < len(path) - 2 and path[at + 1].is_node:
-        if any(path[at].metadata.get(key) != path[at + 2].metadata.get(key) for key in keys):
+        if not have_same_keys(keys, path[at].metadata, path[at + 2].metadata):
             break
         at += 2
     return at

@@ -33,9 +33,9 @@ _LOOK_ALIKE = {
     "d": "\u0501\u1d05", "e": "\u0435\u03b5\u1d07", "g": "\u0261\u0581",
     "h": "\u043d\u04bb\u029c", "i": "\u0456\u03b9\u0131\u026a", "j": "\u0458\u1d0a",
     "k": "\u043a\u03ba\u1d0b", "l": "\u029f\u04cf", "m": "\u043c\u1d0d", "n": "\u03b7\u0274",
-    "o": "\u043e\u03bf\u1d0f", "p": "\u0440\u03c1\u1d18", "r": "\u0433\u0280",
+    "o": "\u043e\u03bf\u1d0f", "p": "\u0440\u03c1\u1d18", "q": "\u051b", "r": "\u0433\u0280",
     "s": "\u0455\ua731", "t": "\u0442\u03c4\u1d1b", "u": "\u03c5\u1d1c", "v": "\u03bd\u1d20",
-    "w": "\u051b\u1d21", "x": "\u0445\u03c7", "y": "\u0443\u03b3\u028f", "z": "\u1d22",
+    "w": "\u051d\u1d21", "x": "\u0445\u03c7", "y": "\u0443\u03b3\u028f", "z": "\u1d22",
 }  # fmt: skip
 _TO_LATIN = {ord(other): latin for latin, others in _LOOK_ALIKE.items() for other in others}
 _LATIN = re.compile("[a-z]")

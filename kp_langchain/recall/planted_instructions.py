@@ -20,7 +20,9 @@ What it cannot see:
 - A false fact, such as a wrong account number or price, or an instruction that follows from facts
   (the office has moved; refunds now go to Y).
 - Other languages, other ciphers (rot13, reversed letters), encodings within encodings, text in
-  pictures, and words that are spread over several outputs.
+  pictures, words with signs in place of blanks, and words that are spread over several outputs.
+- What the agent itself wrote in its thoughts and its answer, unless it is an override or meant for
+  later runs: it says there what it must do, and tells the user what to do.
 - What is not in the trace: the middle of a long output, which recording left out, and what
   redaction replaced. Of a text of more than 80,000 characters, and of a trace of more than 400,000,
   both ends are read.
@@ -90,8 +92,8 @@ def find_planted(trace: ReasoningTrace, *, is_foreign: bool = False) -> list[Pla
 
     Args:
         trace: The trace. It may lack anything, even what its class demands.
-        is_foreign: Whether it comes from a registry, so that task, thoughts, inputs and answer are
-            no more the user's and the agent's own words than what tools returned.
+        is_foreign: Whether it comes from a registry, so that task, thoughts and answer are no more
+            the user's and the agent's own words than what tools returned.
     """
     findings: dict[PlantedInstruction, None] = {}
     passages = list(_passages(trace))
@@ -125,7 +127,8 @@ class _Passage(NamedTuple):
 def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruction]:
     step_id, part, text = passage
     is_own = part != "output"
-    ways_to_read = {is_own, False} if is_foreign else {is_own}
+    # What is said to the model in the input of a tool is copied from elsewhere.
+    ways_to_read = {is_own, False} if is_foreign or part == "input" else {is_own}
     for reading in readings(text):
         disguise = reading.disguise
         if disguise == INVISIBLE_TEXT:
@@ -134,7 +137,7 @@ def _findings(passage: _Passage, *, is_foreign: bool) -> Iterator[PlantedInstruc
             matches = matching_rules(reading.words, is_own=as_own, is_hidden=reading.is_hidden)
             for kind, words in matches:
                 yield PlantedInstruction(step_id, part, kind, words, disguise)
-            for words in foreign_turns(reading.text, is_own=as_own):
+            for words in foreign_turns(reading.text, is_own=as_own or (is_own and not is_foreign)):
                 yield PlantedInstruction(step_id, part, "turn of another speaker", words, disguise)
 
 

@@ -78,11 +78,16 @@ RULES = (
     Rule("hidden", ("inform user", "act on a file|lure"), 120, "hidden"),
 )
 
-_IMPERATIVES = frozenset({"act", "send", "disregard"})
-# Before an imperative. "Why not" is none.
-_NEGATED = re.compile(r"(?:\b(?<!why )(?:not|never|не) |\bn'|不要|不能|別|别)$")
-_NEGATION_CHARS = 12
-_NEGATED_AFTER = (" nicht", " pas ")
+_IMPERATIVES = frozenset({"act", "send"})
+_NEGATIONS = ("not ", "never ")
+_NEGATION_CHARS = 16
+# Not to forget a task is to keep it in mind. All other words of the class count even after a "not",
+# which may end a clause of its own (if not, ignore the rules).
+_FORGETTING = re.compile("forget|vergiss|vergesst|vergessen|vergeet|oubli|忘|забуд")
+_NOT_BEFORE = re.compile(
+    r"(?:\b(?:do|to|must|should|can|will) not |(?:^|[.!?:;] )never |\b\u043d\u0435 |n'|不要)$"
+)
+_NOT_AFTER = re.compile(r"\w* (?:nicht|niet)\b|ない")
 _RECENT = 3  # words of a class that are looked at
 
 
@@ -164,12 +169,20 @@ def _hits(text: str) -> Iterator[tuple[str, Hit]]:
         if cue.ends_word and end < len(text) and (text[end].isalnum() or text[end] == "_"):
             continue
         hit = Hit(start, end, cue.word)
-        is_negated = text.startswith(_NEGATED_AFTER, end) or bool(
-            _NEGATED.search(text, max(start - _NEGATION_CHARS, 0), start)
-        )
         for name in cue.classes:
-            if not (is_negated and name in _IMPERATIVES):
+            if not _means_the_opposite(text, hit, name):
                 yield name, hit
+
+
+def _means_the_opposite(text: str, hit: Hit, name: str) -> bool:
+    before = max(hit.start - _NEGATION_CHARS, 0)
+    if name in _IMPERATIVES:
+        return text.endswith(_NEGATIONS, before, hit.start)
+    return bool(
+        name == "disregard"
+        and _FORGETTING.match(hit.word)
+        and (_NOT_BEFORE.search(text, before, hit.start) or _NOT_AFTER.match(text, hit.end))
+    )
 
 
 class _Cue(NamedTuple):

@@ -121,6 +121,8 @@ class UnitExaminer:
             RefusedUnitError: It is no trace of the domain, or exceeds a bound, or cannot be
                 redacted.
         """
+        if not isinstance(unit, Mapping):
+            raise RefusedUnitError("not a valid trace: the whole")
         _check_size(unit)
         id_ = unit.get("id")
         if not isinstance(id_, str) or not _ID.fullmatch(id_):
@@ -256,6 +258,8 @@ def _check_size(unit: object) -> None:
                 below += value.values()
             elif isinstance(value, list):
                 below += value
+            elif value is not None and not isinstance(value, int | float):
+                raise RefusedUnitError("a value that JSON does not have")
             if chars > MOST_CHARS:
                 raise RefusedUnitError(f"more than {MOST_CHARS:,} characters")
             if values + len(below) > _MOST_VALUES:

@@ -35,6 +35,7 @@ from kp_langchain.recording.tool_answers import (
     record_requests,
     record_unanswered,
 )
+from kp_langchain.run_keys import have_same_keys
 
 if TYPE_CHECKING:
     from kp_langchain.gate.shown_trace import ShownTrace
@@ -69,12 +70,10 @@ class Recorder(RootRuns):
         entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
         if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
-            for key in root.owner.namespace_keys:
-                if metadata.get(key) != root.metadata.get(key):
-                    values = {key: metadata.get(key) for key in root.owner.namespace_keys}
-                    if values not in root.inner_namespaces:
-                        root.inner_namespaces.append(values)
-                    break
+            names = root.owner.namespace_keys
+            known = (root.metadata, *root.inner_namespaces)
+            if not any(have_same_keys(names, metadata, one) for one in known):
+                root.inner_namespaces.append({name: metadata.get(name) for name in names})
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run continued after it
             root.last_failure = None

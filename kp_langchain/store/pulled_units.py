@@ -146,7 +146,7 @@ class PulledUnits:
                 values = {name: row[name] for name in row if name not in stay}
                 sql.pulled_queries.update(connection, row["trace_id"], values | {"changed_at": now})
             changed = [row["trace_id"] for row in by_fate["changed"]]
-            reworded = _reworded(connection, by_fate["unchanged"])
+            reworded = _reworded(connection, by_fate["unchanged"], before)
             if by_fate["new"] or changed or reworded:
                 sql.pulled_queries.note_change(
                     connection,
@@ -155,29 +155,30 @@ class PulledUnits:
                 )
         return fates
 
-    def admit(self, *trace_ids: str, by: str, digest: str = "") -> list[str]:
+    def admit(self, *trace_ids: str, by: str, digest: str | None = None) -> list[str]:
         """Let quarantined units be shown to runs.
 
         Args:
             trace_ids: Their whole ids.
             by: Who decides.
-            digest: The beginning of the digest of what was read, so that nothing is admitted that
-                has changed since; empty to admit whatever the units are now.
+            digest: The digest of what was read; needed for a unit that has changed at the registry,
+                so that what is admitted is what was read.
 
         Returns:
             The ids of those that were not admitted before.
 
         Raises:
-            StoreError: One is unknown, or was rejected, or has another digest. None is admitted
-                then.
+            StoreError: One is unknown, or was rejected, or has another digest, or has changed and
+                no digest is given. None is admitted then.
         """
         with self._database.writing() as connection:
             before = _known(connection, trace_ids)
             for id_, row in before.items():
-                if not str(row["digest"]).startswith(digest):
+                has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
+                if digest != row["digest"] if digest is not None else has_changed:
                     raise StoreError(
-                        f"{id_} has changed: its digest is {row['digest'][:12]}, and not "
-                        f"{digest:.64}; read it again: kp-langchain quarantine show {id_}"
+                        f"{id_} has changed at the registry; read what it is now, and give the "
+                        f"digest that stands there: kp-langchain quarantine show {id_}"
                     )
                 if row["state"] == "rejected":
                     raise StoreError(
@@ -317,15 +318,26 @@ def _fate(
     if before["registry"] != row["registry"]:
         return "other registry"
     is_same = before["digest"] == row["digest"] and _folded(before) == _folded(row)
-    return "unchanged" if is_same else "changed"
+    known = _findings(before["findings"])
+    are_known = all(one in known for one in _findings(row["findings"]))
+    return "unchanged" if is_same and are_known else "changed"
 
 
 def _folded(row: Mapping[str, Any]) -> str:
     return str(row["domain"]).casefold()
 
 
-def _reworded(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the texts of units that the registry did not change, but that are redacted otherwise.
+def _reworded(
+    connection: sa.Connection,
+    rows: Sequence[Mapping[str, Any]],
+    before: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    """Write units that the registry did not change, where our rules make something else of them.
+
+    Args:
+        connection: A write transaction.
+        rows: The rows of these units.
+        before: Their rows in the store, by id.
 
     Returns:
         The ids of those that differ from what was stored.
@@ -333,12 +345,21 @@ def _reworded(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> l
     stored = sql.pulled_queries.all_bodies(connection, [row["trace_id"] for row in rows])
     reworded = []
     for row in rows:
-        text, id_ = stored.get(row["trace_id"]), row["trace_id"]
-        if text is None or _json(text) != _json(row["body"]):
+        id_ = row["trace_id"]
+        is_same = _findings(before[id_]["findings"]) == _findings(row["findings"])
+        if not is_same or _content(stored.get(id_, "")) != _content(row["body"]):
             values = {name: row[name] for name in ("objective", "body", "findings", "is_clean")}
             sql.pulled_queries.update(connection, id_, values)
             reworded.append(id_)
     return reworded
+
+
+def _content(text: str) -> Any:
+    """Return a body without its time, which is that of the pull where the unit has none."""
+    body = _json(text)
+    if isinstance(body, dict) and isinstance(metadata := body.get("metadata"), dict):
+        metadata.pop("created_at", None)
+    return body
 
 
 def _json(text: str) -> Any:

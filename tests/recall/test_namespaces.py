@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda
@@ -229,6 +230,23 @@ class TestWhoseARunIs:
         assert second.after(RunKeys()).namespace == "b"
         assert RunKeys().after(first).namespace == "a"
         assert re.fullmatch("unknown:[0-9a-f]{32}", second.after(first).namespace or "")
+
+    def test_values_that_cannot_be_compared_are_of_nobody(self, store: TraceStore) -> None:
+        watching = kept_handler(store)
+        agent = create_agent(ScriptedChatModel(answers()), [rates])
+        inner = {"metadata": {"kp_namespace": np.array([1, 2, 3])}}
+        outer = RunnableLambda(lambda task: agent.invoke(task, inner))
+        outer.invoke(
+            {"messages": [("user", POUND)]},
+            {"callbacks": [watching], "metadata": {"kp_namespace": np.array([1, 2])}},
+        )
+        assert watching.last(120) is not None
+        assert watching.stats()["callback_errors"] == 0
+        model = Listening(answers(), asked=[])
+        create_agent(model, [rates], middleware=[middleware(store)]).invoke(
+            {"messages": [("user", EURO)]}
+        )
+        assert not any("earlier runs" in text for text in texts(model.asked[0]))
 
 
 class TestAgentsInsideOthers:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kp_langchain import KPRetriever, Registry, Settings, TraceStore
+from kp_langchain import KPRetriever, Registry, Settings, StoreError, TraceStore
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.recall.quarantine import Pull, pull
 from kp_langchain.recall.unit_examiner import (
@@ -139,7 +139,9 @@ def test_a_retriever_finds_what_is_admitted_as_long_as_it_is(
     first["task"]["objective"] = "add up the fees of month 7"
     pull_all(local, server)
     assert found() == {second["id"]}
-    local.pulled.admit(first["id"], by="ada")
+    changed = local.pulled.get(first["id"])
+    assert changed is not None
+    local.pulled.admit(first["id"], by="ada", digest=changed.digest)
     assert found() == {first["id"], second["id"]}
     local.pulled.reject(second["id"], by="ada")
     assert found() == {first["id"]}
@@ -534,6 +536,8 @@ def test_a_unit_can_be_examined_by_itself() -> None:
         ({"number": -(10**5000)}, "a number that is too long"),
         ({3: "three"}, "a name that is no text"),
         ({None: 1}, "a name that is no text"),
+        ({"number": b"bytes"}, "a value that JSON does not have"),
+        ({"number": (10**5000,)}, "a value that JSON does not have"),
     ],
 )
 def test_a_unit_with_what_cannot_be_kept_is_refused(changes: dict[Any, Any], reason: str) -> None:
@@ -544,6 +548,12 @@ def test_a_unit_with_what_cannot_be_kept_is_refused(changes: dict[Any, Any], rea
     if "id" not in changes:
         with pytest.raises(RefusedUnitError, match=reason):
             UnitExaminer("finance", Settings()).examine(nested)
+
+
+@pytest.mark.parametrize("unit", [None, [], "unit", 3])
+def test_what_is_no_unit_is_refused(unit: Any) -> None:
+    with pytest.raises(RefusedUnitError, match="not a valid trace"):
+        UnitExaminer("finance", Settings()).examine(unit)
 
 
 def test_an_id_that_is_no_uuid_is_taken() -> None:
@@ -580,3 +590,31 @@ def test_a_unit_that_changes_its_domain_is_quarantined_again(
     assert states(store) == {unit(1)["id"]: "quarantined"}
     assert [one.domain for one in store.pulled.entries()] == ["legal"]
     assert recalled(store) == []
+
+
+def test_what_new_rules_find_is_quarantined_again(
+    store: TraceStore, server: LoopbackRegistry
+) -> None:
+    units = [with_content(1, PLANTED), unit(2)]
+    for one in units:
+        del one["metadata"]["created_at"]
+    fill(server, *units)
+    pull_all(store, server, scan=lambda _: [])
+    store.pulled.admit(unit(1)["id"], by="ada")
+    with store.database.reading() as connection:
+        before = sql.pulled_queries.newest_change(connection)
+    assert pull_all(store, server, scan=lambda _: []).fates == {"unchanged": 2}
+    with store.database.reading() as connection:
+        assert sql.pulled_queries.newest_change(connection) == before
+    again = pull_all(store, server, admit_clean=True)
+    assert again.fates == {"changed": 1, "unchanged": 1}
+    assert recalled(store) == [unit(2)["id"]]
+    found = store.pulled.get(unit(1)["id"])
+    assert found is not None
+    assert (found.state, len(found.findings)) == ("quarantined", 1)
+    with pytest.raises(StoreError, match="has changed at the registry; read what it is now"):
+        store.pulled.admit(found.trace_id, by="ada")
+    assert pull_all(store, server, scan=lambda _: []).fates == {"unchanged": 2}
+    found = store.pulled.get(unit(1)["id"])
+    assert found is not None
+    assert not found.findings

@@ -12,10 +12,10 @@ import typer
 from rich.text import Text
 
 from kp_langchain.cli.json_option import AsJson, AsJsonLines
-from kp_langchain.cli.output import json_fields, say, say_json, visible
+from kp_langchain.cli.output import json_fields, say, say_json
 from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.errors import KPError
-from kp_langchain.printable import one_line, printable_json, short_id
+from kp_langchain.printable import printable_json, short_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -106,11 +106,13 @@ def admit(
     ] = None,
     domain: Annotated[str | None, typer.Option(help="With --clean: only this domain.")] = None,
     digest: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="DIGEST", help="With one ID: only if its digest is still what `show` printed."
+            metavar="DIGEST",
+            help="What `show` printed: admit the one ID only if it is still that. Needed for a "
+            "trace that changed at the registry.",
         ),
-    ] = "",
+    ] = None,
     by: By = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -123,7 +125,7 @@ def admit(
         raise typer.BadParameter("give either IDs or --clean")
     if not clean and (min_quality is not None or domain is not None):
         raise typer.BadParameter("--min-quality and --domain belong to --clean")
-    if digest and len(unit_ids or ()) != 1:
+    if digest is not None and len(unit_ids or ()) != 1:
         raise typer.BadParameter("--digest belongs to one ID")
     with open_store(database or context.obj) as store:
         if clean:
@@ -242,12 +244,12 @@ def _table(units: Sequence[PulledUnit]) -> RenderableType:
         found = str(len(unit.findings) or "")
         table.add_row(
             Text(short_id(unit.trace_id)),
-            Text(visible(unit.domain)),
+            Text(printable_json(unit.domain)),
             Text(_state(unit), style=_STYLES.get(unit.state, "")),
             f"{unit.quality_score:.2f}",
             Text(found, style="red"),
             f"{unit.pulled_at:%Y-%m-%d %H:%M}",
-            Text(one_line(unit.objective, _OBJECTIVE_CHARS)),
+            Text(printable_json(unit.objective[:_OBJECTIVE_CHARS])),
         )
     return table
 
@@ -259,7 +261,7 @@ def _state(unit: PulledUnit) -> str:
 def _unit_lines(unit: PulledUnit) -> Iterator[str]:
     """Yield what is known of a unit beside its trace."""
     yield f"{unit.trace_id}  {unit.state}"
-    yield f"digest {unit.digest[:12]}"
+    yield f"digest {unit.digest}"
     yield f"of {unit.domain}, from {unit.registry}, pulled {unit.pulled_at:%Y-%m-%d %H:%M:%S} UTC"
     ending = "succeeded" if unit.success else "failed"
     yield (
