@@ -250,6 +250,8 @@ class TestResumed:
         assert (stats["runs"], stats["paused"], stats["scored"]) == (1, 0, 1)
         assert shape(scored.trace) == ["thought", "call rates", "saw rates", "thought"]
 
+    # LangChain silences this in each thread by itself, which brings it up in the others.
+    @pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
     def test_nodes_that_run_at_once_are_one_run(self, store: TraceStore) -> None:
         class State(TypedDict):
             answers: Annotated[list[str], operator.add]
