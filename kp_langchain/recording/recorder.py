@@ -71,8 +71,11 @@ class Recorder(RootRuns):
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
         if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
             names = root.owner.namespace_keys
-            known = (root.metadata, *root.inner_namespaces)
-            if not any(have_same_keys(names, metadata, one) for one in known):
+            # No generator: an interruption while one is closed would be lost.
+            for known in (root.metadata, *root.inner_namespaces):
+                if have_same_keys(names, metadata, known):
+                    break
+            else:
                 root.inner_namespaces.append({name: metadata.get(name) for name in names})
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run continued after it
