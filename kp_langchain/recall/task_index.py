@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Embedded together, and written in one transaction.
 _BATCH_SIZE = 64
-# Ranked by more than similarity are only the most similar ones.
+# Ranked by more than similarity are only the most similar ones, of runs and of units.
 _MOST_RANKED = 50
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
@@ -64,6 +64,7 @@ class _Snapshot:
         matrix: Their normalised vectors, float32, shape (n, dimensions).
         namespaces: A number for the namespace of each, 0 for none, shape (n,).
         are_open: Whether each may be shown in every namespace, shape (n,).
+        are_own: Whether each is a run of this store, and not of a registry, shape (n,).
         numbers: The numbers of the namespaces.
         floor: The similarity that an example must have, 0 to 1.
     """
@@ -72,6 +73,7 @@ class _Snapshot:
     matrix: NDArray[np.float32]
     namespaces: NDArray[np.int32]
     are_open: NDArray[np.bool_]
+    are_own: NDArray[np.bool_]
     numbers: Mapping[str, int]
     floor: float
 
@@ -281,15 +283,18 @@ class TaskIndex:
             lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
             np.divide(matrix, lengths, out=matrix, where=lengths > 0)
         if len(tasks) > 1.1 * content.calibrated_at or len(tasks) < 0.9 * content.calibrated_at:
-            plans = [plan for _, _, plan in eligible]
+            # Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
+            plans = [plan for task, _, plan in eligible if task.is_own]
             with _section:
-                content.floor = calibrate_floor(matrix, plans, self._identity.baseline)
+                own = matrix[[task.is_own for task in tasks]]
+                content.floor = calibrate_floor(own, plans, self._identity.baseline)
             content.calibrated_at = len(tasks)
         self._snapshot = _Snapshot(
             [_candidate(task, content.credits.get(task.trace_id, NO_CREDIT)) for task in tasks],
             matrix,
             np.array([numbers.get(task.namespace or "", 0) for task in tasks], dtype=np.int32),
             np.array([task.namespace is None and not task.stays_local for task in tasks], bool),
+            np.array([task.is_own for task in tasks], bool),
             numbers,
             content.floor,
         )
@@ -313,13 +318,17 @@ class TaskIndex:
             may_be_shown = snapshot.are_open
             if own:
                 may_be_shown = may_be_shown | np.isin(snapshot.namespaces, own)
-            cosines[~may_be_shown] = -1.0
-            most = min(_MOST_RANKED, len(cosines))
-            nearest = np.argpartition(cosines, -most)[-most:] if most else np.array([], int)
+            nearest: list[int] = []
+            # Of each kind by itself, so that a flood of units cannot push out this store's runs.
+            for are_of_kind in (snapshot.are_own, ~snapshot.are_own):
+                places = np.flatnonzero(may_be_shown & are_of_kind)
+                if len(places) > _MOST_RANKED:
+                    order = np.argpartition(cosines[places], -_MOST_RANKED)
+                    places = places[order[-_MOST_RANKED:]]
+                nearest += places.tolist()
         candidates = [
             replace(snapshot.candidates[at], similarity=self._similarity(float(cosines[at])))
             for at in nearest
-            if cosines[at] > -1.0
         ]
         candidates.sort(key=lambda one: (-one.similarity, one.trace_id))
         return Found(candidates, snapshot.floor)

@@ -176,9 +176,10 @@ class PulledUnits:
             for id_, row in before.items():
                 has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
                 if digest != row["digest"] if digest is not None else has_changed:
+                    what = "has changed at the registry" if has_changed else "has another digest"
                     raise StoreError(
-                        f"{id_} has changed at the registry; read what it is now, and give the "
-                        f"digest that stands there: kp-langchain quarantine show {id_}"
+                        f"{id_} {what}; read what it is now, and give the digest that stands "
+                        f"there: kp-langchain quarantine show {id_}"
                     )
                 if row["state"] == "rejected":
                     raise StoreError(

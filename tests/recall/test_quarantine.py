@@ -12,6 +12,8 @@ import pytest
 
 from kp_langchain import KPRetriever, Registry, Settings, StoreError, TraceStore
 from kp_langchain.gate import ScoredTrace
+from kp_langchain.recall.example_search import ExampleSearch
+from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.recall.quarantine import Pull, pull
 from kp_langchain.recall.unit_examiner import (
     MOST_CHARS,
@@ -23,7 +25,7 @@ from kp_langchain.recall.unit_examiner import (
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import Standing, sql
 from tests.loopback_registry import LoopbackRegistry
-from tests.recall.words import Words
+from tests.recall.words import Words, keep
 from tests.registry.test_search import KEY, failing_at, fill, unit
 from tests.store.conftest import _scored
 from tests.trusting import write_trusted
@@ -618,3 +620,18 @@ def test_what_new_rules_find_is_quarantined_again(
     found = store.pulled.get(unit(1)["id"])
     assert found is not None
     assert not found.findings
+
+
+def test_a_flood_of_units_neither_hides_own_runs_nor_moves_their_floor(
+    local: TraceStore, server: LoopbackRegistry
+) -> None:
+    own = keep(local, "add up the fees of month 3 please")
+    fill(server, *(unit(number) for number in range(60)))
+    pull_all(local, server, admit_clean=True, limit=60)
+    found = ExampleSearch(local, Words()).find(
+        "add up the fees of month 3", domain="finance", limit=2
+    )
+    assert len(recalled(local)) == 60
+    assert [one.trust for one in found.found] == ["own", "registry"]
+    assert found.found[0].trace_id == own
+    assert found.floor == DEFAULT_FLOOR
