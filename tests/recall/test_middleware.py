@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,6 @@ from tests.recall.words import (
     rates,
     texts,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TraceStore]:
-    with TraceStore(tmp_path / "kp.db") as store:
-        yield store
 
 
 class Played:

@@ -10,9 +10,8 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import signature
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -44,6 +43,7 @@ from kp_langchain.recall.examples_prompt import ExamplesPrompt
 from kp_langchain.recall.middleware import KPMiddleware
 from tests.agents import shape
 from tests.recall.words import (
+    ASK,
     EURO,
     GARDEN,
     POUND,
@@ -55,14 +55,6 @@ from tests.recall.words import (
     passing_handler,
     rates,
 )
-
-ASK: Any = {"messages": [("user", EURO)]}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TraceStore]:
-    with TraceStore(tmp_path / "kp.db") as store:
-        yield store
 
 
 def is_well_formed(messages: Sequence[AnyMessage]) -> bool:

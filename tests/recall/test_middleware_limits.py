@@ -6,7 +6,7 @@ import logging
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from kp_langchain.recall.middleware import KPMiddleware
 from kp_langchain.recall.prompt_search import Request, prompt_search_of
 from kp_langchain.recall.recall_log import recorded_domain
 from tests.recall.words import (
+    ASK,
     EURO,
     GARDEN,
     Listening,
@@ -38,14 +39,6 @@ from tests.recall.words import (
     passing_handler,
     rates,
 )
-
-ASK: Any = {"messages": [("user", EURO)]}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[TraceStore]:
-    with TraceStore(tmp_path / "kp.db") as store:
-        yield store
 
 
 class Gated(Words):

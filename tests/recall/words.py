@@ -20,6 +20,7 @@ from kp_langchain.recall.middleware import KPMiddleware
 POUND = "what is one pound in dollars today"
 EURO = "what is one euro in dollars today"
 GARDEN = "when should roses be pruned"
+ASK: Any = {"messages": [("user", EURO)]}
 
 
 class Words:
