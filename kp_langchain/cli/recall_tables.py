@@ -162,23 +162,23 @@ def credit_rows(store: TraceStore, domain: str | None, limit: int) -> tuple[list
     return rows, len(shown)
 
 
-def _row(domain: str, trace_id: str, credit: Credit, standing: Eligibility | None) -> CreditRow:
+def _row(domain: str, trace_id: str, credit: Credit, eligibility: Eligibility | None) -> CreditRow:
     why_not = None
-    if standing is None:
+    if eligibility is None:
         why_not = "deleted"
-    elif not standing.is_open:
+    elif not eligibility.is_open:
         why_not = "not kept"
-    elif standing.planted is not None:
+    elif eligibility.planted is not None:
         why_not = "planted"
-    elif credit.hurts and standing.domain == domain:  # only there does it count
+    elif credit.hurts and eligibility.domain == domain:  # only there does it count
         why_not = "hurts"
     return CreditRow(
         domain=domain,
         trace_id=trace_id,
         credit=credit,
-        objective="" if standing is None else standing.objective,
+        objective="" if eligibility is None else eligibility.objective,
         why_not=why_not,
-        planted=None if standing is None else standing.planted,
+        planted=None if eligibility is None else eligibility.planted,
     )
 
 

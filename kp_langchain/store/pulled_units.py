@@ -175,7 +175,8 @@ class PulledUnits:
             before = _known(connection, trace_ids)
             for id_, row in before.items():
                 has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
-                if digest != row["digest"] if digest is not None else has_changed:
+                is_unread = has_changed if digest is None else digest != row["digest"]
+                if is_unread:
                     what = "has changed at the registry" if has_changed else "has another digest"
                     raise StoreError(
                         f"{id_} {what}; read what it is now, and give the digest that stands "

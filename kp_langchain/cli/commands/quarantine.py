@@ -127,6 +127,7 @@ def admit(
         raise typer.BadParameter("--min-quality and --domain belong to --clean")
     if digest is not None and len(unit_ids or ()) != 1:
         raise typer.BadParameter("--digest belongs to one ID")
+    kept_back: list[str] = []
     with open_store(database or context.obj) as store:
         if clean:
             admitted = store.pulled.admit_clean(
@@ -135,7 +136,7 @@ def admit(
         else:
             ids = _ids(store, unit_ids or ())
             admitted = store.pulled.admit(*ids, by=by or _user(), digest=digest)
-        kept_back = [id_ for id_ in admitted if (unit := store.pulled.get(id_)) and unit.findings]
+            kept_back = [id_ for id_ in admitted if _find(store, id_).findings]
     _report({"admitted": admitted}, "Admitted {}; runs may be shown {}.", as_json=as_json)
     if kept_back and not as_json:
         one = len(kept_back) == 1
