@@ -625,13 +625,18 @@ def test_what_new_rules_find_is_quarantined_again(
 def test_a_flood_of_units_neither_hides_own_runs_nor_moves_their_floor(
     local: TraceStore, server: LoopbackRegistry
 ) -> None:
-    own = keep(local, "add up the fees of month 3 please")
-    fill(server, *(unit(number) for number in range(60)))
-    pull_all(local, server, admit_clean=True, limit=60)
+    own = keep(local, "add up the fees please and print them")
+    units = [unit(number) for number in range(80)]
+    for number, one in enumerate(units):
+        one["steps"] = [{"step_id": 0, "type": "tool_call", "tool": {"name": "ledger"}}]
+        if number >= 60:  # about nothing that others are about, and with the same plan
+            one["task"]["objective"] = f"subject{number} matter{number}"
+    fill(server, *units)
+    pull_all(local, server, admit_clean=True)
+    assert len(recalled(local)) == 80
     found = ExampleSearch(local, Words()).find(
         "add up the fees of month 3", domain="finance", limit=2
     )
-    assert len(recalled(local)) == 60
     assert [one.trust for one in found.found] == ["own", "registry"]
     assert found.found[0].trace_id == own
     assert found.floor == DEFAULT_FLOOR
