@@ -101,8 +101,6 @@ def examples_json(
         domain: The domain of the run.
         with_text: Whether to add the text that a model would get.
     """
-    from kp_langchain.recall.few_shot import to_few_shot
-
     fields = {
         "domain": domain,
         "floor": examples.floor,
@@ -119,7 +117,7 @@ def examples_json(
             for one in examples.found
         ],
     }
-    text = {"few_shot": to_few_shot([one.trace for one in examples.found])} if with_text else {}
+    text = {"few_shot": examples.compose().text} if with_text else {}
     return fields | text
 
 

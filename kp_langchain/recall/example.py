@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:
     from kp_langchain.recall.ranking import Trust
@@ -32,6 +33,21 @@ class Example:
     trust: Trust
     credit: float
 
+    def as_text(self, *, max_tokens: int, with_outputs: bool) -> str:
+        """Return it as an example for a prompt, with its rank for its number.
+
+        Args:
+            max_tokens: As for `to_few_shot`.
+            with_outputs: As for `to_few_shot`.
+        """
+        return compose_few_shot(
+            self.trace,
+            trust=self.trust,
+            max_tokens=max_tokens,
+            with_outputs=with_outputs,
+            first_number=self.rank,
+        ).text
+
     def as_shown(self, *, held_out: bool = False) -> ShownTrace:
         """Return what the recall log has of it.
 
@@ -56,3 +72,17 @@ class Examples:
     floor: float = 0.0
     reason: str = ""
     is_complete: bool = True
+
+    def compose(self, *, max_tokens: int = 800, with_outputs: bool = False) -> FewShot:
+        """Return the examples as the text of a prompt, and which of them are shown.
+
+        Args:
+            max_tokens: As for `to_few_shot`.
+            with_outputs: As for `to_few_shot`.
+        """
+        return compose_few_shot(
+            [one.trace for one in self.found],
+            trust=[one.trust for one in self.found],
+            max_tokens=max_tokens,
+            with_outputs=with_outputs,
+        )

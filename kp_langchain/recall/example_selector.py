@@ -9,7 +9,6 @@ from langchain_core.example_selectors import BaseExampleSelector
 
 from kp_langchain.errors import ConfigError
 from kp_langchain.recall.example_search import check_options, search_of
-from kp_langchain.recall.few_shot import to_few_shot
 from kp_langchain.recall.recall_log import ambient_metadata, namespace_in, note_shown
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.run_keys import check_namespace
@@ -124,9 +123,7 @@ class KPExampleSelector(BaseExampleSelector):
         return text.replace("{", "{{").replace("}", "}}") if self._escape_braces else text
 
     def _text(self, example: Example) -> str:
-        return to_few_shot(
-            example.trace, max_tokens=self._max_tokens, with_outputs=self._with_outputs
-        )
+        return example.as_text(max_tokens=self._max_tokens, with_outputs=self._with_outputs)
 
     def _task(self, input_variables: dict[str, str]) -> str:
         if self._task_key is None:

@@ -1,6 +1,6 @@
 """Traces as examples for a prompt: short, marked as data, and within a number of tokens.
 
-    <<<example 1: a run that succeeded>>>
+    <<<example 1: a run that seems to have succeeded>>>
     Task: "Cancel order 7, and tell me what I get back"
     1. find_order({"id": "7"}) -> error (ValueError)
     2. find_order({"id": 7}) -> ok, after the error of 1
@@ -18,16 +18,19 @@ planted instructions are not to be shown at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kp_langchain.errors import ConfigError
 from kp_langchain.recall.call_endings import ended_calls
 from kp_langchain.recall.quoting import clean_input, clean_line, quoted_input, quoted_text
 from kp_langchain.recall.token_estimate import estimate_tokens
 
 if TYPE_CHECKING:
+    from kp_langchain.recall.ranking import Trust
     from kp_langchain.schema import ReasoningTrace
 
 HEADER = (
@@ -36,6 +39,14 @@ HEADER = (
 )
 """The line above the examples."""
 
+# How a run ended, by who says so.
+_SUCCEEDED: Mapping[Trust, str] = MappingProxyType(
+    {
+        "verdict": "a run that succeeded",
+        "own": "a run that seems to have succeeded",
+        "registry": "a run of others, said to have succeeded",
+    }
+)
 _NAME = re.compile(r"(?=.{1,64}\Z)[\w.-]+(?:[:/][\w.-]+)*", re.ASCII)
 _NAME_CHARS = 60
 _TOKENS_PER_CALL = 8  # hardly a line of a call has fewer
@@ -60,6 +71,7 @@ class FewShot:
 def to_few_shot(
     trace: ReasoningTrace | Sequence[ReasoningTrace],
     *,
+    trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
     with_outputs: bool = False,
     count_tokens: Callable[[str], int] | None = None,
@@ -69,34 +81,58 @@ def to_few_shot(
     Args:
         trace: A trace, or several, the best first. The first get room first; one for which too
             little is left is left out.
-        max_tokens: The tokens of the whole text at most.
+        trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
+            traces, or one for each. The text says that a run succeeded only if a verdict does.
+        max_tokens: The tokens of the whole text at most. An example needs about 60 beside the words
+            of its task and its answer; with less room the text is empty.
         with_outputs: Whether to show what tools returned, shortened. It is text of others.
         count_tokens: Returns the number of tokens of a text, such as a chat model's
             `get_num_tokens`; by default `estimate_tokens`, which counts too many rather than too
             few.
+
+    Raises:
+        ConfigError: `trust` is not a known one, or not one for each trace.
     """
     return compose_few_shot(
-        trace, max_tokens=max_tokens, with_outputs=with_outputs, count_tokens=count_tokens
+        trace,
+        trust=trust,
+        max_tokens=max_tokens,
+        with_outputs=with_outputs,
+        count_tokens=count_tokens,
     ).text
 
 
 def compose_few_shot(
     trace: ReasoningTrace | Sequence[ReasoningTrace],
     *,
+    trust: Trust | Sequence[Trust] = "own",
     max_tokens: int = 800,
     with_outputs: bool = False,
     count_tokens: Callable[[str], int] | None = None,
+    first_number: int = 1,
 ) -> FewShot:
     """Return traces as examples for a prompt, and which of them are shown.
 
-    The arguments are those of `to_few_shot`.
+    Args:
+        trace: As for `to_few_shot`, as all others but the last.
+        trust: Who says that it succeeded.
+        max_tokens: The tokens of the whole text at most.
+        with_outputs: Whether to show what tools returned.
+        count_tokens: Returns the number of tokens of a text.
+        first_number: The number of the first example.
+
+    Raises:
+        ConfigError: As for `to_few_shot`.
     """
     count = count_tokens or estimate_tokens
     traces = trace if isinstance(trace, Sequence) else [trace]
-    examples = [_Example(one, count, max_tokens, with_outputs=with_outputs) for one in traces]
+    examples = [
+        _Example(one, of_one, count, max_tokens, with_outputs=with_outputs)
+        for one, of_one in zip(traces, _trusts(trust, len(traces)), strict=True)
+    ]
     budget = max_tokens
     for _ in range(_ROUNDS):
-        few_shot = _compose(examples, budget, count)
+        few_shot = _compose(examples, budget, count, first_number)
         tokens = count(few_shot.text) if few_shot.text else 0
         if not few_shot.text or tokens <= max_tokens:
             return few_shot
@@ -105,7 +141,20 @@ def compose_few_shot(
     return FewShot("", ())
 
 
-def _compose(examples: Sequence[_Example], max_tokens: int, count: Callable[[str], int]) -> FewShot:
+def _trusts(trust: Trust | Sequence[Trust], number: int) -> Sequence[Trust]:
+    """Return who says of each of so many traces that it succeeded."""
+    trusts = [trust] * number if isinstance(trust, str) else list(trust)
+    if len(trusts) != number:
+        raise ConfigError(f"trust has {len(trusts)} values, but there are {number} traces")
+    for one in trusts:
+        if one not in _SUCCEEDED:
+            raise ConfigError(f"trust={one!r} must be one of {', '.join(_SUCCEEDED)}")
+    return trusts
+
+
+def _compose(
+    examples: Sequence[_Example], max_tokens: int, count: Callable[[str], int], first_number: int
+) -> FewShot:
     room = max_tokens - count(f"{HEADER}\n")
     texts: list[str] = []
     shown: list[int] = []
@@ -118,7 +167,7 @@ def _compose(examples: Sequence[_Example], max_tokens: int, count: Callable[[str
             later = min(later + other.whole_tokens, room // 2)
             if later == room // 2:
                 break
-        text = example.within(room - later, number=len(texts) + 1)
+        text = example.within(room - later, number=first_number + len(texts))
         if text:
             room -= count(f"{text}\n")
             texts.append(text)
@@ -150,6 +199,7 @@ class _Example:
     def __init__(
         self,
         trace: ReasoningTrace,
+        trust: Trust,
         count: Callable[[str], int],
         max_tokens: int,
         *,
@@ -157,7 +207,7 @@ class _Example:
     ) -> None:
         # A trace of another writer may lack anything, even what its class demands.
         has_succeeded = getattr(getattr(trace, "metadata", None), "success", None) is True
-        self._ending = "succeeded" if has_succeeded else "failed"
+        self._kind = _SUCCEEDED[trust] if has_succeeded else "a run that failed"
         longest = _LIMITS[0]
         task = getattr(getattr(trace, "task", None), "objective", None)
         answer = getattr(getattr(trace, "outcome", None), "result_summary", None)
@@ -220,7 +270,7 @@ class _Example:
 
     def _frame(self, number: int, limits: _Limits) -> tuple[list[str], list[str]]:
         """Return the lines above the calls, and those below."""
-        begin = f"<<<example {number}: a run that {self._ending}>>>"
+        begin = f"<<<example {number}: {self._kind}>>>"
         answer = quoted_text(self._answer, limits.answer)
         return (
             [begin, f"Task: {quoted_text(self._task, limits.task)}"],

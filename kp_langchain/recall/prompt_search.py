@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import ForkSafeLock
 from kp_langchain._logging import describe_error, warn_once
-from kp_langchain.recall.few_shot import compose_few_shot
 from kp_langchain.recording.worker import lane_for
 
 if TYPE_CHECKING:
@@ -176,10 +175,8 @@ class PromptSearch:
             self.catch_up(domain)
         if not examples.found:
             return FoundPrompt(domain, floor=examples.floor, reason=examples.reason)
-        few_shot = compose_few_shot(
-            [one.trace for one in examples.found],
-            max_tokens=request.max_tokens,
-            with_outputs=request.with_outputs,
+        few_shot = examples.compose(
+            max_tokens=request.max_tokens, with_outputs=request.with_outputs
         )
         shown = tuple(examples.found[at] for at in few_shot.shown)
         reason = "" if shown else f"no example fits in max_tokens={request.max_tokens}"

@@ -14,7 +14,6 @@ from pydantic import PrivateAttr
 from kp_langchain.recall.agent_runs import followers_of
 from kp_langchain.recall.example import Example
 from kp_langchain.recall.example_search import ExampleSearch, check_options, search_of
-from kp_langchain.recall.few_shot import to_few_shot
 from kp_langchain.recall.recall_log import namespace_in, note_shown
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.run_keys import check_namespace
@@ -105,9 +104,7 @@ class KPRetriever(BaseRetriever):
         return [document for _, document in pairs]
 
     def _document(self, example: Example) -> Document:
-        text = to_few_shot(
-            example.trace, max_tokens=self.max_tokens, with_outputs=self.with_outputs
-        )
+        text = example.as_text(max_tokens=self.max_tokens, with_outputs=self.with_outputs)
         return Document(
             page_content=text,
             id=example.trace_id,

@@ -149,7 +149,7 @@ class TestFewShot:
         assert done.returncode == 0, done.stderr
         assert done.stdout == (
             f"{HEADER}\n"
-            "<<<example 1: a run that succeeded>>>\n"
+            "<<<example 1: a run that seems to have succeeded>>>\n"
             'Task: "add and search"\n'
             '1. search({"q": "a"}) -> ok: "result for a"\n'
             '2. soft({"x": "z"}) -> error: "soft z"\n'

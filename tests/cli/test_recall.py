@@ -189,7 +189,7 @@ class TestWhatARunWouldBeShown:
         agent = create_agent(model, [rates], middleware=[middleware(store, floor=0.1)])
         agent.invoke({"messages": [("user", POUND)]})
         shown_to_model = model.asked[0][0].text
-        assert "<<<example 1: a run that succeeded>>>" in shown_to_model
+        assert "<<<example 1: a run that seems to have succeeded>>>" in shown_to_model
         assert text == f"{shown_to_model}\n"
 
     def test_the_text_where_there_is_none(self, store: TraceStore) -> None:

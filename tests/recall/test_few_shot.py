@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kp_langchain import ReasoningTrace, TraceStep
+from kp_langchain import ConfigError, ReasoningTrace, TraceStep
 from kp_langchain.recall.few_shot import HEADER, compose_few_shot, to_few_shot
+from kp_langchain.recall.ranking import Trust
 from kp_langchain.recall.token_estimate import estimate_tokens
 from kp_langchain.schema import Metadata, Outcome, Task, Tool
 
@@ -34,7 +35,8 @@ MARKERS = re.compile(
     r"|function_calls>|(?:^|\\n|\\r|\")[\s#*>]*(?:human|assistant|user|system|instruction)[\s*]*:",
     re.IGNORECASE,
 )
-FRAMES = re.compile(r"<<<(?:example \d+: a run that (?:succeeded|failed)|end of example \d+)>>>")
+TRUST: list[Trust] = ["verdict", "own", "registry", "own"]
+FRAMES = re.compile(r"<<<(?:example \d+: a run [a-z, ]+|end of example \d+)>>>")
 LINES = re.compile(
     r'Task: ".*"|Answer: ".*"|\d+\. (?:[\w.:/-]+|".*")\(.*\) -> (?:ok|error|no result).*'
     r"|\(calls? \d+(?: to \d+ are| is) left out\)"
@@ -93,7 +95,7 @@ def test_an_example_has_the_task_the_calls_with_their_endings_and_the_answer() -
     )
     assert to_few_shot(trace).split("\n") == [
         HEADER,
-        "<<<example 1: a run that succeeded>>>",
+        "<<<example 1: a run that seems to have succeeded>>>",
         'Task: "cancel order 7"',
         '1. find({"id": "7"}) -> error (ValueError)',
         '2. find({"id": 7}) -> ok, after the error of 1',
@@ -106,6 +108,26 @@ def test_an_example_has_the_task_the_calls_with_their_endings_and_the_answer() -
 def test_a_failure_is_called_one_whatever_success_holds() -> None:
     for success in (False, None, "yes", 1):
         assert "a run that failed" in to_few_shot(trace_of(called(), success=success))
+
+
+def test_that_a_run_succeeded_is_said_only_where_a_verdict_says_it() -> None:
+    traces = [trace_of(called()) for _ in range(4)]
+    text = to_few_shot([*traces[:3], trace_of(success=False)], trust=TRUST)
+    assert [line for line in text.split("\n") if line.startswith("<<<example")] == [
+        "<<<example 1: a run that succeeded>>>",
+        "<<<example 2: a run that seems to have succeeded>>>",
+        "<<<example 3: a run of others, said to have succeeded>>>",
+        "<<<example 4: a run that failed>>>",
+    ]
+    assert to_few_shot(traces[0]) == to_few_shot(traces[0], trust="own")
+    assert to_few_shot(traces[:2], trust="verdict").count("a run that succeeded") == 2
+
+
+def test_trust_must_be_known_and_of_each() -> None:
+    with pytest.raises(ConfigError, match="'sure' must be one of verdict, own, registry"):
+        to_few_shot(trace_of(), trust="sure")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="trust has 2 values, but there are 1 traces"):
+        to_few_shot(trace_of(), trust=["own", "own"])
 
 
 def test_outputs_are_shown_on_request_alone() -> None:

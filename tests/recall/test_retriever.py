@@ -88,6 +88,10 @@ class TestRetriever:
             (verified, "verdict"),
             (plain, "own"),
         ]
+        assert [document.page_content.split("\n")[1] for document in found] == [
+            "<<<example 1: a run that succeeded>>>",
+            "<<<example 2: a run that seems to have succeeded>>>",
+        ]
 
     def test_it_uses_the_store_of_the_settings(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch

@@ -96,9 +96,7 @@ def _find(
 
 def _print_few_shot(examples: Examples) -> None:
     """Print the text that a model would get on stdout, and why it lacks something on stderr."""
-    from kp_langchain.recall.few_shot import compose_few_shot
-
-    composed = compose_few_shot([one.trace for one in examples.found])
+    composed = examples.compose()
     if composed.text:
         say(composed.text)
     if len(composed.shown) < len(examples.found):

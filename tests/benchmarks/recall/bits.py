@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kp_langchain import to_few_shot
+from kp_langchain.recall.ranking import Trust
 from tests.benchmarks.quality.resampling import Array
 from tests.benchmarks.recall.recorded_runs import RecallSource
 from tests.benchmarks.recall.surprise import SmallModel
@@ -44,21 +45,24 @@ class Meter:
     """
 
     model: SmallModel
-    _texts: dict[tuple[str, int, bool], str] = field(default_factory=dict)
+    _texts: dict[tuple[str, int, bool, Trust], str] = field(default_factory=dict)
 
-    def text(self, source: RecallSource, shown: int, *, success: bool) -> str:
+    def text(self, source: RecallSource, shown: int, *, success: bool, trust: Trust) -> str:
         """Return a run as an example for a prompt.
 
         Args:
             source: Its source.
             shown: The run.
             success: Whether it is known as a success.
+            trust: Who says so.
         """
-        key = (source.name, shown, success)
+        key = (source.name, shown, success, trust)
         if key not in self._texts:
             trace = source.traces[shown]
             metadata = trace.metadata.model_copy(update={"success": success})
-            self._texts[key] = to_few_shot(trace.model_copy(update={"metadata": metadata}))
+            self._texts[key] = to_few_shot(
+                trace.model_copy(update={"metadata": metadata}), trust=trust
+            )
         return self._texts[key]
 
     def bits(self, source: RecallSource, target: int, example: str = "") -> float:
@@ -81,7 +85,8 @@ class Meter:
         if shown is None:
             return self.bits(store.source, run)
         known = store.knowledge.candidates[shown]
-        return self.bits(store.source, run, self.text(store.source, shown, success=known.success))
+        text = self.text(store.source, shown, success=known.success, trust=known.trust)
+        return self.bits(store.source, run, text)
 
     def from_elsewhere(
         self, source: RecallSource, others: Sequence[RecallSource], runs: Sequence[int]
@@ -93,5 +98,7 @@ class Meter:
             other = drawn.choice([one for one in others if one.name != source.name])
             shown = drawn.randrange(len(other))
             success = bool(other.successes[shown])
-            found.append(self.bits(source, run, self.text(other, shown, success=success)))
+            found.append(
+                self.bits(source, run, self.text(other, shown, success=success, trust="verdict"))
+            )
         return np.array(found)
