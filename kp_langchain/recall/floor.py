@@ -1,24 +1,25 @@
 """The floor: how similar a kept trace's task must be for the trace to be shown.
 
-A domain's own successes say how much a similarity promises there. Each is taken for a new task, and
-two of another task for its examples: the most similar one, and any. The plans are compared: how
-often each tool was called. An example helps if the plans have more than a fifth in common, and else
-misleads: by as much as the F1 of the plans is above 0.2 or below.
+It is `DEFAULT_FLOOR`, unless a domain's own successes prove another. Each of their tasks is taken
+for a new one, and two of another task for its examples: the most similar one, and any. The plans
+are compared: how often each tool was called. An example helps if the plans have more than a fifth
+in common, and else misleads: by as much as the F1 of the plans is above 0.2 or below.
 
-The floor is `DEFAULT_FLOOR` until examples prove otherwise. It is lower if those below it help, and
-higher if those above it mislead: as far as the sum over them is greatest, and if that is more than
-chance may explain. By chance it is about the root of the sum of the squares. To be lower, the floor
-must exceed that; to be higher, twice of it, because a needless example costs little.
+The floor is lower if examples below the default help, and higher if those above it mislead: as far
+as the sum over them is greatest, and if that is more than chance may explain, twice the root of the
+sum of the squares. It is not lower than the similarity that 49 of 50 tasks have to others: to the
+third most similar one, because the first may be the same task in other words. What is less similar
+to everything kept is hardly a task of the domain. At last the floor is drawn towards the default,
+because a few tasks may agree by chance: default + (proved - default) * tasks / (tasks + 10).
 
-With recorded runs, AgentDojo and tau-bench keep about the default, which leaves out 1 to 3 % of
-their tasks. The plans of FEVER and HotpotQA are alike whatever the task, so that any example of the
-domain helps; they have no floor. See tests/benchmarks/README.md.
+So where the plans are alike whatever the task (FEVER, HotpotQA), the floor sinks to what the tasks
+of the domain need, and no further. See tests/benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,10 +31,14 @@ DEFAULT_FLOOR = 0.4
 Nine in ten recorded runs are less similar to the nearest run of another source.
 """
 
-HIGHEST_FLOOR = 0.7
-"""No floor lies above this."""
+LOWEST_FLOOR, HIGHEST_FLOOR = 0.15, 0.7
+"""No floor lies outside these."""
 
 _USEFUL_F1 = 0.2
+_BEYOND_CHANCE = 2.0
+_SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no example
+_PRIOR_TASKS = 10  # for so many the default counts
+_OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
 _SAME_TASK = 0.95  # traces whose tasks are at least so similar are taken as runs of one task
 _MOST_SAMPLED = 500
 
@@ -48,52 +53,96 @@ def calibrate_floor(
         plans: How often each of them called each tool, by the tool's name.
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
-    examples = _examples(vectors, plans, baseline)
-    above = sorted(one for one in examples if one[0] >= DEFAULT_FLOOR)
-    below = sorted((one for one in examples if one[0] < DEFAULT_FLOOR), reverse=True)
-    floor = DEFAULT_FLOOR
-    if left_out := _most([_USEFUL_F1 - f1 for _, f1 in above], 2.0):
-        floor = above[left_out - 1][0]
-    elif shown := _most([f1 - _USEFUL_F1 for _, f1 in below], 1.0):
-        floor = below[shown - 1][0] if shown < len(below) else 0.0
-    return min(floor, HIGHEST_FLOOR)
+    examples, usual = _examples(vectors, plans, baseline)
+    above = sorted(one for one in examples if one.similarity >= DEFAULT_FLOOR)
+    below = sorted((one for one in examples if one.similarity < DEFAULT_FLOOR), reverse=True)
+    proved = DEFAULT_FLOOR
+    if left_out := _most([_USEFUL_F1 - one.f1 for one in above]):
+        proved = above[left_out - 1].similarity
+    elif shown := _most([one.f1 - _USEFUL_F1 for one in below]):
+        lowest = below[shown - 1].similarity if shown < len(below) else 0.0
+        proved = min(max(lowest, _reached_by_most(usual)), DEFAULT_FLOOR)
+    proved = min(max(proved, LOWEST_FLOOR), HIGHEST_FLOOR)
+    tasks = len(usual)
+    return DEFAULT_FLOOR + (proved - DEFAULT_FLOOR) * tasks / (tasks + _PRIOR_TASKS)
 
 
-def _most(gains: Sequence[float], times_chance: float) -> int:
+class _Example(NamedTuple):
+    """Two successes of different tasks, one of which is an example for the other.
+
+    Attributes:
+        similarity: Of the tasks, 0 to 1.
+        f1: Of the plans.
+    """
+
+    similarity: float
+    f1: float
+
+
+def _most(gains: Sequence[float]) -> int:
     """Return how many of the first have the greatest sum; 0 if that may be chance."""
     import numpy as np
 
     if not gains:
         return 0
     sums, by_chance = np.cumsum(gains), np.sqrt(np.cumsum(np.square(gains)))
-    certain = np.where(sums > times_chance * by_chance + 1e-9, sums, 0.0)
+    certain = np.where(sums > _BEYOND_CHANCE * by_chance + 1e-9, sums, 0.0)
     return int(certain.argmax()) + 1 if certain.max() > 0 else 0
+
+
+def _reached_by_most(usual: Sequence[float]) -> float:
+    import numpy as np
+
+    return float(np.quantile(usual, _SHARE_OF_STRANGERS)) if usual else DEFAULT_FLOOR
 
 
 def _examples(
     vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
-) -> list[tuple[float, float]]:
-    """Return the similarity of successes to examples of other tasks, and the F1 of the plans."""
+) -> tuple[list[_Example], list[float]]:
+    """Return examples for tasks, and how similar each task is to others, as far as it has some.
+
+    Traces without a call are left out.
+    """
     import numpy as np
 
-    number = min(len(vectors), len(plans))
-    if number < 2:
-        return []
-    rows = np.nan_to_num(vectors[:number], posinf=0.0, neginf=0.0)
+    called = [at for at, plan in enumerate(plans[: len(vectors)]) if plan]
+    if len(called) <= _OTHERS:
+        return [], []
+    rows = np.nan_to_num(vectors[called], posinf=0.0, neginf=0.0)
+    number = len(called)
     sampled = np.unique(np.linspace(0, number - 1, min(number, _MOST_SAMPLED)).astype(int))
     similarities = np.clip((rows[sampled] @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
-    similarities[similarities >= _SAME_TASK] = -1.0
+    are_same = similarities >= _SAME_TASK
+    first = _first_of_each_task(are_same[:, sampled])
+    sampled, similarities = sampled[first], np.where(are_same, -1.0, similarities)[first]
     places = np.arange(len(sampled))
     similarities[places, sampled] = -1.0
-    found: dict[tuple[int, int], float] = {}  # each pair once, whichever is taken for the task
+    usual = np.partition(similarities, -_OTHERS, axis=1)[:, -_OTHERS]
+    found: dict[tuple[int, int], _Example] = {}  # each two once, whichever is taken for the task
     for others in (similarities.argmax(axis=1), (sampled + number // 2) % number):
         at = similarities[places, others]
         for one, other, similarity in zip(
             *(x.tolist() for x in (sampled, others, at)), strict=True
         ):
-            if similarity >= 0 and (plans[one] or plans[other]):  # else there is nothing to compare
-                found[min(one, other), max(one, other)] = similarity
-    return [(found[pair], plan_f1(*(plans[one] for one in pair))) for pair in found]
+            if similarity >= 0:
+                f1 = plan_f1(plans[called[one]], plans[called[other]])
+                found[min(one, other), max(one, other)] = _Example(similarity, f1)
+    return list(found.values()), usual[usual >= 0].tolist()
+
+
+def _first_of_each_task(are_same: NDArray[np.bool_]) -> list[int]:
+    """Return the places of traces of which no earlier one is a run of the same task.
+
+    Many runs of two tasks say no more of others than one run of each.
+
+    Args:
+        are_same: Whether each two are runs of one task, shape (n, n).
+    """
+    first: list[int] = []
+    for at in range(len(are_same)):
+        if not are_same[at, first].any():
+            first.append(at)
+    return first
 
 
 def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:

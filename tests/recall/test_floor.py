@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from kp_langchain.recall.floor import (
     DEFAULT_FLOOR,
     HIGHEST_FLOOR,
+    LOWEST_FLOOR,
     calibrate_floor,
     plan_f1,
 )
@@ -41,20 +43,58 @@ def plans(useful: Sequence[bool]) -> list[dict[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_a_domain_of_which_nothing_is_known_has_the_default(number):
     vectors = np.eye(max(number, 1), dtype=np.float32)[:number]
     assert calibrate_floor(vectors, [SAME_PLAN] * number) == DEFAULT_FLOOR
 
 
-def test_where_every_plan_is_the_same_everything_helps():
-    assert calibrate_floor(np.eye(6, dtype=np.float32), [SAME_PLAN] * 6) == 0.0
+def alike(number: int, similarity: float) -> NDArray[np.float32]:
+    """Vectors of which each two have this cosine."""
+    found = np.linalg.cholesky(np.full((number, number), similarity) + 1e-9 * np.eye(number)
+                               + (1 - similarity) * np.eye(number))  # fmt: skip
+    return found.astype(np.float32)
+
+
+def test_where_every_plan_is_the_same_the_floor_sinks_to_what_its_tasks_need():
+    assert calibrate_floor(alike(400, 0.3), [SAME_PLAN] * 400) == pytest.approx(0.3, abs=0.01)
+    assert calibrate_floor(alike(400, 0.5), [SAME_PLAN] * 400) == DEFAULT_FLOOR
+    lowest = calibrate_floor(np.eye(400, dtype=np.float32), [SAME_PLAN] * 400)
+    assert LOWEST_FLOOR < lowest < LOWEST_FLOOR + 0.01
+
+
+def test_a_strange_task_or_two_lower_no_floor():
+    vectors = np.zeros((202, 202), np.float32)
+    vectors[:200, :200] = alike(200, 0.3)
+    vectors[200, 200] = vectors[201, 201] = 1.0
+    assert calibrate_floor(vectors, [SAME_PLAN] * 202) > 0.29
+
+
+def test_a_retried_task_is_not_taken_for_another_one():
+    """The same tasks in other words are near, and those of others are not."""
+    vectors = pairs([0.9] * 60)
+    vectors = np.hstack([vectors * np.sqrt(0.8), np.full((120, 1), np.sqrt(0.2))])
+    floor = calibrate_floor(vectors.astype(np.float32), [SAME_PLAN] * 120)
+    assert floor == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_few_tasks_that_agree_move_the_floor_a_little_and_by_small_steps():
+    floors = [
+        calibrate_floor(np.eye(max(number, 1), dtype=np.float32)[:number], [SAME_PLAN] * number)
+        for number in range(61)
+    ]
+    assert floors[:4] == [DEFAULT_FLOOR] * 4
+    assert min(floors[:7]) >= 0.3
+    assert floors[60] < 0.2
+    assert all(-0.1 < later - floor <= 0 for floor, later in pairwise(floors))
 
 
 def test_where_no_plan_is_like_another_only_the_most_similar_are_shown():
-    vectors = pairs([0.3, 0.5, 0.8] * 10)
-    different = [{f"tool {at}": 1} for at in range(60)]
-    assert calibrate_floor(vectors, different) == HIGHEST_FLOOR
+    vectors = pairs([0.3, 0.5, 0.8] * 100)
+    different = [{f"tool {at}": 1} for at in range(600)]
+    floor = calibrate_floor(vectors, different)
+    assert HIGHEST_FLOOR - 0.01 < floor < HIGHEST_FLOOR
+    assert DEFAULT_FLOOR < calibrate_floor(vectors[:18], different[:18]) < floor
 
 
 @pytest.mark.parametrize("begin", [0.25, 0.3, 0.5, 0.6])
@@ -80,7 +120,7 @@ def test_a_few_bad_examples_are_no_proof():
 
 def test_one_good_example_is_no_proof():
     assert calibrate_floor(pairs([0.3, 0.35]), plans([True, False])) == DEFAULT_FLOOR
-    assert calibrate_floor(pairs([0.3, 0.35]), plans([True, True])) < 0.31
+    assert calibrate_floor(pairs([0.3, 0.35]), plans([True, True])) == DEFAULT_FLOOR
 
 
 def test_the_floor_counts_from_the_embedders_baseline():
@@ -96,6 +136,13 @@ def test_runs_of_one_task_say_nothing_of_others():
     assert calibrate_floor(one_task, [{f"tool {at}": 1} for at in range(40)]) == DEFAULT_FLOOR
 
 
+def test_many_runs_of_few_tasks_prove_no_more_than_one_run_of_each():
+    vectors, same = np.eye(6, dtype=np.float32), [SAME_PLAN] * 6
+    once = calibrate_floor(vectors, same)
+    assert once < DEFAULT_FLOOR
+    assert calibrate_floor(np.tile(vectors, (20, 1)), same * 20) == once
+
+
 def test_without_tools_there_are_no_plans_to_compare():
     assert calibrate_floor(np.eye(50, dtype=np.float32), [{}] * 50) == DEFAULT_FLOOR
 
@@ -109,7 +156,7 @@ def test_whatever_the_vectors_the_floor_is_within_its_limits(found, odd, baselin
     vectors = np.eye(4, 8, dtype=np.float32)[[at for _, at in found]]
     vectors[::7] = odd
     floor = calibrate_floor(vectors, [plan for plan, _ in found], baseline)
-    assert 0.0 <= floor <= HIGHEST_FLOOR
+    assert LOWEST_FLOOR <= floor <= HIGHEST_FLOOR
     assert floor == calibrate_floor(vectors, [plan for plan, _ in found], baseline)
 
 
