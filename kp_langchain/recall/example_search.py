@@ -17,14 +17,14 @@ from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.example import Example, Examples
 from kp_langchain.recall.planted_instructions import find_planted
-from kp_langchain.recall.ranking import rank
+from kp_langchain.recall.ranking import rank, usable_share
 from kp_langchain.recall.task_index import TaskIndex
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from kp_langchain.embedding.embedding_result import Embedding
@@ -124,6 +124,7 @@ class ExampleSearch:
         namespace: str | None = None,
         limit: int = 1,
         floor: float | None = None,
+        tools: Collection[str] = (),
         most_new: int | None = None,
         embedding: Embedding | None = None,
     ) -> Examples:
@@ -140,6 +141,8 @@ class ExampleSearch:
             limit: At most so many.
             floor: The similarity (0 to 1) that the tasks must have; by default it is calibrated on
                 the domain's own traces.
+            tools: The names of the tools that the agent has; empty if unknown. Traces that call
+                none of them are not found, and those that call others come later.
             most_new: Embed at most so many traces that no process has embedded yet; None for all.
             embedding: The embedding of the task as `embed` returned it; None to embed it now.
 
@@ -161,9 +164,9 @@ class ExampleSearch:
         forms = [] if namespace is None else namespace_forms(namespace, _rules())
         nearest = index.nearest(embedding.vector, forms)
         least = nearest.floor if floor is None else floor
-        ranked = rank(nearest.candidates, floor=least, limit=limit)
+        ranked = rank(nearest.candidates, floor=least, limit=limit, tools=tools)
         found = self._read(ranked)
-        reason = "" if found else _reason(nearest, least)
+        reason = "" if found else _reason(nearest, least, tools)
         return Examples(found, least, reason, is_complete)
 
     def _index(self, domain: str, identity: EmbedderIdentity) -> TaskIndex:
@@ -246,12 +249,15 @@ def _trace(body: str | None) -> ReasoningTrace | None:
         return None
 
 
-def _reason(nearest: Found, floor: float) -> str:
+def _reason(nearest: Found, floor: float, tools: Collection[str]) -> str:
     if not nearest.candidates:
         return "the domain has no kept success that may be shown"
     best = max(one.similarity for one in nearest.candidates)
     if best < floor:
         return f"the nearest task has similarity {best:.2f}, and {floor:.2f} is asked for"
+    similar = [one for one in nearest.candidates if one.similarity >= floor]
+    if not any(usable_share(one.plan, tools) for one in similar):
+        return "what is similar enough calls none of the agent's tools"
     return "what is similar enough did runs no good, or was deleted just now"
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kp_langchain.recall.same_task import SAME_TASK, task_numbers
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -39,7 +41,6 @@ _BEYOND_CHANCE = 2.0
 _SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no example
 _PRIOR_TASKS = 10  # for so many the default counts
 _OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
-_SAME_TASK = 0.95  # traces whose tasks are at least so similar are taken as runs of one task
 _MOST_SAMPLED = 500
 
 
@@ -112,8 +113,8 @@ def _examples(
     number = len(called)
     sampled = np.unique(np.linspace(0, number - 1, min(number, _MOST_SAMPLED)).astype(int))
     similarities = np.clip((rows[sampled] @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
-    are_same = similarities >= _SAME_TASK
-    first = _first_of_each_task(are_same[:, sampled])
+    are_same = similarities >= SAME_TASK
+    first = sorted(set(task_numbers(are_same[:, sampled])))  # many runs of a task count once
     sampled, similarities = sampled[first], np.where(are_same, -1.0, similarities)[first]
     places = np.arange(len(sampled))
     similarities[places, sampled] = -1.0
@@ -128,21 +129,6 @@ def _examples(
                 f1 = plan_f1(plans[called[one]], plans[called[other]])
                 found[min(one, other), max(one, other)] = _Example(similarity, f1)
     return list(found.values()), usual[usual >= 0].tolist()
-
-
-def _first_of_each_task(are_same: NDArray[np.bool_]) -> list[int]:
-    """Return the places of traces of which no earlier one is a run of the same task.
-
-    Many runs of two tasks say no more of others than one run of each.
-
-    Args:
-        are_same: Whether each two are runs of one task, shape (n, n).
-    """
-    first: list[int] = []
-    for at in range(len(are_same)):
-        if not are_same[at, first].any():
-            first.append(at)
-    return first
 
 
 def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +52,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ToolCallRequest
+    from langchain_core.tools import BaseTool
 
     from kp_langchain.recall.agent_runs import OpenChain
 
@@ -320,7 +321,13 @@ class KPMiddleware(_Middleware):
         if domain != self._domain:
             domain = recorded_domain(domain)
         task = objective_in(messages, _LONGEST_TASK_CHARS)
-        wanted = Request(task, domain, namespace_in(run.metadata), **self._options)
+        wanted = Request(
+            task,
+            domain,
+            namespace_in(run.metadata),
+            **self._options,
+            tools=_tool_names(request.tools),
+        )
         return _Search(self._search.submit(wanted), run, task_id, domain)
 
     def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
@@ -358,6 +365,20 @@ def _store(store: TraceStore | str | Path | None, handler: KPCallbackHandler | N
             "the handler keeps no runs (store=None), so there is nothing to show; give store="
         )
     return handler.store
+
+
+def _tool_names(tools: Sequence[BaseTool | dict[str, Any]]) -> frozenset[str]:
+    """Return the names under which tools are called; none if one of them does not say its name."""
+    names = [_tool_name(tool) for tool in tools]
+    return frozenset(names) if all(names) else frozenset()
+
+
+def _tool_name(tool: BaseTool | dict[str, Any]) -> str:
+    if not isinstance(tool, dict):
+        return tool.name
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else tool.get("name")
+    return name if isinstance(name, str) else ""  # a provider's own tools may have only a type
 
 
 def _share_of(key: str) -> float:

@@ -37,6 +37,7 @@ class Request(NamedTuple):
         floor: The similarity that is asked for; None for that of the domain.
         max_tokens: Longest text of all examples, in estimated tokens.
         with_outputs: Whether outputs of tools are shown.
+        tools: The names of the tools that the agent has; empty if unknown.
     """
 
     task: str
@@ -46,6 +47,7 @@ class Request(NamedTuple):
     floor: float | None
     max_tokens: int
     with_outputs: bool
+    tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class PromptSearch:
             namespace=request.namespace,
             limit=request.limit,
             floor=request.floor,
+            tools=request.tools,
             most_new=_MOST_NEW_AT_ONCE,
             embedding=embedding,
         )

@@ -20,6 +20,7 @@ from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import Candidate, Trust
+from kp_langchain.recall.same_task import SAME_TASK, task_numbers
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry, plan_of
@@ -326,12 +327,21 @@ class TaskIndex:
                     order = np.argpartition(cosines[places], -_MOST_RANKED)
                     places = places[order[-_MOST_RANKED:]]
                 nearest += places.tolist()
+            rows = snapshot.matrix[nearest]
+            tasks = task_numbers(rows @ rows.T >= self._cosine(SAME_TASK))
         candidates = [
-            replace(snapshot.candidates[at], similarity=self._similarity(float(cosines[at])))
-            for at in nearest
+            replace(
+                snapshot.candidates[at],
+                similarity=self._similarity(float(cosines[at])),
+                task=task,
+            )
+            for at, task in zip(nearest, tasks, strict=True)
         ]
         candidates.sort(key=lambda one: (-one.similarity, one.trace_id))
         return Found(candidates, snapshot.floor)
+
+    def _cosine(self, similarity: float) -> float:
+        return self._identity.baseline + similarity * (1.0 - self._identity.baseline)
 
     def _similarity(self, cosine: float) -> float:
         baseline = self._identity.baseline

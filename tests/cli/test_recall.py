@@ -200,7 +200,8 @@ class TestWhatARunWouldBeShown:
 
     def test_the_text_in_which_not_all_fit(self, store: TraceStore) -> None:
         long = {"query": "pound euro yen " * 400}
-        store.add_many([run(n, f"{POUND} {'and on ' * 300}{n}", tool_input=long) for n in range(9)])
+        tasks = [f"{POUND} {f'and {number} ' * 300}" for number in range(9)]
+        store.add_many([run(n, task, tool_input=long) for n, task in enumerate(tasks)])
         words = ("--domain", "finance", "--few-shot", "--limit", "9", "--floor", "0")
         done = cli("recall", POUND, *words, *DATABASE)
         number = done.stdout.count("<<<example ")

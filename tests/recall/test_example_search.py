@@ -71,6 +71,16 @@ def search_in(store: TraceStore, embedder: object | None = None) -> ExampleSearc
     return ExampleSearch(store, embedder or Words())
 
 
+def test_several_examples_are_of_different_tasks(store: TraceStore, make: Scored) -> None:
+    again = [make(at, f"{POUND}{'!' * at}") for at in range(3)]
+    other = make(7, "what is one franc in pounds")
+    store.add_many([*again, other])
+    shown = found(search_in(store), task=POUND, floor=0.2)
+    assert len(shown) == 2
+    assert shown[0] in [one.trace.id for one in again]
+    assert shown[1] == other.trace.id
+
+
 class TestAsTheStoreChanges:
     def test_what_one_process_has_embedded_no_other_does(
         self, store: TraceStore, make: Scored
@@ -156,7 +166,7 @@ class TestAsTheStoreChanges:
     def test_units_of_a_registry_come_last_and_only_when_admitted(
         self, store: TraceStore, make: Scored
     ) -> None:
-        own, unit = make(1, POUND), make(2, POUND).trace
+        own, unit = make(1, POUND), make(2, f"{POUND}, please").trace
         store.add(own)
         search = search_in(store)
         registry = "https://registry.example.org"
@@ -194,7 +204,7 @@ def identity_in(search: ExampleSearch) -> Any:
 
 class TestWhoMaySeeWhat:
     def test_namespaces(self, store: TraceStore, make: Scored) -> None:
-        mine = make(1, POUND, keys=RunKeys(namespace="tenant-a"))
+        mine = make(1, f"{POUND}, please", keys=RunKeys(namespace="tenant-a"))
         shared = make(2, POUND)
         store.add_many([mine, shared])
         search = search_in(store)
@@ -220,9 +230,10 @@ class TestWhoMaySeeWhat:
         monkeypatch.setattr(recall_entries_module, "MOST_TASKS", 20)
         words = ("small", "large", None)
         options = [{"keys": RunKeys(namespace=word)} if word else {} for word in words]
-        small = [make(number, POUND, **options[0]) for number in range(4)]
-        shared = [make(number, POUND, **options[2]) for number in range(4, 24)]
-        large = [make(number, POUND, **options[1]) for number in range(24, 84)]
+        tasks = [f"{POUND} for {number} {number}" for number in range(84)]
+        small = [make(number, tasks[number], **options[0]) for number in range(4)]
+        shared = [make(number, tasks[number], **options[2]) for number in range(4, 24)]
+        large = [make(number, tasks[number], **options[1]) for number in range(24, 84)]
         store.add_many([*small, *shared, *large])
         examples = search_in(store).find(EURO, domain="finance", namespace="small", limit=20)
         ids = {one.trace_id for one in examples.found}
@@ -237,7 +248,7 @@ class TestDamage:
     def test_damaged_rows_are_left_out(self, tmp_path: Path, make: Scored) -> None:
         file = tmp_path / "kp.db"
         with TraceStore(file) as store:
-            traces = [make(number, POUND) for number in range(6)]
+            traces = [make(number, f"{POUND} for {number} {number}") for number in range(6)]
             store.add_many(traces)
             ids = [one.trace.id for one in traces]
             found(search_in(store))

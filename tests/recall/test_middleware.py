@@ -41,6 +41,12 @@ from tests.recall.words import (
 )
 
 
+@tool
+def weather(town: str) -> str:
+    """Return the weather of a town."""
+    return f"rain in {town}"
+
+
 class Played:
     """One run of an agent with the middleware."""
 
@@ -148,6 +154,39 @@ class TestWhatTheModelSees:
         (text,) = examples_in(Played(middleware(store, limit=2)).asked[0])
         assert "GBPUSD" in text
         assert "CHFUSD" in text
+
+
+class TestWhatTheAgentCanCall:
+    def test_runs_that_call_none_of_its_tools_are_not_shown(
+        self, store: TraceStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "kp_langchain")
+        keep(store)
+        played = Played(middleware(store), script=[say("Never.")], tools=[weather])
+        assert not examples_in(played.asked[0])
+        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+        assert "none of the agent's tools" in event.reason  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("others", [[rates, weather], [{"type": "web_search"}], []])
+    def test_others_are(self, store: TraceStore, others: list[Any]) -> None:
+        keep(store)
+        played = Played(middleware(store), script=[say("About 1.08.")], tools=others)
+        assert len(examples_in(played.asked[0])) == 1
+
+    @pytest.mark.parametrize(
+        "described",
+        [
+            {"type": "function", "function": {"name": "rates", "parameters": {}}},
+            {"name": "rates", "input_schema": {}},
+        ],
+    )
+    def test_tools_may_be_dictionaries(self, store: TraceStore, described: Any) -> None:
+        keep(store)
+        say_it = [say("About 1.08.")]
+        assert examples_in(Played(middleware(store), script=say_it, tools=[described]).asked[0])
+        described.get("function", described)["name"] = "weather"
+        say_it = [say("About 1.08.")]
+        assert not examples_in(Played(middleware(store), script=say_it, tools=[described]).asked[0])
 
 
 class TestAttaching:

@@ -289,7 +289,8 @@ def test_an_agent_inside_an_agent_of_a_thread_is_held_out_with_it(store: TraceSt
         inner_model = Listening([say("in spring")], asked=[])
         ask = gardener(create_agent(inner_model, [rates], middleware=[shows]))
         model = Listening([say("", call("ask", question="?")), say("fine")], asked=[])
-        outer = create_agent(model, [ask], middleware=[shows], checkpointer=InMemorySaver())
+        tools = [ask, rates]
+        outer = create_agent(model, tools, middleware=[shows], checkpointer=InMemorySaver())
         outer.invoke(ASK, {"configurable": {"thread_id": f"thread {number}"}})
         shown = ["earlier runs" in one.asked[0][0].text for one in (model, inner_model)]
         both.append(shown)

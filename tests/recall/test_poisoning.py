@@ -7,7 +7,7 @@ units of a registry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -179,7 +179,9 @@ class TestUnitsOfARegistry:
 
 
 @pytest.mark.skipif(not recorded.present(), reason="needs the recorded runs")
-def test_no_recorded_run_with_planted_instructions_is_recalled(store: TraceStore) -> None:
+def test_no_recorded_run_with_planted_instructions_is_recalled(
+    store: TraceStore, tmp_path: Path
+) -> None:
     runs = [run for run in recorded.load() if run["source"] == "agentdojo" and run["success"]]
     scorer = Scorer(embedder=None)
     planted: set[str] = set()
@@ -191,14 +193,23 @@ def test_no_recorded_run_with_planted_instructions_is_recalled(store: TraceStore
         outputs = " ".join(str(one["content"]) for one in run["messages"] if one["role"] == "tool")
         if run["meta"]["attack"] is not None and "<INFORMATION>" in outputs:
             planted.add(trace.id)  # in the others, the agent never read what was planted
+    tasks = {one.trace.id: one.trace.task.objective for one in scored}
+    assert len(planted) > 100
+    # Alone they are not recalled either: beside others, one with the same task might hide them.
+    with TraceStore(tmp_path / "planted.db") as only_planted:
+        only_planted.add_many([one for one in scored if one.trace.id in planted])
+        assert not recalled_for(set(tasks.values()), only_planted)
     store.add_many(scored)
+    found = recalled_for(set(tasks.values()), store)
+    assert not found & planted
+    clean = {task for id_, task in tasks.items() if id_ not in planted}
+    assert len({tasks[id_] for id_ in found}) > 0.9 * len(clean)  # it is not that little is found
+
+
+def recalled_for(tasks: Collection[str], store: TraceStore) -> set[str]:
     search = ExampleSearch(store, Words())
     found: set[str] = set()
-    for one in scored:
-        task = one.trace.task.objective
+    for task in tasks:
         examples = search.find(task, domain="finance", limit=20, floor=0.0)
         found |= {example.trace_id for example in examples.found}
-    assert len(planted) > 100
-    assert not found & planted
-    clean = len(scored) - len(planted)
-    assert len(found) > 0.9 * clean  # it is not that little is recalled
+    return found

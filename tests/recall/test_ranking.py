@@ -129,6 +129,34 @@ def test_what_most_did_comes_before_what_one_did():
     assert ids(rank([repeated, *found], floor=0.0, limit=4))[0] == "repeated"
 
 
+def test_what_calls_other_tools_than_the_agent_has_comes_later_or_not_at_all():
+    whole = candidate("whole", similarity=0.6, plan={"search": 2})
+    half = candidate("half", similarity=0.7, plan={"search": 1, "book": 1})
+    other = candidate("other", similarity=0.9, plan={"book": 2})
+    silent = candidate("silent", similarity=0.5)
+    found = [whole, half, other, silent]
+    ranked = rank(found, floor=0.0, limit=4, tools={"search", "wait"})
+    assert ids(ranked) == ["whole", "half", "silent"]
+    assert ids(rank(found, floor=0.0, limit=4))[0] == "other"
+
+
+@given(candidates(), st.sets(st.sampled_from("abcd")))
+def test_tools_add_no_trace(found, tools):
+    allowed = {one.trace_id for one in rank(found, floor=0.0, limit=12)}
+    ranked = ids(rank(found, floor=0.0, limit=12, tools=tools))
+    assert set(ranked) <= allowed
+    assert tools or set(ranked) == allowed
+
+
+def test_of_runs_of_one_task_the_best_alone_is_shown():
+    runs = [candidate(f"run {at}", similarity=0.9 - at / 10, task=1) for at in range(3)]
+    verified = candidate("verified", similarity=0.89, trust="verdict", task=1)
+    other = candidate("other", similarity=0.5, task=2)
+    alone = [candidate(f"alone {at}", similarity=0.4 - at / 10) for at in range(2)]
+    ranked = rank([*alone, other, *runs, verified], floor=0.0, limit=9)
+    assert ids(ranked) == ["verified", "other", "alone 0", "alone 1"]
+
+
 def test_what_comes_from_a_registry_has_no_say():
     own = [candidate(f"own {at}", similarity=0.75 - at / 100, plan={"a": 1}) for at in range(2)]
     foreign = [candidate(f"b{at}", trust="registry", plan={"b": 1}) for at in range(8)]
