@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain.config import Settings
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
-from kp_langchain.embedding.embedding_result import embed_texts
+from kp_langchain.embedding.embedding_result import embed_texts, is_ready
 from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.example import Example, Examples
@@ -78,6 +78,11 @@ class ExampleSearch:
     def store(self) -> TraceStore:
         """The store of the traces."""
         return self._store
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the embedder has its model loaded."""
+        return is_ready(self._embedder)
 
     def embed(self, tasks: Sequence[str]) -> list[Embedding]:
         """Return the embeddings of tasks, in order.

@@ -115,12 +115,14 @@ class _Search(NamedTuple):
         run: The run that it is for.
         task_id: The id of the message that states the task.
         domain: The domain of the run.
+        is_ready: Whether the embedding model was loaded when it began.
     """
 
     future: Future[FoundPrompt]
     run: _Run
     task_id: str | None
     domain: str
+    is_ready: bool
 
 
 class KPMiddleware(_Middleware):
@@ -150,8 +152,8 @@ class KPMiddleware(_Middleware):
             domain.
         with_outputs: Whether the outputs of tools are shown, and not only how they ended.
         timeout_s: Longest wait of a run for its examples, in seconds. If the search takes longer,
-            such as while the embedding model loads, the run goes without, and so do those that
-            begin before that search is done.
+            the run goes without, and so do those that begin before that search is done. While the
+            embedding model loads, no run waits: call `load` before the first one.
         embedder: As for `Scorer`.
 
     Raises:
@@ -307,7 +309,7 @@ class KPMiddleware(_Middleware):
         run = _Run.of(self._attach(), self._runs.current_graph())
         if self._key not in run.notes:
             search = self._start_search(request, run)
-            if not search.future.done():
+            if not search.future.done() and search.is_ready:
                 await asyncio.wait([asyncio.wrap_future(search.future)], timeout=self._timeout_s)
             self._settle(search, self._result_of(search, 0.0))
         return _changed(request, run.notes[self._key])
@@ -328,15 +330,20 @@ class KPMiddleware(_Middleware):
             **self._options,
             tools=_tool_names(request.tools),
         )
-        return _Search(self._search.submit(wanted), run, task_id, domain)
+        is_ready = self._search.is_ready
+        return _Search(self._search.submit(wanted), run, task_id, domain, is_ready)
 
     def _result_of(self, search: _Search, timeout_s: float) -> FoundPrompt:
         """Return what a search found within a time; nothing, with the reason, if it did not."""
-        wait([search.future], timeout_s)
+        if search.is_ready:
+            wait([search.future], timeout_s)
         if search.future.done():
             return search.future.result()
         self._search.give_up(search.future)
-        return FoundPrompt(search.domain, reason="the search took too long")
+        reason = "the search took too long"
+        if not search.is_ready:
+            reason = "the embedding model is still loading, which load() waits for"
+        return FoundPrompt(search.domain, reason=reason)
 
     def _settle(self, search: _Search, prompt: FoundPrompt) -> None:
         """Decide what the run is shown, note it and log it."""

@@ -84,6 +84,11 @@ class PromptSearch:
         self._late: Future[FoundPrompt] | None = None
         self._process = os.getpid()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the embedder has its model loaded."""
+        return self._search.is_ready
+
     def submit(self, request: Request) -> Future[FoundPrompt]:
         """Have a request served, unless too many wait already, or a run waited for one in vain."""
         if self._process != os.getpid():  # what waited at a fork is the parent's

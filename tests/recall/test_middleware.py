@@ -414,6 +414,34 @@ class TestFailures:
         assert shows.load(60)
 
     @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+    def test_no_run_waits_for_the_model_to_load(
+        self, store: TraceStore, how: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "kp_langchain")
+        keep(store)
+        may_load = threading.Event()
+
+        class Loading(Words):
+            ready = False
+
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                may_load.wait(600)
+                self.ready = True
+                return super().embed(texts)
+
+        shows = KPMiddleware(
+            handler=passing_handler(store), held_out=0, floor=0.5, timeout_s=600, embedder=Loading()
+        )
+        try:
+            assert not examples_in(Played(shows, how=how).asked[0])  # it ends before the model may
+        finally:
+            may_load.set()
+        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+        assert "still loading, which load() waits for" in event.reason  # type: ignore[attr-defined]
+        assert shows.load(60)
+        assert examples_in(Played(shows, how=how).asked[0])
+
+    @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
     def test_an_embedder_that_fails(
         self, store: TraceStore, how: str, caplog: pytest.LogCaptureFixture
     ) -> None:
