@@ -16,8 +16,9 @@ from tests.benchmarks.recall import measure, recorded_runs, tables
 from tests.benchmarks.recall.attacks import attacks
 from tests.benchmarks.recall.bits import Meter, targets
 from tests.benchmarks.recall.costs import costs
-from tests.benchmarks.recall.dimensions import spearman
+from tests.benchmarks.recall.dimensions import correlations, properties, spearman
 from tests.benchmarks.recall.figures import TaskMeans
+from tests.benchmarks.recall.strangers import answered
 from tests.benchmarks.recall.surprise import Part, SmallModel, Surprise
 from tests.benchmarks.recall.targets import MOST_CALLS, parts_of
 from tests.benchmarks.recall.ways import NOTHING, RANDOM, RECALL, WAYS
@@ -129,3 +130,22 @@ def test_a_handful_of_recorded_runs(tmp_path: Path) -> None:
     assert "Plan F1 of what is shown" in printed
     assert "Bits a token" in printed
     assert attacks(sources).clean > 0
+    stores = {one.name: measure.stores_of(one, 2) for one in sources}
+    shares = {one.name: answered(stores, one) for one in sources}
+    for name, of_tasks in shares.items():
+        assert of_tasks[name].value == pytest.approx(by_source[name].shown.value)
+    assert "store of tau-bench" in tables.stranger_table(shares)
+
+
+@pytest.mark.skipif(not recorded.present(), reason="needs the recorded runs")
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
+def test_what_goes_with_a_gain() -> None:
+    (source, *_) = recorded_runs.sources(Letters(), lambda _: None, of_each=60)
+    numbers = properties(source, 2)
+    assert {len(np.atleast_2d(values)) for values in numbers.values()} == {1, 2}
+    columns = correlations(
+        source, source.queries, lambda _, at: numbers["calls"][at], numbers, competing=None
+    )
+    assert {"similarity", "agreement"} < set(columns)
+    assert np.nanmin(columns["calls"]) == pytest.approx(1.0)
+    assert all(np.nanmax(np.abs(column), initial=0.0) <= 1 + 1e-9 for column in columns.values())

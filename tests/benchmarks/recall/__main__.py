@@ -52,6 +52,7 @@ from tests.benchmarks.recall import (
     measure,
     plot,
     recorded_runs,
+    strangers,
     surprise,
     tables,
 )
@@ -101,10 +102,12 @@ def main() -> int:
         one.name: measure.measure(one, sources, chosen.draws, meter, tell) for one in sources
     }
     print("\n".join(tables.way_tables(by_source)), flush=True)
+    stores = {one.name: measure.stores_of(one, chosen.draws) for one in sources}
+    print(tables.stranger_table({one.name: strangers.answered(stores, one) for one in sources}))
     print(tables.attack_table(attacks.attacks(sources)), flush=True)
     sizes = measure.by_size(sources, chosen.draws, meter, tell)
     print("\n".join(tables.size_tables(sizes)), flush=True)
-    print("\n".join(_correlations(sources, meter, tell)), flush=True)
+    print("\n".join(_correlations(sources, chosen.draws, meter, tell)), flush=True)
     if not chosen.without_costs:
         tell("costs")
         print(tables.cost_table(costs.costs(embedder)))
@@ -123,6 +126,7 @@ def _meter() -> bits.Meter | None:
 
 def _correlations(
     sources: Sequence[recorded_runs.RecallSource],
+    draws: int,
     meter: bits.Meter | None,
     tell: Callable[[str], object],
 ) -> Iterator[str]:
@@ -131,7 +135,7 @@ def _correlations(
     in_bits: dict[str, dict[str, Sampled]] = {}
     for source in sources:
         tell(f"{source.name}: rank correlations")
-        numbers = dimensions.properties(source)
+        numbers = dimensions.properties(source, draws)
         tasks = TaskMeans(source.tasks[source.queries].tolist())
 
         def f1(query: int, at: Array, source: recorded_runs.RecallSource = source) -> Array:

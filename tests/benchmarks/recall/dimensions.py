@@ -10,6 +10,8 @@ from kp_langchain.calibration.fitting import fit
 from kp_langchain.calibration.hypothetical_score import calibrated_confidence, hypothetical_worth
 from kp_langchain.scoring.dimensions import DIMENSION_NAMES
 from tests.benchmarks.quality.resampling import Array
+from tests.benchmarks.recall.knowledge import with_verdicts
+from tests.benchmarks.recall.measure import USUAL_SHARE
 from tests.benchmarks.recall.recorded_runs import RecallSource
 
 NEAREST, NEAREST_IN_BITS = 10, 6
@@ -17,10 +19,16 @@ NEAREST, NEAREST_IN_BITS = 10, 6
 which takes seconds for each."""
 
 
-def properties(source: RecallSource) -> dict[str, Array]:
+def properties(source: RecallSource, draws: int) -> dict[str, Array]:
     """Return the numbers of each run of a source, by name.
 
     The calibrated confidence is that of a model that knows the truth about all runs of other tasks.
+    That which recall goes by is 1 or 0 for the runs that have a verdict, one in five, and else that
+    of a model fitted to them, if it is not refused; it has one row for each draw.
+
+    Args:
+        source: The source.
+        draws: How often verdicts are drawn.
     """
     runs = source.scored.runs
     labelled = [one.labelled for one in runs]
@@ -34,8 +42,16 @@ def properties(source: RecallSource) -> dict[str, Array]:
         "score": np.array([one.breakdown.total for one in runs]),
         "calibrated confidence": np.array([calibrated_confidence(*pair) for pair in pairs]),
         "worth": np.array([hypothetical_worth(*pair) for pair in pairs]),
+        "confidence that recall goes by": np.array(
+            [
+                [one.confidence for one in with_verdicts(source, USUAL_SHARE, at).candidates]
+                for at in range(draws)
+            ]
+        ),
         "success (the truth)": source.successes.astype(float),
         "steps": np.array([float(len(trace.steps)) for trace in source.traces]),
+        "calls": np.array([float(sum(plan.values())) for plan in source.plans]),
+        "distinct tools": np.array([float(len(plan)) for plan in source.plans]),
     }
 
 
@@ -64,16 +80,21 @@ def correlations(
         source: The source.
         queries: Runs of it.
         gains: Returns what each of some runs gained for a query.
-        numbers: The properties of all runs; `similarity` is added.
+        numbers: The properties of all runs, or of each draw and run; `similarity` is added, and
+            `agreement` with the plans of the others that compete.
         competing: How many runs compete; None for all.
     """
-    found: dict[str, list[float]] = {name: [] for name in (*numbers, "similarity")}
+    found: dict[str, list[float]] = {name: [] for name in (*numbers, "similarity", "agreement")}
     for query in queries.tolist():
         at = competitors(source, query, competing)
         gained = gains(query, at)
-        for name in found:
-            of_all = source.similarities[query] if name == "similarity" else numbers[name]
-            found[name].append(spearman(of_all[at], gained))
+        of_these = {name: np.atleast_2d(of_all)[:, at] for name, of_all in numbers.items()}
+        of_these["similarity"] = source.similarities[query][None, at]
+        of_these["agreement"] = source.plan_f1s[np.ix_(at, at)].mean(axis=0)[None]
+        for name, of_draws in of_these.items():
+            each = np.array([spearman(of_draw, gained) for of_draw in of_draws])
+            known = each[np.isfinite(each)]
+            found[name].append(float(known.mean()) if len(known) else float("nan"))
     return {name: _unless_few(np.array(values)) for name, values in found.items()}
 
 

@@ -18,10 +18,10 @@ from tests.benchmarks.recall.knowledge import with_verdicts
 from tests.benchmarks.recall.recorded_runs import RecallSource
 from tests.benchmarks.recall.ways import (
     ELSEWHERE,
+    KNOWING,
     NOTHING,
     RANDOM,
     RECALL,
-    RECALL_ANY,
     WAYS,
     Store,
     column,
@@ -31,7 +31,6 @@ VERDICT_SHARES = (0.05, 0.2, 1.0)
 USUAL_SHARE = 0.2
 """Of the runs that have a verdict, where nothing else is said."""
 
-_KNOWING = (RECALL, RECALL_ANY)  # the ways that depend on what is known
 _BITS_DRAWS = 3
 
 Tell = Callable[[str], object]
@@ -62,6 +61,19 @@ class SourceFigures:
     targets: int
 
 
+def stores_of(source: RecallSource, draws: int, share: float = USUAL_SHARE) -> list[Store]:
+    """Return stores with everything of a source, one for each draw of verdicts.
+
+    Args:
+        source: The source.
+        draws: How often verdicts are drawn.
+        share: Of the runs that have one.
+    """
+    everything = np.ones(len(source), dtype=bool)
+    number = 1 if share == 1.0 else draws
+    return [Store(source, everything, with_verdicts(source, share, at)) for at in range(number)]
+
+
 def measure(
     source: RecallSource,
     sources: Sequence[RecallSource],
@@ -79,16 +91,10 @@ def measure(
         tell: Called with a line for whoever waits.
     """
     tasks = TaskMeans(source.tasks[source.queries].tolist())
-    everything = np.ones(len(source), dtype=bool)
-
-    def stores(share: float, number: int) -> list[Store]:
-        number = 1 if share == 1.0 else number
-        return [Store(source, everything, with_verdicts(source, share, at)) for at in range(number)]
-
-    usual = stores(USUAL_SHARE, draws)
+    usual = stores_of(source, draws)
     f1 = {
         way: tasks.mean(np.mean([column(one, way) for one in usual], axis=0))
-        if way in _KNOWING
+        if way in KNOWING
         else tasks.mean(column(usual[0], way))
         for way in WAYS
     }
@@ -99,7 +105,9 @@ def measure(
         for way in (RECALL, RANDOM)
     }
     by_share = {
-        share: tasks.mean(np.mean([column(one, RECALL) for one in stores(share, draws)], axis=0))
+        share: tasks.mean(
+            np.mean([column(one, RECALL) for one in stores_of(source, draws, share)], axis=0)
+        )
         for share in VERDICT_SHARES
     }
     shown = {one for of_draw in found for ranked in of_draw for one in ranked}
@@ -135,7 +143,7 @@ def _bits(
         if way == ELSEWHERE:
             found[way] = tasks.mean(meter.from_elsewhere(source, sources, runs))
             continue
-        of_draws = [meter.column(one, way, runs) for one in stores[: 3 if way in _KNOWING else 1]]
+        of_draws = [meter.column(one, way, runs) for one in stores[: 3 if way in KNOWING else 1]]
         found[way] = tasks.mean(np.mean(of_draws, axis=0))
     return found
 

@@ -10,13 +10,21 @@ from tests.benchmarks.plot import COLOURS, INK, MARKERS, styled
 from tests.benchmarks.quality.resampling import Sampled, mean
 from tests.benchmarks.recall.fills import FILLS
 from tests.benchmarks.recall.measure import SizeFigures, SourceFigures
-from tests.benchmarks.recall.ways import NEAREST, NEAREST_FAILURE, NOTHING, RANDOM, RECALL
+from tests.benchmarks.recall.ways import (
+    NEAREST,
+    NEAREST_FAILURE,
+    NEAREST_SUCCESS,
+    NOTHING,
+    RANDOM,
+    RECALL,
+)
 
 _WAYS = {
     NOTHING: (INK, "x"),
     RANDOM: (COLOURS[3], "v"),
     NEAREST_FAILURE: (COLOURS[4], "D"),
     NEAREST: (COLOURS[1], "s"),
+    NEAREST_SUCCESS: (COLOURS[0], "^"),
     RECALL: (COLOURS[2], "o"),
 }
 
@@ -50,7 +58,7 @@ def _ways(axis: Any, by_source: Mapping[str, SourceFigures], part: str) -> None:
     shown = [way for way in _WAYS if not (part == "f1" and way == NOTHING)]
     for place, way in enumerate(shown):
         colour, marker = _WAYS[way]
-        offset = (place - (len(shown) - 1) / 2) * 0.14
+        offset = (place - (len(shown) - 1) / 2) * 0.13
         found = [getattr(by_source[name], part)[way] for name in names]
         rows = [row + offset for row in range(len(names))]
         _points(axis, [one.value for one in found], rows, found, colour, marker, way, across=True)
@@ -66,11 +74,14 @@ def _sizes(axis: Any, sizes: Sequence[SizeFigures], part: str) -> None:
         places = [one.size for one in sizes]
         _points(axis, places, [one.value for one in found], found, colour, marker, fill)
         axis.plot(places, [one.value for one in found], color=colour, linewidth=1)
+        ends = [one.estimate or {"low": one.value, "high": one.value} for one in found]
+        low, high = ([one[end] for one in ends] for end in ("low", "high"))
+        axis.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
     axis.set_xscale("log")
     axis.set_xticks([one.size for one in sizes], [str(one.size) for one in sizes])
     axis.minorticks_off()
     axis.set_xlabel("runs in the store, of all sources")
-    axis.set_ylabel("plan F1" if part == "f1" else "bits a token")
+    axis.set_ylabel("plan F1" if part == "f1" else "bits a token; less is better")
     axis.grid(axis="y")
 
 

@@ -22,6 +22,9 @@ from tests.benchmarks.recall.ways import (
     NEAREST,
     NEAREST_FAILURE,
     NEAREST_SUCCESS,
+    NEITHER,
+    NO_AGREEMENT,
+    NO_CONFIDENCE,
     NOTHING,
     RANDOM,
     RANDOM_SUCCESS,
@@ -30,6 +33,7 @@ from tests.benchmarks.recall.ways import (
 )
 
 _F1_WAYS = (RANDOM, RANDOM_SUCCESS, NEAREST_FAILURE, NEAREST, NEAREST_SUCCESS, RECALL)
+_PARTIAL = (RECALL, NO_CONFIDENCE, NO_AGREEMENT, NEITHER)
 _BITS_WAYS = (NOTHING, ELSEWHERE, *_F1_WAYS)
 
 
@@ -60,6 +64,11 @@ def way_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
             },
             signed=True,
         ),
+    )
+    yield titled(
+        "Plan F1 of recall without what it goes by",
+        ["source", *_PARTIAL],
+        _with_mean({name: [one.f1[way] for way in _PARTIAL] for name, one in by_source.items()}),
     )
     yield titled(
         "Plan F1 of recall by the share of runs that have a verdict",
@@ -109,6 +118,11 @@ def _bits_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
             }
         ),
     )
+    yield titled(
+        "Bits a token of recall without what it goes by",
+        ["source", *_PARTIAL],
+        _with_mean({name: [one.bits[way] for way in _PARTIAL] for name, one in by_source.items()}),
+    )
     over = (NOTHING, RANDOM, NEAREST, NEAREST_SUCCESS, RECALL_ANY)
     yield titled(
         "Bits a token that recall saves",
@@ -120,6 +134,22 @@ def _bits_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
             },
             signed=True,
         ),
+    )
+
+
+def stranger_table(by_source: Mapping[str, Mapping[str, Sampled]]) -> str:
+    """For how many tasks of each source a store has an example.
+
+    Args:
+        by_source: By source of the tasks and source of the store, the share.
+    """
+    return titled(
+        "Share of tasks for which a store has an example",
+        ["tasks of", *(f"store of {name}" for name in by_source)],
+        [
+            [name, *(f"{shares[store].value:.0%}" for store in by_source)]
+            for name, shares in by_source.items()
+        ],
     )
 
 

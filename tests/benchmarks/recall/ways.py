@@ -54,13 +54,23 @@ class Store:
             return np.asarray(self.kept & (np.arange(len(self.source)) != query))
         return np.asarray(self.kept & self.source.others(query))
 
-    def recall(self, query: int, *, floor: float | None = None, limit: int = 1) -> list[int]:
+    def recall(
+        self,
+        query: int,
+        *,
+        floor: float | None = None,
+        limit: int = 1,
+        confidence: bool = True,
+        agreement: bool = True,
+    ) -> list[int]:
         """Return what recall shows to a run, the best first.
 
         Args:
             query: The run.
             floor: The floor; by default the calibrated one.
             limit: At most so many.
+            confidence: Whether it goes by the confidence that a trace succeeded.
+            agreement: Whether it goes by what the plans of the nearest have in common.
         """
         similarities = self.source.similarities[query]
         at = np.flatnonzero(self._may_be_shown & self.of_other_tasks(query))
@@ -69,8 +79,22 @@ class Store:
             replace(self.knowledge.candidates[one], similarity=float(similarities[one]))
             for one in nearest
         ]
+        if not confidence:
+            candidates = [replace(one, trust="own", confidence=1.0) for one in candidates]
+        if not agreement:
+            candidates = [replace(one, plan={}) for one in candidates]
         ranked = rank(candidates, floor=self.floor if floor is None else floor, limit=limit)
         return [int(one.trace_id) for one in ranked]
+
+    def best_similarity(self, vector: Array) -> float:
+        """Return the similarity of a task of another source to the nearest that may be shown.
+
+        Args:
+            vector: The normalised embedding of the task.
+        """
+        cosines = self.source.vectors[self._may_be_shown] @ vector
+        baseline = self.source.baseline
+        return max(float(cosines.max()) - baseline, 0.0) / (1.0 - baseline) if len(cosines) else 0.0
 
     def nearest(self, query: int, among: np.ndarray[Any, Any]) -> int | None:
         """Return the run of the store whose task is most similar to that of a query.
@@ -101,6 +125,8 @@ NOTHING, ELSEWHERE = "nothing", "from elsewhere"
 RANDOM, RANDOM_SUCCESS = "random", "random success"
 NEAREST_FAILURE, NEAREST, NEAREST_SUCCESS = "nearest failure", "nearest of all", "nearest success"
 RECALL, RECALL_ANY = "recall", "recall without a floor"
+NO_CONFIDENCE, NO_AGREEMENT = "recall without confidence", "recall without agreement"
+NEITHER = "recall without either"
 """The ways by name. Success is the truth, which recall does not know."""
 
 Choice = Callable[[Store, int], int | None]
@@ -118,8 +144,13 @@ WAYS: dict[str, Choice] = {
     NEAREST: lambda store, query: store.nearest(query, store.kept),
     NEAREST_SUCCESS: lambda store, query: store.nearest(query, store.source.successes),
     RECALL_ANY: lambda store, query: _first(store.recall(query, floor=0.0)),
+    NO_CONFIDENCE: lambda store, query: _first(store.recall(query, confidence=False)),
+    NO_AGREEMENT: lambda store, query: _first(store.recall(query, agreement=False)),
+    NEITHER: lambda store, query: _first(store.recall(query, confidence=False, agreement=False)),
     RECALL: lambda store, query: _first(store.recall(query)),
 }
+KNOWING = (RECALL_ANY, NO_CONFIDENCE, NO_AGREEMENT, NEITHER, RECALL)
+"""The ways that depend on what is known of runs."""
 
 
 def f1_of(store: Store, way: str, query: int) -> float:
