@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
     from kp_langchain.store.recall_queries import Eligibility
 
+EXPLAIN = "Explain one: kp-langchain review show ID (of a registry: quarantine show ID)"
+"""What to do with the ids that are printed."""
+
 _OBJECTIVE_CHARS = 300
 _WIDE = 100
 _TRUST = {
@@ -86,6 +89,7 @@ def print_examples(examples: Examples, credits_: Mapping[str, Credit], console: 
             console.print(Padding(Text(line), (0, 0, 0, 3), expand=False))
     if examples.found:
         console.print(Text(f"No trace is shown whose similarity is below {examples.floor:.2f}."))
+        console.print(Text(EXPLAIN))
     else:
         console.print(Text(f"Nothing is shown: {examples.reason}."))
 

@@ -98,7 +98,7 @@ class TestWhatARunWouldBeShown:
         store.add_many([one, other])
         store.report_outcome(one.trace.id, success=True)
         store.add_many([judged(100 + n, {one.trace.id: 0.8}, success=True) for n in range(3)])
-        first, credit, objective, last = asked().splitlines()
+        first, credit, objective, last, _ = asked().splitlines()
         assert first == f"1. {short_id(one.trace.id)}, similarity 0.86, success by a verdict"
         assert re.fullmatch(
             r" +credit \+0\.\d\d \+- 0\.\d\d: shown to 3 runs, held out from 0", credit
@@ -117,7 +117,10 @@ class TestWhatARunWouldBeShown:
         store.pulled.write([ExaminedUnit(unit, "digest")], registry=registry, domain="finance")
         assert "Nothing is shown" in asked()
         store.pulled.admit(unit.id, by="a test")
-        assert f"{short_id(unit.id)}, similarity 0.86, success, as a registry claims" in asked()
+        shown = asked()
+        assert f"{short_id(unit.id)}, similarity 0.86, success, as a registry claims" in shown
+        assert "(of a registry: quarantine show ID)" in shown
+        assert unit.id in printed("quarantine", "show", short_id(unit.id))
 
     @pytest.mark.parametrize(
         ("task", "words", "reason"),

@@ -145,8 +145,7 @@ def _list_credits(store: TraceStore, domain: str | None, limit: int, *, as_json:
 
 
 def _below(rows: list[CreditRow], total: int, location: str) -> str:
+    from kp_langchain.cli.recall_tables import EXPLAIN
+
     traces = "trace that runs were" if total == 1 else "traces that runs were"
-    return (
-        f"{len(rows):,} of {total:,} {traces} shown, in {location}. "
-        "Explain one: kp-langchain review show ID"
-    )
+    return f"{len(rows):,} of {total:,} {traces} shown, in {location}. {EXPLAIN}"
