@@ -177,7 +177,11 @@ class PulledUnits:
                 has_changed = row["changed_at"] is not None and row["state"] == "quarantined"
                 is_unread = has_changed if digest is None else digest != row["digest"]
                 if is_unread:
-                    what = "has changed at the registry" if has_changed else "has another digest"
+                    what = (
+                        "has changed, or new rules find more in it"
+                        if has_changed
+                        else "has another digest"
+                    )
                     raise StoreError(
                         f"{id_} {what}; read what it is now, and give the digest that stands "
                         f"there: kp-langchain quarantine show {id_}"

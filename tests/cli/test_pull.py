@@ -145,7 +145,10 @@ def test_only_what_was_read_is_admitted(server: LoopbackRegistry, here: dict[str
     for words in ((), ("--digest", digest), ("--digest", "")):
         done = cli("quarantine", "admit", short(1), *words, **here)
         assert done.returncode == 1
-        assert f"{unit(1)['id']} has changed at the registry; read what it is" in done.stderr
+        assert (
+            f"{unit(1)['id']} has changed, or new rules find more in it; read what it is"
+            in done.stderr
+        )
     assert recalled() == []
     now = json.loads(cli("quarantine", "show", short(1), "--json", **here).stdout)["digest"]
     cli("quarantine", "admit", short(1), "--digest", now, **here)
@@ -195,7 +198,7 @@ def test_a_pull_may_admit_by_the_rule(server: LoopbackRegistry, here: dict[str, 
     assert recalled() == [unit(2)["id"]]
     assert "changed" in cli("quarantine", **here).stdout
     shown = cli("quarantine", "show", short(1), **here).stdout
-    assert "changed at the registry after that decision: noticed " in shown
+    assert "changed, or more found in it after that decision: noticed " in shown
 
 
 def test_words_limit_and_offset_select(server: LoopbackRegistry, here: dict[str, str]) -> None:

@@ -614,7 +614,9 @@ def test_what_new_rules_find_is_quarantined_again(
     found = store.pulled.get(unit(1)["id"])
     assert found is not None
     assert (found.state, len(found.findings)) == ("quarantined", 1)
-    with pytest.raises(StoreError, match="has changed at the registry; read what it is now"):
+    with pytest.raises(
+        StoreError, match="has changed, or new rules find more in it; read what it is now"
+    ):
         store.pulled.admit(found.trace_id, by="ada")
     assert pull_all(store, server, scan=lambda _: []).fates == {"unchanged": 2}
     found = store.pulled.get(unit(1)["id"])

@@ -273,7 +273,8 @@ def _unit_lines(unit: PulledUnit) -> Iterator[str]:
         yield f"decided {unit.decided_at:%Y-%m-%d %H:%M:%S} UTC by {unit.decided_by}"
     if unit.changed_at is not None:
         after = " after that decision" if unit.decided_at and _is_void(unit) else ""
-        yield f"changed at the registry{after}: noticed {unit.changed_at:%Y-%m-%d %H:%M:%S} UTC"
+        noticed = f"noticed {unit.changed_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"changed, or more found in it{after}: {noticed}"
     if unit.state == "rejected":
         yield "its text was deleted when it was rejected"
     else:
