@@ -131,10 +131,15 @@ def test_a_handful_of_recorded_runs(tmp_path: Path) -> None:
     assert "Bits a token" in printed
     assert attacks(sources).clean > 0
     stores = {one.name: measure.stores_of(one, 2) for one in sources}
-    shares = {one.name: answered(stores, one) for one in sources}
+    shares, with_tools = (
+        {one.name: answered(stores, one, knows_tools=knows) for one in sources}
+        for knows in (False, True)
+    )
     for name, of_tasks in shares.items():
         assert of_tasks[name].value == pytest.approx(by_source[name].shown.value)
-    assert "store of tau-bench" in tables.stranger_table(shares)
+        assert with_tools[name][name].value == of_tasks[name].value  # their agents have the tools
+        assert all(with_tools[name][store].value <= of_tasks[store].value for store in of_tasks)
+    assert "store of tau-bench" in tables.stranger_table(shares, with_tools)
 
 
 @pytest.mark.skipif(not recorded.present(), reason="needs the recorded runs")

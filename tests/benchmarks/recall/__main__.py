@@ -103,7 +103,11 @@ def main() -> int:
     }
     print("\n".join(tables.way_tables(by_source)), flush=True)
     stores = {one.name: measure.stores_of(one, chosen.draws) for one in sources}
-    print(tables.stranger_table({one.name: strangers.answered(stores, one) for one in sources}))
+    answered = [
+        {one.name: strangers.answered(stores, one, knows_tools=knows) for one in sources}
+        for knows in (False, True)
+    ]
+    print(tables.stranger_table(*answered))
     print(tables.attack_table(attacks.attacks(sources)), flush=True)
     sizes = measure.by_size(sources, chosen.draws, meter, tell)
     print("\n".join(tables.size_tables(sizes)), flush=True)

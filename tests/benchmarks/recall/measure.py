@@ -19,6 +19,7 @@ from tests.benchmarks.recall.recorded_runs import RecallSource
 from tests.benchmarks.recall.ways import (
     ELSEWHERE,
     KNOWING,
+    NEAREST,
     NOTHING,
     RANDOM,
     RECALL,
@@ -102,7 +103,7 @@ def measure(
     are_shown = np.array([[bool(shown) for shown in of_draw] for of_draw in found])
     f1_of_shown = {
         way: tasks.mean(_mean_where(are_shown, np.stack([column(one, way) for one in usual])))
-        for way in (RECALL, RANDOM)
+        for way in (RECALL, RANDOM, NEAREST)
     }
     by_share = {
         share: tasks.mean(

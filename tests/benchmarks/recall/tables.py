@@ -83,13 +83,13 @@ def way_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
     yield titled(
         "Abstention",
         ["source", "floor", "tasks with an example", "F1 of these", "of a random run there",
-         "F1 without a floor, of all tasks"],
+         "of the nearest of all there", "F1 without a floor, of all tasks"],
         [
             [
                 name,
                 _range(one.floors),
                 f"{one.shown.value:.0%}",
-                *(_plain(one.f1_of_shown[way]) for way in (RECALL, RANDOM)),
+                *(_plain(one.f1_of_shown[way]) for way in (RECALL, RANDOM, NEAREST)),
                 _plain(one.f1[RECALL_ANY]),
             ]
             for name, one in by_source.items()
@@ -137,17 +137,26 @@ def _bits_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
     )
 
 
-def stranger_table(by_source: Mapping[str, Mapping[str, Sampled]]) -> str:
+def stranger_table(
+    by_source: Mapping[str, Mapping[str, Sampled]], with_tools: Mapping[str, Mapping[str, Sampled]]
+) -> str:
     """For how many tasks of each source a store has an example.
 
     Args:
         by_source: By source of the tasks and source of the store, the share.
+        with_tools: The same where the agent's tools are known.
     """
     return titled(
         "Share of tasks for which a store has an example",
         ["tasks of", *(f"store of {name}" for name in by_source)],
         [
-            [name, *(f"{shares[store].value:.0%}" for store in by_source)]
+            [
+                name,
+                *(
+                    f"{shares[store].value:.0%} / {with_tools[name][store].value:.0%}"
+                    for store in by_source
+                ),
+            ]
             for name, shares in by_source.items()
         ],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kp_langchain.recall.floor import calibrate_floor
-from kp_langchain.recall.ranking import rank
+from kp_langchain.recall.ranking import rank, usable_share
 from tests.benchmarks.quality.resampling import Array
 from tests.benchmarks.recall.knowledge import Knowledge
 from tests.benchmarks.recall.recorded_runs import RecallSource
@@ -86,15 +86,21 @@ class Store:
         ranked = rank(candidates, floor=self.floor if floor is None else floor, limit=limit)
         return [int(one.trace_id) for one in ranked]
 
-    def best_similarity(self, vector: Array) -> float:
-        """Return the similarity of a task of another source to the nearest that may be shown.
+    def has_example(self, other: RecallSource, query: int, tools: Collection[str]) -> bool:
+        """Return whether recall shows something to a run of any source.
 
         Args:
-            vector: The normalised embedding of the task.
+            other: The source of the run.
+            query: The run.
+            tools: The names of its agent's tools; empty if unknown.
         """
-        cosines = self.source.vectors[self._may_be_shown] @ vector
+        may_be_shown = self._may_be_shown
+        if other.name == self.source.name:
+            may_be_shown = may_be_shown & self.of_other_tasks(query)
+        usable = [usable_share(self.source.plans[at], tools) > 0 for at in range(len(self.source))]
+        cosines = self.source.vectors[may_be_shown & usable] @ other.vectors[query]
         baseline = self.source.baseline
-        return max(float(cosines.max()) - baseline, 0.0) / (1.0 - baseline) if len(cosines) else 0.0
+        return bool(((cosines - baseline) / (1.0 - baseline) >= self.floor).any())
 
     def nearest(self, query: int, among: np.ndarray[Any, Any]) -> int | None:
         """Return the run of the store whose task is most similar to that of a query.
