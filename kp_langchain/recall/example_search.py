@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from kp_langchain.embedding.packages import INSTALL_HINT
 from kp_langchain.errors import ConfigError, MissingExtraError
 from kp_langchain.recall.example import Example, Examples
 from kp_langchain.recall.planted_instructions import find_planted
-from kp_langchain.recall.ranking import rank, usable_share
+from kp_langchain.recall.ranking import rank
 from kp_langchain.recall.task_index import TaskIndex
 from kp_langchain.run_keys import namespace_forms
 from kp_langchain.schema import ReasoningTrace
@@ -25,6 +26,7 @@ from kp_langchain.store.rows import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from kp_langchain.embedding.embedding_result import Embedding
@@ -38,15 +40,16 @@ if TYPE_CHECKING:
 # counts for some, however few it has.
 _MOST_TASKS = 100_000
 _LEAST_TASKS = 100
+_MOST_READS = 4
 
 
 class ExampleSearch:
     """Finds the kept traces of a store that may help with a task.
 
     Traces are compared by their tasks. Only successes are found, none that runs ended worse with,
-    and none in which something looks like planted instructions. A success that a verdict states
-    comes before one that only looks so, and that before a unit of a registry, among traces of about
-    the same similarity.
+    and none in which something looks like planted instructions. Among traces of about the same
+    similarity, a success that a verdict states comes before one that only looks so. Units of a
+    registry come after all others. Of the runs of one task, one is found.
 
     Args:
         store: The store.
@@ -73,6 +76,7 @@ class ExampleSearch:
         self._embedder_argument = embedder
         self._lock = ForkSafeLock()
         self._indexes: OrderedDict[tuple[str, EmbedderIdentity], TaskIndex] = OrderedDict()
+        self._answered_in = 0  # the process in which the embedder answered last, or failed
 
     @property
     def store(self) -> TraceStore:
@@ -81,8 +85,8 @@ class ExampleSearch:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the embedder has its model loaded."""
-        return is_ready(self._embedder)
+        """Whether the embedder has its model loaded, or cannot load it."""
+        return self._answered_in == os.getpid() or is_ready(self._embedder)
 
     def embed(self, tasks: Sequence[str]) -> list[Embedding]:
         """Return the embeddings of tasks, in order.
@@ -93,8 +97,11 @@ class ExampleSearch:
         Raises:
             EmbedderError, MissingExtraError: As for `find`.
         """
-        with allow_forks():  # a foreign embedder may take its time
-            return embed_texts(self._embedder, tasks)
+        try:
+            with allow_forks():  # a foreign embedder may take its time
+                return embed_texts(self._embedder, tasks)
+        finally:
+            self._answered_in = os.getpid()
 
     def __reduce__(self) -> tuple[Callable[..., ExampleSearch], tuple[TraceStore, object]]:
         return search_of, (self._store, self._embedder_argument)
@@ -146,8 +153,8 @@ class ExampleSearch:
             limit: At most so many.
             floor: The similarity (0 to 1) that the tasks must have; by default it is calibrated on
                 the domain's own traces.
-            tools: The names of the tools that the agent has; empty if unknown. Traces that call
-                none of them are not found, and those that call others come later.
+            tools: The names of the tools that the agent has; empty if unknown. The similarity of a
+                trace that calls others counts less: half of it if it calls none of these.
             most_new: Embed at most so many traces that no process has embedded yet; None for all.
             embedding: The embedding of the task as `embed` returned it; None to embed it now.
 
@@ -167,11 +174,10 @@ class ExampleSearch:
         index = self._index(clean_name(domain), embedding.identity)
         is_complete = index.update(most_new=most_new)
         forms = [] if namespace is None else namespace_forms(namespace, _rules())
-        nearest = index.nearest(embedding.vector, forms)
+        nearest = index.nearest(embedding.vector, forms, tools=frozenset(tools), tasks=limit)
         least = nearest.floor if floor is None else floor
-        ranked = rank(nearest.candidates, floor=least, limit=limit, tools=tools)
-        found = self._read(ranked)
-        reason = "" if found else _reason(nearest, least, tools)
+        found = self._read(rank(nearest.candidates, floor=least), limit)
+        reason = "" if found else _reason(nearest, least)
         return Examples(found, least, reason, is_complete)
 
     def _index(self, domain: str, identity: EmbedderIdentity) -> TaskIndex:
@@ -191,21 +197,29 @@ class ExampleSearch:
                 excess -= size
             return index
 
-    def _read(self, ranked: Sequence[Candidate]) -> tuple[Example, ...]:
-        """Read the traces themselves, now, so that one that was deleted meanwhile is left out."""
-        if not ranked:
-            return ()
-        bodies = self._store.recall_entries.bodies([one.trace_id for one in ranked])
-        examples: list[Example] = []
-        for one in ranked:
-            trace = _trace(bodies.get(one.trace_id))
-            # Searched once more, because a unit may have changed since the index was read.
-            if trace is not None and not find_planted(trace, is_foreign=one.trust == "registry"):
-                place = len(examples) + 1
-                examples.append(
-                    Example(trace, one.trace_id, place, one.similarity, one.trust, one.credit)
-                )
-        return tuple(examples)
+    def _read(self, ranked: Sequence[Candidate], limit: int) -> tuple[Example, ...]:
+        """Return the first traces of different tasks, read now.
+
+        One that was deleted or damaged meanwhile makes room for the next one.
+        """
+        read: dict[int, tuple[Candidate, ReasoningTrace]] = {}  # by the place among the ranked
+        left = list(enumerate(ranked))
+        for _ in range(_MOST_READS):
+            wanted = _of_different_tasks(left, {one.task for one, _ in read.values()})
+            wanted = wanted[: limit - len(read)]
+            if not wanted:
+                break
+            bodies = self._store.recall_entries.bodies([one.trace_id for _, one in wanted])
+            for place, one in wanted:
+                trace = _trace(bodies.get(one.trace_id))
+                # Searched once more, because a unit may have changed since the index was read.
+                if trace and not find_planted(trace, is_foreign=one.trust == "registry"):
+                    read[place] = one, trace
+            left = [pair for pair in left if pair not in wanted]
+        return tuple(
+            Example(trace, one.trace_id, rank_, one.similarity, one.trust, one.credit)
+            for rank_, (_, (one, trace)) in enumerate(sorted(read.items()), start=1)
+        )
 
 
 def check_options(limit: int, floor: float | None, max_tokens: int = 1) -> None:
@@ -254,16 +268,28 @@ def _trace(body: str | None) -> ReasoningTrace | None:
         return None
 
 
-def _reason(nearest: Found, floor: float, tools: Collection[str]) -> str:
+def _of_different_tasks(
+    ranked: Sequence[tuple[int, Candidate]], others: AbstractSet[int | None]
+) -> list[tuple[int, Candidate]]:
+    """Return the first of each task, with its place, except for some tasks."""
+    tasks = set(others)
+    found: list[tuple[int, Candidate]] = []
+    for place, one in ranked:
+        if one.task not in tasks:
+            found.append((place, one))
+            tasks.add(one.task)
+    return found
+
+
+def _reason(nearest: Found, floor: float) -> str:
     if not nearest.candidates:
         return "the domain has no kept success that may be shown"
     best = max(one.similarity for one in nearest.candidates)
     if best < floor:
         return f"the nearest task has similarity {best:.2f}, and {floor:.2f} is asked for"
-    similar = [one for one in nearest.candidates if one.similarity >= floor]
-    if not any(usable_share(one.plan, tools) for one in similar):
-        return "what is similar enough calls none of the agent's tools"
-    return "what is similar enough did runs no good, or was deleted just now"
+    if max(one.counted_similarity for one in nearest.candidates) < floor:
+        return "what is similar enough calls tools that the agent lacks"
+    return "what is similar enough cannot be read, or was deleted just now"
 
 
 # The search has the store, so a strong reference to it would keep the store for ever.

@@ -6,11 +6,13 @@ are compared: how often each tool was called. An example helps if the plans have
 in common, and else misleads: by as much as the F1 of the plans is above 0.2 or below.
 
 The floor is lower if examples below the default help, and higher if those above it mislead: as far
-as the sum over them is greatest, and if that is more than chance may explain, twice the root of the
-sum of the squares. It is not lower than the similarity that 49 of 50 tasks have to others: to the
-third most similar one, because the first may be the same task in other words. What is less similar
-to everything kept is hardly a task of the domain. At last the floor is drawn towards the default,
-because a few tasks may agree by chance: default + (proved - default) * tasks / (tasks + 10).
+as the sum over them is greatest. That sum must be more than chance may explain, which is twice the
+root of the sum of the squares. The floor is not lower than the similarity that 49 of 50 tasks have
+to others: to the third most similar one, because the first may be the same task in other words.
+What is less similar to everything kept is hardly a task of the domain. Finally, the floor is drawn
+towards the default, because a few tasks may agree by chance:
+
+    default + (proved - default) * tasks / (tasks + 10)
 
 So where the plans are alike whatever the task (FEVER, HotpotQA), the floor sinks to what the tasks
 of the domain need, and no further. See tests/benchmarks/README.md.
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kp_langchain.recall.same_task import SAME_TASK, task_numbers
+from kp_langchain.recall.same_task import task_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +43,7 @@ _BEYOND_CHANCE = 2.0
 _SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no example
 _PRIOR_TASKS = 10  # for so many the default counts
 _OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
-_MOST_SAMPLED = 500
+_MOST_SAMPLED = 1000
 
 
 def calibrate_floor(
@@ -100,35 +102,30 @@ def _reached_by_most(usual: Sequence[float]) -> float:
 def _examples(
     vectors: NDArray[np.float32], plans: Sequence[Mapping[str, int]], baseline: float
 ) -> tuple[list[_Example], list[float]]:
-    """Return examples for tasks, and how similar each task is to others, as far as it has some.
+    """Return examples for tasks, and how similar each task is to others.
 
-    Traces without a call are left out.
+    Of the runs of a task the first alone counts, and none without a call.
     """
     import numpy as np
 
     called = [at for at, plan in enumerate(plans[: len(vectors)]) if plan]
-    if len(called) <= _OTHERS:
+    sampled = np.linspace(0, len(called) - 1, min(len(called), _MOST_SAMPLED)).astype(int)
+    places = [called[at] for at in sampled.tolist()]
+    rows = np.nan_to_num(vectors[places], posinf=0.0, neginf=0.0)
+    first = np.unique(task_numbers(rows, baseline))
+    number = len(first)
+    if number <= _OTHERS:
         return [], []
-    rows = np.nan_to_num(vectors[called], posinf=0.0, neginf=0.0)
-    number = len(called)
-    sampled = np.unique(np.linspace(0, number - 1, min(number, _MOST_SAMPLED)).astype(int))
-    similarities = np.clip((rows[sampled] @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
-    are_same = similarities >= SAME_TASK
-    first = sorted(set(task_numbers(are_same[:, sampled])))  # many runs of a task count once
-    sampled, similarities = sampled[first], np.where(are_same, -1.0, similarities)[first]
-    places = np.arange(len(sampled))
-    similarities[places, sampled] = -1.0
-    usual = np.partition(similarities, -_OTHERS, axis=1)[:, -_OTHERS]
+    rows, places = rows[first], [places[at] for at in first.tolist()]
+    similarities = np.clip((rows @ rows.T - baseline) / (1.0 - baseline), 0.0, 1.0)
+    np.fill_diagonal(similarities, -1.0)
     found: dict[tuple[int, int], _Example] = {}  # each two once, whichever is taken for the task
-    for others in (similarities.argmax(axis=1), (sampled + number // 2) % number):
-        at = similarities[places, others]
-        for one, other, similarity in zip(
-            *(x.tolist() for x in (sampled, others, at)), strict=True
-        ):
-            if similarity >= 0:
-                f1 = plan_f1(plans[called[one]], plans[called[other]])
-                found[min(one, other), max(one, other)] = _Example(similarity, f1)
-    return list(found.values()), usual[usual >= 0].tolist()
+    for others in (similarities.argmax(axis=1), np.roll(np.arange(number), number // 2)):
+        for one, other in enumerate(others.tolist()):
+            f1 = plan_f1(plans[places[one]], plans[places[other]])
+            found[min(one, other), max(one, other)] = _Example(float(similarities[one, other]), f1)
+    usual = np.partition(similarities, -_OTHERS, axis=1)[:, -_OTHERS]
+    return list(found.values()), usual.tolist()
 
 
 def plan_f1(one: Mapping[str, int], other: Mapping[str, int]) -> float:

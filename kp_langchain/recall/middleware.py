@@ -381,11 +381,15 @@ def _tool_names(tools: Sequence[BaseTool | dict[str, Any]]) -> frozenset[str]:
 
 
 def _tool_name(tool: BaseTool | dict[str, Any]) -> str:
+    """Return the name under which a tool is called; "" if that is unknown."""
     if not isinstance(tool, dict):
-        return tool.name
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, dict) else tool.get("name")
-    return name if isinstance(name, str) else ""  # a provider's own tools may have only a type
+        name = getattr(tool, "name", "")  # a function has none
+    elif tool.get("type") not in (None, "function", "custom"):
+        name = ""  # a tool of the provider, whose calls may have other names
+    else:
+        function = tool.get("function")
+        name = (function if isinstance(function, dict) else tool).get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _share_of(key: str) -> float:

@@ -2,7 +2,11 @@
 
 A trace helps if its task is similar, if it is right, and if it did what such tasks take:
 
-    similarity * (0.5 + confidence / 2) * (0.5 + agreement / 2) * (0.5 + usable / 2) * (1 + credit)
+    similarity * (0.5 + usable / 2) * (0.5 + confidence / 2) * (0.5 + agreement / 2) * (1 + credit)
+
+The similarity counts in full where the agent has the tools that the trace calls, and half where it
+has none of them: so does it when it is held against the floor. Not less, because a trace also has
+calls that no agent asks for, such as those of a retriever in a graph around it.
 
 The confidence is 1 for a success that a verdict states, that of the outcome for a run of this store
 that nobody judged, and 0 for a unit of a registry. So a verdict outranks a run that only looks
@@ -13,9 +17,6 @@ The agreement is what the trace's plan has in common with those of the ten that 
 it: the mean F1, weighted by their confidences, so that what comes from a registry has no say. A
 success by chance, or by a detour, is seldom shared.
 
-What is usable is the share of its calls whose tools the agent has; 1 where these are not known. A
-trace that calls none of them is not shown.
-
 On recorded runs of which one in five had a verdict, that is better in every source than the nearest
 trace of all. Putting verdicts before similarity is not: where tasks differ much (AgentDojo), the
 nearest trace with a verdict is often of another kind. See tests/benchmarks/README.md.
@@ -24,7 +25,7 @@ nearest trace with a verdict is often of another kind. See tests/benchmarks/READ
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -57,8 +58,8 @@ class Candidate:
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if unknown.
         hurts: Whether runs ended worse with it.
         plan: How often it called each tool, by the tool's name; empty if unknown.
-        task: A number that candidates have in common whose tasks are the same; None if there are
-            none.
+        usable: The share of its calls whose tools the agent has, 0 to 1; 1 if unknown.
+        task: A number that candidates have in common whose tasks are the same; None if unknown.
     """
 
     trace_id: str
@@ -70,33 +71,31 @@ class Candidate:
     credit: float
     hurts: bool
     plan: Mapping[str, int] = field(default_factory=dict, hash=False)
+    usable: float = 1.0
     task: int | None = None
 
+    @property
+    def counted_similarity(self) -> float:
+        """Its similarity as it counts: half of it if none of its calls is usable."""
+        return self.similarity * (0.5 + _within(self.usable, 0.0) / 2)
 
-def rank(
-    candidates: Iterable[Candidate],
-    *,
-    floor: float,
-    limit: int,
-    tools: Collection[str] = (),
-) -> list[Candidate]:
+
+def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:
     """Return the traces to show, the most helpful first, in an order that their ids decide at last.
 
-    Failures and traces that hurt are never among them, and of those with the same task one alone.
+    Failures and traces that hurt are never among them.
 
     Args:
         candidates: The kept traces.
-        floor: The similarity (0 to 1) that the tasks must have.
-        limit: At most so many.
-        tools: The names of the tools that the agent has; empty if unknown.
+        floor: The similarity (0 to 1) that the tasks must have, as it counts.
     """
     may_be_shown = [
         one
         for one in candidates
-        if one.success and not one.hurts and one.similarity >= floor  # false of NaN
-        if math.isfinite(one.similarity) and usable_share(one.plan, tools)
+        if one.success and not one.hurts and one.counted_similarity >= floor  # false of NaN
+        if math.isfinite(one.similarity)
     ]
-    values = [_value(one, tools) for one in may_be_shown]
+    values = [_value(one) for one in may_be_shown]
     by_value = sorted(zip(values, may_be_shown, strict=True), key=lambda pair: _order(*pair))
     first, others = by_value[:_MOST_COMPARED], by_value[_MOST_COMPARED:]
     agreements = _agreements([one for _, one in first])
@@ -105,47 +104,21 @@ def rank(
         for (value, one), agreement in zip(first, agreements, strict=True)
     ]
     first.sort(key=lambda pair: _order(*pair))
-    return _of_different_tasks([one for _, one in (*first, *others)])[: max(limit, 0)]
-
-
-def usable_share(plan: Mapping[str, int], tools: Collection[str]) -> float:
-    """Return the share of a trace's calls whose tools an agent has, 0 to 1; 1 where unknown.
-
-    Args:
-        plan: How often the trace called each tool, by the tool's name.
-        tools: The names of the agent's tools; empty if unknown.
-    """
-    calls = sum(max(count, 0) for count in plan.values())
-    if not calls or not tools:
-        return 1.0
-    return sum(max(count, 0) for name, count in plan.items() if name in tools) / calls
-
-
-def _of_different_tasks(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first of each task."""
-    found: list[Candidate] = []
-    tasks: set[int] = set()
-    for one in ranked:
-        if one.task is None or one.task not in tasks:
-            found.append(one)
-        if one.task is not None:
-            tasks.add(one.task)
-    return found
+    return [one for _, one in (*first, *others)]
 
 
 def _order(value: float, one: Candidate) -> tuple[bool, float, int, float, float, str]:
     # Whoever contributes to a registry chooses the task, and so the similarity.
     is_foreign = one.trust not in ("verdict", "own")
     place = _PLACE.get(one.trust, len(_PLACE))
-    similarity, worth = _within(one.similarity, 0.0), _within(one.worth, 0.0)
+    similarity, worth = _within(one.counted_similarity, 0.0), _within(one.worth, 0.0)
     return is_foreign, -round(value, _DECIMALS), place, -worth, -similarity, one.trace_id
 
 
-def _value(one: Candidate, tools: Collection[str]) -> float:
+def _value(one: Candidate) -> float:
     """Return how much a trace is expected to help, 0 to 2, whatever the others do."""
-    similarity, credit = _within(one.similarity, 0.0), _within(one.credit, -1.0)
-    trusted = similarity * (0.5 + _confidence(one) / 2) * (1.0 + credit)
-    return trusted * (0.5 + usable_share(one.plan, tools) / 2)
+    similarity, credit = _within(one.counted_similarity, 0.0), _within(one.credit, -1.0)
+    return similarity * (0.5 + _confidence(one) / 2) * (1.0 + credit)
 
 
 def _confidence(one: Candidate) -> float:

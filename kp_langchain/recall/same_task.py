@@ -12,19 +12,21 @@ SAME_TASK = 0.95
 """Traces whose tasks are at least so similar, of 1, are taken as runs of one task."""
 
 
-def task_numbers(are_same: NDArray[np.bool_]) -> list[int]:
+def task_numbers(vectors: NDArray[np.float32], baseline: float) -> NDArray[np.intp]:
     """Return a number for the task of each trace: the place of the first trace with that task.
 
     Args:
-        are_same: Whether the tasks of each two are the same, shape (n, n).
+        vectors: The normalised embeddings of the tasks, shape (n, dimensions).
+        baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
     """
     import numpy as np
 
-    numbers: list[int] = []
-    firsts: list[int] = []
-    for at in range(len(are_same)):
-        same = np.flatnonzero(are_same[at, firsts])
-        if not len(same):
-            firsts.append(at)
-        numbers.append(firsts[same[0]] if len(same) else at)
+    least = baseline + SAME_TASK * (1.0 - baseline)
+    numbers = np.arange(len(vectors))
+    others = numbers.copy()
+    while len(others):
+        first, others = others[0], others[1:]
+        are_same = vectors[others] @ vectors[first] >= least
+        numbers[others[are_same]] = first
+        others = others[~are_same]
     return numbers

@@ -20,7 +20,8 @@ from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
 from kp_langchain.recall.ranking import Candidate, Trust
-from kp_langchain.recall.same_task import SAME_TASK, task_numbers
+from kp_langchain.recall.same_task import task_numbers
+from kp_langchain.recall.usable_calls import usable_share
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring.dimensions import novelty
 from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry, plan_of
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 64
 # Ranked by more than similarity are only the most similar ones, of runs and of units.
 _MOST_RANKED = 50
+# Agents of one domain with other tools; for each, an array of as many numbers as there are traces.
+_MOST_TOOLSETS = 16
 # Counting the outcomes of all runs that were shown something takes longer than a search.
 _CREDITS_EVERY_S = 10.0
 _section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
@@ -68,6 +71,9 @@ class _Snapshot:
         are_own: Whether each is a run of this store, and not of a registry, shape (n,).
         numbers: The numbers of the namespaces.
         floor: The similarity that an example must have, 0 to 1.
+        plans: The different plans.
+        plan_places: The place of the plan of each among them, shape (n,).
+        usable: By the names of an agent's tools, the share of usable calls of each, shape (n,).
     """
 
     candidates: list[Candidate]
@@ -77,6 +83,22 @@ class _Snapshot:
     are_own: NDArray[np.bool_]
     numbers: Mapping[str, int]
     floor: float
+    plans: list[Mapping[str, int]]
+    plan_places: NDArray[np.intp]
+    usable: dict[frozenset[str], NDArray[np.float64]] = field(default_factory=dict)
+
+    def usable_shares(self, tools: frozenset[str]) -> NDArray[np.float64]:
+        """Return the share of usable calls of each trace, shape (n,)."""
+        import numpy as np
+
+        shares = self.usable.get(tools)
+        if shares is None:
+            of_plans = np.array([usable_share(plan, tools) for plan in self.plans])
+            shares = of_plans[self.plan_places] if len(of_plans) else of_plans
+            if len(self.usable) >= _MOST_TOOLSETS:
+                self.usable.clear()
+            self.usable[tools] = shares
+        return shares
 
 
 @dataclass(slots=True)
@@ -285,11 +307,15 @@ class TaskIndex:
             np.divide(matrix, lengths, out=matrix, where=lengths > 0)
         if len(tasks) > 1.1 * content.calibrated_at or len(tasks) < 0.9 * content.calibrated_at:
             # Units of a registry say nothing of this domain's tasks; whoever sends them chose them.
-            plans = [plan for task, _, plan in eligible if task.is_own]
+            own_plans = [plan for task, _, plan in eligible if task.is_own]
             with _section:
                 own = matrix[[task.is_own for task in tasks]]
-                content.floor = calibrate_floor(own, plans, self._identity.baseline)
+                content.floor = calibrate_floor(own, own_plans, self._identity.baseline)
             content.calibrated_at = len(tasks)
+        plans: dict[tuple[tuple[str, int], ...], int] = {}
+        plan_places = [
+            plans.setdefault(tuple(sorted(plan.items())), len(plans)) for _, _, plan in eligible
+        ]
         self._snapshot = _Snapshot(
             [_candidate(task, content.credits.get(task.trace_id, NO_CREDIT)) for task in tasks],
             matrix,
@@ -298,14 +324,25 @@ class TaskIndex:
             np.array([task.is_own for task in tasks], bool),
             numbers,
             content.floor,
+            [dict(plan) for plan in plans],
+            np.array(plan_places, dtype=np.intp),
         )
 
-    def nearest(self, vector: NDArray[np.float32], namespaces: Sequence[str]) -> Found:
+    def nearest(
+        self,
+        vector: NDArray[np.float32],
+        namespaces: Sequence[str],
+        *,
+        tools: frozenset[str] = frozenset(),
+        tasks: int = 1,
+    ) -> Found:
         """Return the traces whose tasks are most similar to one, the nearest first.
 
         Args:
             vector: The embedding of the task, shape (dimensions,).
             namespaces: The forms of the run's namespace; traces of others are left out.
+            tools: The names of the tools that the agent has; empty if unknown.
+            tasks: Return traces of so many different tasks, if there are.
         """
         import numpy as np
 
@@ -313,35 +350,57 @@ class TaskIndex:
         if snapshot is None or snapshot.matrix.shape[1] != len(vector):
             return Found([], DEFAULT_FLOOR)
         own = [snapshot.numbers[name] for name in namespaces if name in snapshot.numbers]
+        usable = snapshot.usable_shares(tools)
         with _section:
             length = float(np.linalg.norm(vector))
             cosines = snapshot.matrix @ (vector / length if length else vector)
+            counted = np.maximum(cosines - self._identity.baseline, 0.0) * (0.5 + usable / 2)
             may_be_shown = snapshot.are_open
             if own:
                 may_be_shown = may_be_shown | np.isin(snapshot.namespaces, own)
-            nearest: list[int] = []
             # Of each kind by itself, so that a flood of units cannot push out this store's runs.
-            for are_of_kind in (snapshot.are_own, ~snapshot.are_own):
-                places = np.flatnonzero(may_be_shown & are_of_kind)
-                if len(places) > _MOST_RANKED:
-                    order = np.argpartition(cosines[places], -_MOST_RANKED)
-                    places = places[order[-_MOST_RANKED:]]
-                nearest += places.tolist()
-            rows = snapshot.matrix[nearest]
-            tasks = task_numbers(rows @ rows.T >= self._cosine(SAME_TASK))
+            nearest = [
+                at
+                for are_of_kind in (snapshot.are_own, ~snapshot.are_own)
+                for at in self._first(snapshot, may_be_shown & are_of_kind, counted, tasks)
+            ]
+            numbers = task_numbers(snapshot.matrix[nearest], self._identity.baseline)
         candidates = [
             replace(
                 snapshot.candidates[at],
                 similarity=self._similarity(float(cosines[at])),
-                task=task,
+                usable=float(usable[at]),
+                task=int(number),
             )
-            for at, task in zip(nearest, tasks, strict=True)
+            for at, number in zip(nearest, numbers, strict=True)
         ]
-        candidates.sort(key=lambda one: (-one.similarity, one.trace_id))
         return Found(candidates, snapshot.floor)
 
-    def _cosine(self, similarity: float) -> float:
-        return self._identity.baseline + similarity * (1.0 - self._identity.baseline)
+    def _first(
+        self,
+        snapshot: _Snapshot,
+        are_meant: NDArray[np.bool_],
+        similarities: NDArray[np.floating],
+        tasks: int,
+    ) -> list[int]:
+        """Return the places of the most similar traces, and of more if these have too few tasks."""
+        import numpy as np
+
+        places = np.flatnonzero(are_meant)
+        number = _MOST_RANKED
+        while True:
+            first = places
+            if len(places) > number:
+                first = places[np.argpartition(similarities[places], -number)[-number:]]
+            ids = snapshot.candidates
+            nearest = sorted(first.tolist(), key=lambda at: (-similarities[at], ids[at].trace_id))
+            different = np.unique(
+                task_numbers(snapshot.matrix[nearest], self._identity.baseline)
+            ).tolist()
+            if len(different) >= tasks or number >= len(places):
+                further = [nearest[at] for at in different if at >= _MOST_RANKED]
+                return nearest[:_MOST_RANKED] + further
+            number *= 4
 
     def _similarity(self, cosine: float) -> float:
         baseline = self._identity.baseline

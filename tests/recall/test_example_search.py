@@ -21,7 +21,7 @@ from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.recall import ExampleSearch, example_search
 from kp_langchain.recall.planted_instructions import SCAN_VERSION
 from kp_langchain.run_keys import RunKeys
-from kp_langchain.schema import ReasoningTrace
+from kp_langchain.schema import ReasoningTrace, Tool
 from kp_langchain.store import recall_entries as recall_entries_module
 from kp_langchain.store.pulled_units import ExaminedUnit
 from kp_langchain.store.recall_entries import RecallEntries
@@ -79,6 +79,64 @@ def test_several_examples_are_of_different_tasks(store: TraceStore, make: Scored
     assert len(shown) == 2
     assert shown[0] in [one.trace.id for one in again]
     assert shown[1] == other.trace.id
+
+
+def test_many_runs_of_one_task_push_out_no_other_task(store: TraceStore, make: Scored) -> None:
+    again = [make(at, POUND) for at in range(60)]
+    others = [
+        make(60 + at, f"what is one {word} in pounds") for at, word in enumerate(("yen", "won"))
+    ]
+    store.add_many([*again, *others])
+    shown = found(search_in(store), task=POUND, floor=0.2)
+    assert set(shown[1:]) == {one.trace.id for one in others}
+    assert len(shown) == 3
+
+
+def test_what_an_agent_cannot_call_pushes_out_nothing(store: TraceStore, make: Scored) -> None:
+    foreign = [make(at, f"{EURO} {at}") for at in range(60)]
+    own = make(60, POUND)
+    own.trace.steps[1].tool = Tool(name="rates")
+    store.add_many([*foreign, own])
+    search = search_in(store)
+    examples = search.find(EURO, domain="finance", floor=0.5, tools={"rates"}).found
+    assert [one.trace_id for one in examples] == [own.trace.id]
+    assert found(search)[0] != own.trace.id
+    reason = search.find(EURO, domain="finance", floor=0.9, tools={"other"}).reason
+    assert reason == "what is similar enough calls tools that the agent lacks"
+    assert (
+        "nearest task has similarity 0.16"
+        in search.find(GARDEN, domain="finance", tools={"other"}).reason
+    )
+
+
+def test_a_damaged_trace_makes_room_for_another_run_of_its_task(
+    tmp_path: Path, make: Scored
+) -> None:
+    with TraceStore(tmp_path / "kp.db") as store:
+        runs = [make(at, POUND, score=0.9 - at / 10) for at in range(3)]
+        store.add_many([*runs, other := make(7, "what is one franc in pounds")])
+        search = search_in(store)
+        best, *_ = found(search, task=POUND, floor=0.2)
+        with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
+            connection.execute("UPDATE runs SET body = '{' WHERE trace_id = ?", (best,))
+        shown = found(search, task=POUND, floor=0.2)
+    assert len(shown) == 2
+    assert shown[0] in {one.trace.id for one in runs} - {best}
+    assert shown[1] == other.trace.id
+
+
+def test_the_same_task_is_told_by_the_embedders_baseline(store: TraceStore, make: Scored) -> None:
+    class Alike(Words):
+        """To it, unrelated texts have similarity 0.7."""
+
+        model, baseline = "alike", 0.7
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            rows = np.hstack([np.ones((len(texts), 1)), super().embed(texts)])
+            return np.array(rows * np.sqrt([0.7, *[0.3] * 256]), np.float32)
+
+    store.add_many([make(1, POUND), make(2, EURO)])  # their similarity is 0.86, their cosine 0.96
+    assert len(found(search_in(store, Alike()), floor=0.2)) == 2
 
 
 class TestAsTheStoreChanges:

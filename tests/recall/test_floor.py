@@ -136,11 +136,16 @@ def test_runs_of_one_task_say_nothing_of_others():
     assert calibrate_floor(one_task, [{f"tool {at}": 1} for at in range(40)]) == DEFAULT_FLOOR
 
 
-def test_many_runs_of_few_tasks_prove_no_more_than_one_run_of_each():
-    vectors, same = np.eye(6, dtype=np.float32), [SAME_PLAN] * 6
+@pytest.mark.parametrize("number", [3, 5, 10])
+@pytest.mark.parametrize("times", [3, 20])
+def test_many_runs_of_few_tasks_prove_no_more_than_one_run_of_each(number, times):
+    vectors = np.random.default_rng(1).normal(size=(number, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    same = [SAME_PLAN] * number
     once = calibrate_floor(vectors, same)
-    assert once < DEFAULT_FLOOR
-    assert calibrate_floor(np.tile(vectors, (20, 1)), same * 20) == once
+    assert (once < DEFAULT_FLOOR) == (number > 3)
+    assert calibrate_floor(np.tile(vectors, (times, 1)), same * times) == pytest.approx(once)
+    assert calibrate_floor(np.repeat(vectors, times, axis=0), same * times) == pytest.approx(once)
 
 
 def test_without_tools_there_are_no_plans_to_compare():

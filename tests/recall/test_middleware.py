@@ -14,13 +14,20 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AnyMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from numpy.typing import NDArray
 
-from kp_langchain import ConfigError, KPCallbackHandler, ScoredTrace, TraceStore, capture
+from kp_langchain import (
+    ConfigError,
+    KPCallbackHandler,
+    KPRetriever,
+    ScoredTrace,
+    TraceStore,
+    capture,
+)
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.recall.middleware import KPMiddleware
 from kp_langchain.recording import paused_in_memory
@@ -140,6 +147,14 @@ class TestWhatTheModelSees:
         (state,) = [agent.get_state(config).values["messages"]]
         assert not examples_in(state)
 
+    def test_that_a_run_succeeded_is_said_only_where_a_verdict_says_it(
+        self, store: TraceStore
+    ) -> None:
+        kept = keep(store)
+        assert "a run that seems to have succeeded" in Played(middleware(store)).asked[0][0].text
+        store.report_outcome(kept, success=True)
+        assert "1: a run that succeeded>>>" in Played(fresh(store)).asked[0][0].text
+
     def test_the_budget_of_tokens_is_held(self, store: TraceStore) -> None:
         keep(store)
         assert len(Played(middleware(store, max_tokens=200)).asked[0][0].text) < 1600
@@ -157,7 +172,7 @@ class TestWhatTheModelSees:
 
 
 class TestWhatTheAgentCanCall:
-    def test_runs_that_call_none_of_its_tools_are_not_shown(
+    def test_runs_that_call_none_of_its_tools_must_be_twice_as_similar(
         self, store: TraceStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "kp_langchain")
@@ -165,9 +180,35 @@ class TestWhatTheAgentCanCall:
         played = Played(middleware(store), script=[say("Never.")], tools=[weather])
         assert not examples_in(played.asked[0])
         (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-        assert "none of the agent's tools" in event.reason  # type: ignore[attr-defined]
+        assert "calls tools that the agent lacks" in event.reason  # type: ignore[attr-defined]
+        shows = middleware(store, floor=0.4)
+        assert examples_in(Played(shows, script=[say("Never.")], tools=[weather]).asked[0])
 
-    @pytest.mark.parametrize("others", [[rates, weather], [{"type": "web_search"}], []])
+    def test_a_retriever_around_the_agent_is_no_tool_of_its(self, store: TraceStore) -> None:
+        """The agent has a tool that it did not need, and a node before it retrieves."""
+        shows = middleware(store, handler=kept_handler(store), floor=None)
+        retrieve = RunnableLambda(
+            lambda task: KPRetriever("other", store=store, embedder=Words()).invoke(task)
+        )
+        for _ in range(2):
+            model = Listening([say("About 1.08, as the documents say.")], asked=[])
+            agent = create_agent(model, [weather], middleware=[shows])
+            chain = {"found": retrieve, "messages": RunnablePassthrough()} | agent
+            chain.invoke(EURO, {"callbacks": [shows.handler]})
+            shows.handler.flush()
+        (run, _) = store.runs()
+        assert {one.tool.name for one in run.trace.steps if one.tool} == {"KPRetriever"}
+        assert examples_in(model.asked[0])
+
+    @pytest.mark.parametrize(
+        "others",
+        [
+            [rates, weather],
+            [],
+            [{"type": "web_search"}],
+            [{"type": "code_execution_20250825", "name": "code_execution"}],
+        ],
+    )
     def test_others_are(self, store: TraceStore, others: list[Any]) -> None:
         keep(store)
         played = Played(middleware(store), script=[say("About 1.08.")], tools=others)
@@ -440,6 +481,36 @@ class TestFailures:
         assert "still loading, which load() waits for" in event.reason  # type: ignore[attr-defined]
         assert shows.load(60)
         assert examples_in(Played(shows, how=how).asked[0])
+
+    def test_a_model_that_never_calls_itself_ready_is_waited_for_once_it_answered(
+        self, store: TraceStore
+    ) -> None:
+        class Modest(Words):
+            ready = False
+
+        keep(store)
+        shows = KPMiddleware(
+            handler=passing_handler(store), held_out=0, floor=0.5, timeout_s=600, embedder=Modest()
+        )
+        assert shows.load(60)
+        assert examples_in(Played(shows).asked[0])
+
+    def test_a_model_that_cannot_load_is_not_said_to_be_loading(
+        self, store: TraceStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Missing(Words):
+            ready = False
+
+            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+                raise OSError("private path")
+
+        caplog.set_level(logging.INFO, "kp_langchain")
+        shows = KPMiddleware(handler=passing_handler(store), timeout_s=600, embedder=Missing())
+        assert shows.load(60)
+        Played(shows)
+        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+        assert event.reason.startswith("the search failed: OSError")  # type: ignore[attr-defined]
+        assert "private path" not in caplog.text
 
     @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
     def test_an_embedder_that_fails(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain.recall.ranking import Candidate, Trust, rank
+from kp_langchain.recall.usable_calls import usable_share
 
 _UNITS = st.floats(0.0, 1.0)
 _NUMBERS = st.one_of(_UNITS, st.sampled_from([math.nan, math.inf, -math.inf, -3.0, 7.0]))
@@ -44,6 +45,7 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
             credit=draw(_NUMBERS),
             hurts=draw(st.booleans()),
             plan=draw(st.dictionaries(st.sampled_from("abc"), st.integers(-1, 3))),
+            usable=draw(_NUMBERS),
         )
         for at in range(number)
     ]
@@ -57,26 +59,16 @@ def ids(ranked: list[Candidate]) -> list[str]:
 def test_the_order_given_does_not_matter(found, shuffled, floor):
     other = list(found)
     shuffled.shuffle(other)
-    assert ids(rank(found, floor=floor, limit=12)) == ids(rank(other, floor=floor, limit=12))
+    assert ids(rank(found, floor=floor)) == ids(rank(other, floor=floor))
 
 
-@given(candidates(), _UNITS, st.integers(-1, 13))
-def test_only_successes_above_the_floor_that_do_not_hurt(found, floor, limit):
-    ranked = rank(found, floor=floor, limit=limit)
-    assert len(ranked) <= max(limit, 0)
-    for one in ranked:
-        assert one.success
-        assert not one.hurts
-        assert floor <= one.similarity < math.inf
-    if limit > len(found):
-        usable = [one for one in found if one.success and not one.hurts]
-        assert len(ranked) == sum(floor <= one.similarity < math.inf for one in usable)
-
-
-@given(candidates(), _UNITS, st.integers(1, 11))
-def test_fewer_are_the_first_of_more(found, floor, limit):
-    more = rank(found, floor=floor, limit=limit + 1)
-    assert ids(rank(found, floor=floor, limit=limit)) == ids(more)[:limit]
+@given(candidates(), _UNITS)
+def test_all_successes_above_the_floor_that_do_not_hurt(found, floor):
+    ranked = rank(found, floor=floor)
+    usable = [one for one in found if one.success and not one.hurts]
+    reach = [one for one in usable if floor <= one.counted_similarity < math.inf]
+    assert sorted(ids(ranked)) == sorted(ids(reach))
+    assert all(one.similarity >= floor for one in ranked)
 
 
 @given(
@@ -90,33 +82,33 @@ def test_of_equally_similar_ones_a_verdict_comes_first_and_a_registry_last(
         for trust, confidence, worth in zip(trusts, numbers, numbers[3:], strict=False)
     ]
     in_order = [trust for trust in ("verdict", "own", "registry") if trust in trusts]
-    assert ids(rank(found, floor=0.0, limit=3)) == in_order
+    assert ids(rank(found, floor=0.0)) == in_order
 
 
 def test_a_much_more_similar_run_comes_before_one_with_a_verdict():
     near = candidate("near", similarity=0.9)
     similar = candidate("similar", similarity=0.85, trust="verdict")
     far = candidate("far", similarity=0.5, trust="verdict")
-    assert ids(rank([near, similar, far], floor=0.0, limit=3)) == ["similar", "near", "far"]
+    assert ids(rank([near, similar, far], floor=0.0)) == ["similar", "near", "far"]
 
 
 def test_a_surer_run_comes_before_one_that_is_hardly_more_similar():
     surer = candidate("surer", similarity=0.78, confidence=0.9)
     less_sure = candidate("less sure", similarity=0.8, confidence=0.3)
-    assert ids(rank([less_sure, surer], floor=0.0, limit=2)) == ["surer", "less sure"]
+    assert ids(rank([less_sure, surer], floor=0.0)) == ["surer", "less sure"]
 
 
 def test_worth_decides_among_runs_that_help_equally():
     better = candidate("kp:trace:2", similarity=0.801, worth=0.7)
     worse = candidate("kp:trace:1", similarity=0.802, worth=0.5)
-    assert ids(rank([worse, better], floor=0.0, limit=2)) == ["kp:trace:2", "kp:trace:1"]
+    assert ids(rank([worse, better], floor=0.0)) == ["kp:trace:2", "kp:trace:1"]
 
 
 def test_what_helped_runs_comes_before_what_did_not():
     helped = candidate("helped", credit=0.2)
     unknown = candidate("unknown", similarity=0.82)
     no_help = candidate("no help", credit=-0.1)
-    ranked = rank([unknown, no_help, helped], floor=0.0, limit=3)
+    ranked = rank([unknown, no_help, helped], floor=0.0)
     assert ids(ranked) == ["helped", "unknown", "no help"]
 
 
@@ -124,45 +116,42 @@ def test_what_most_did_comes_before_what_one_did():
     usual, detour = {"search": 2, "book": 1}, {"search": 9, "wait": 4}
     found = [candidate(f"usual {at}", similarity=0.7 - at / 100, plan=usual) for at in range(3)]
     unusual = candidate("unusual", similarity=0.75, plan=detour)
-    assert ids(rank([unusual, *found], floor=0.0, limit=4))[0] == "usual 0"
+    assert ids(rank([unusual, *found], floor=0.0))[0] == "usual 0"
     repeated = candidate("repeated", similarity=1.0, trust="verdict", plan=detour)
-    assert ids(rank([repeated, *found], floor=0.0, limit=4))[0] == "repeated"
+    assert ids(rank([repeated, *found], floor=0.0))[0] == "repeated"
 
 
-def test_what_calls_other_tools_than_the_agent_has_comes_later_or_not_at_all():
-    whole = candidate("whole", similarity=0.6, plan={"search": 2})
-    half = candidate("half", similarity=0.7, plan={"search": 1, "book": 1})
-    other = candidate("other", similarity=0.9, plan={"book": 2})
-    silent = candidate("silent", similarity=0.5)
-    found = [whole, half, other, silent]
-    ranked = rank(found, floor=0.0, limit=4, tools={"search", "wait"})
-    assert ids(ranked) == ["whole", "half", "silent"]
-    assert ids(rank(found, floor=0.0, limit=4))[0] == "other"
+def test_the_similarity_of_what_calls_other_tools_counts_half():
+    whole = candidate("whole", similarity=0.5)
+    half = candidate("half", similarity=0.6, usable=0.5)
+    other = candidate("other", similarity=0.9, usable=0.0)
+    found = [other, half, whole]
+    assert ids(rank(found, floor=0.4)) == ["whole", "other", "half"]
+    assert ids(rank(found, floor=0.46)) == ["whole"]
+    assert [one.counted_similarity for one in found] == pytest.approx([0.45, 0.45, 0.5])
 
 
-@given(candidates(), st.sets(st.sampled_from("abcd")))
-def test_tools_add_no_trace(found, tools):
-    allowed = {one.trace_id for one in rank(found, floor=0.0, limit=12)}
-    ranked = ids(rank(found, floor=0.0, limit=12, tools=tools))
-    assert set(ranked) <= allowed
-    assert tools or set(ranked) == allowed
-
-
-def test_of_runs_of_one_task_the_best_alone_is_shown():
-    runs = [candidate(f"run {at}", similarity=0.9 - at / 10, task=1) for at in range(3)]
-    verified = candidate("verified", similarity=0.89, trust="verdict", task=1)
-    other = candidate("other", similarity=0.5, task=2)
-    alone = [candidate(f"alone {at}", similarity=0.4 - at / 10) for at in range(2)]
-    ranked = rank([*alone, other, *runs, verified], floor=0.0, limit=9)
-    assert ids(ranked) == ["verified", "other", "alone 0", "alone 1"]
+@pytest.mark.parametrize(
+    ("plan", "tools", "share"),
+    [
+        ({"a": 3, "b": 1}, {"a"}, 0.75),
+        ({"a": 3, "b": 1}, {"c"}, 0.0),
+        ({"a": 3, "b": 1}, (), 1.0),
+        ({}, {"a"}, 1.0),
+        ({"a": -2, "b": 1}, {"a"}, 0.0),
+        ({"[REDACTED:customer]_lookup": 1, "b": 1}, {"acme_lookup"}, 0.5),
+    ],
+)
+def test_the_share_of_usable_calls(plan, tools, share):
+    assert usable_share(plan, tools) == share
 
 
 def test_what_comes_from_a_registry_has_no_say():
     own = [candidate(f"own {at}", similarity=0.75 - at / 100, plan={"a": 1}) for at in range(2)]
     foreign = [candidate(f"b{at}", trust="registry", plan={"b": 1}) for at in range(8)]
     odd = candidate("odd", similarity=0.76, plan={"b": 1})
-    assert ids(rank([*own, odd], floor=0.0, limit=1)) == ["own 0"]
-    assert ids(rank([*own, odd, *foreign], floor=0.0, limit=1)) == ["own 0"]
+    assert ids(rank([*own, odd], floor=0.0)[:1]) == ["own 0"]
+    assert ids(rank([*own, odd, *foreign], floor=0.0)[:1]) == ["own 0"]
 
 
 @pytest.mark.parametrize("name", ["confidence", "worth", "credit"])
@@ -170,15 +159,13 @@ def test_what_comes_from_a_registry_has_no_say():
 def test_a_number_that_is_not_finite_counts_as_absent(name, number):
     broken, absent = (candidate("x", **{name: value}) for value in (number, 0.0))
     other = candidate("y", similarity=0.7, confidence=0.5, worth=0.1)
-    assert ids(rank([broken, other], floor=0.0, limit=2)) == ids(
-        rank([absent, other], floor=0.0, limit=2)
-    )
+    assert ids(rank([broken, other], floor=0.0)) == ids(rank([absent, other], floor=0.0))
 
 
 @pytest.mark.parametrize("similarity", [math.nan, math.inf, -math.inf])
 def test_a_trace_without_a_similarity_is_not_shown(similarity):
-    assert rank([candidate(similarity=similarity)], floor=0.0, limit=1) == []
+    assert rank([candidate(similarity=similarity)], floor=0.0) == []
 
 
 def test_nothing_reaches_a_floor_that_is_no_number():
-    assert rank([candidate()], floor=math.nan, limit=1) == []
+    assert rank([candidate()], floor=math.nan) == []

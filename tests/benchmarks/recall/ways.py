@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from kp_langchain.recall.floor import calibrate_floor
-from kp_langchain.recall.ranking import rank, usable_share
+from kp_langchain.recall.ranking import rank
+from kp_langchain.recall.usable_calls import usable_share
 from tests.benchmarks.quality.resampling import Array
 from tests.benchmarks.recall.knowledge import Knowledge
 from tests.benchmarks.recall.recorded_runs import RecallSource
@@ -83,8 +84,8 @@ class Store:
             candidates = [replace(one, trust="own", confidence=1.0) for one in candidates]
         if not agreement:
             candidates = [replace(one, plan={}) for one in candidates]
-        ranked = rank(candidates, floor=self.floor if floor is None else floor, limit=limit)
-        return [int(one.trace_id) for one in ranked]
+        ranked = rank(candidates, floor=self.floor if floor is None else floor)
+        return [int(one.trace_id) for one in ranked[:limit]]
 
     def has_example(self, other: RecallSource, query: int, tools: Collection[str]) -> bool:
         """Return whether recall shows something to a run of any source.
@@ -97,10 +98,11 @@ class Store:
         may_be_shown = self._may_be_shown
         if other.name == self.source.name:
             may_be_shown = may_be_shown & self.of_other_tasks(query)
-        usable = [usable_share(self.source.plans[at], tools) > 0 for at in range(len(self.source))]
-        cosines = self.source.vectors[may_be_shown & usable] @ other.vectors[query]
-        baseline = self.source.baseline
-        return bool(((cosines - baseline) / (1.0 - baseline) >= self.floor).any())
+        cosines = self.source.vectors[may_be_shown] @ other.vectors[query]
+        plans = [self.source.plans[at] for at in np.flatnonzero(may_be_shown)]
+        usable = np.array([usable_share(plan, tools) for plan in plans])
+        similarities = (cosines - self.source.baseline) / (1.0 - self.source.baseline)
+        return bool((similarities * (0.5 + usable / 2) >= self.floor).any())
 
     def nearest(self, query: int, among: np.ndarray[Any, Any]) -> int | None:
         """Return the run of the store whose task is most similar to that of a query.
