@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from kp_langchain.store import TraceStore
     from kp_langchain.store.recall_queries import Eligibility
 
-EXPLAIN = "Explain one: kp-langchain review show ID (of a registry: quarantine show ID)"
+EXPLAIN = (
+    "Explain one: kp-langchain review show ID\n"
+    "Explain one of a registry: kp-langchain quarantine show ID"
+)
 """What to do with the ids that are printed."""
 
 _OBJECTIVE_CHARS = 300

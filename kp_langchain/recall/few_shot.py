@@ -83,8 +83,9 @@ def to_few_shot(
             little is left is left out.
         trust: Who says that it succeeded: a `verdict`, the `own` run, a `registry`; one for all
             traces, or one for each. The text says that a run succeeded only if a verdict does.
-        max_tokens: The tokens of the whole text at most. What stands around an example takes 100;
-            with less than about 170 few examples fit, and the text is empty if none does.
+        max_tokens: The tokens of the whole text at most. The header takes 53, and the frame of each
+            example 46; with less than about 170 few examples fit, and the text is empty if none
+            does.
         with_outputs: Whether to show what tools returned, shortened. It is text of others.
         count_tokens: Returns the number of tokens of a text, such as a chat model's
             `get_num_tokens`; by default `estimate_tokens`, which counts too many rather than too

@@ -98,7 +98,7 @@ class TestWhatARunWouldBeShown:
         store.add_many([one, other])
         store.report_outcome(one.trace.id, success=True)
         store.add_many([judged(100 + n, {one.trace.id: 0.8}, success=True) for n in range(3)])
-        first, credit, objective, last, _ = asked().splitlines()
+        first, credit, objective, last, *_ = asked().splitlines()
         assert first == f"1. {short_id(one.trace.id)}, similarity 0.86, success by a verdict"
         assert re.fullmatch(
             r" +credit \+0\.\d\d \+- 0\.\d\d: shown to 3 runs, held out from 0", credit
@@ -111,6 +111,14 @@ class TestWhatARunWouldBeShown:
         assert "   credit none yet: shown to no run\n" in both
         assert "below 0.10." in both
 
+    def test_the_tools_that_the_agent_has(self, store: TraceStore) -> None:
+        store.add(run(1, POUND))  # it calls `ledger`
+        assert "Nothing is shown" not in asked(YEN, "--tool", "ledger", "--tool", "other")
+        other = asked(YEN, "--tool", "other", "--floor", "0.5")
+        assert (
+            other == "Nothing is shown: what is similar enough calls tools that the agent lacks.\n"
+        )
+
     def test_a_trace_of_a_registry(self, store: TraceStore) -> None:
         unit = run(1, POUND).trace
         registry = "https://registry.example.org"
@@ -119,7 +127,7 @@ class TestWhatARunWouldBeShown:
         store.pulled.admit(unit.id, by="a test")
         shown = asked()
         assert f"{short_id(unit.id)}, similarity 0.86, success, as a registry claims" in shown
-        assert "(of a registry: quarantine show ID)" in shown
+        assert "Explain one of a registry: kp-langchain quarantine show ID" in shown
         assert unit.id in printed("quarantine", "show", short_id(unit.id))
 
     @pytest.mark.parametrize(
@@ -435,8 +443,14 @@ def test_damaged_rows_cost_nothing_else(store: TraceStore) -> None:
         ([], "give either a TASK or --credit"),
         (["task", "--credit"], "give either a TASK or --credit"),
         (["task"], "give the domain of the run: --domain NAME"),
-        (["--credit", "--few-shot"], "--namespace, --floor and --few-shot belong to a TASK"),
-        (["--credit", "--floor", "0"], "--namespace, --floor and --few-shot belong to a TASK"),
+        (
+            ["--credit", "--few-shot"],
+            "--namespace, --floor, --tool and --few-shot belong to a TASK",
+        ),
+        (
+            ["--credit", "--floor", "0"],
+            "--namespace, --floor, --tool and --few-shot belong to a TASK",
+        ),
         (["--credit", "--limit", "0"], "Invalid value for '--limit'"),
         (["task", "--domain", "d", "--limit", "21"], "limit=21 must be a whole number from 1 to"),
         (["task", "--domain", "d", "--floor", "nan"], "floor=nan must be a similarity from 0 to"),
@@ -496,4 +510,6 @@ def test_the_guide_shows_what_is_printed(store: TraceStore) -> None:
     task = "How many dollars is one euro today?"
     assert lines(examples) == lines(printed("recall", task, "--domain", "finance"))
     table = lines(printed("recall", "--credit", columns=112))
-    assert lines(credits_) == [line for line in table if "runs.db" not in line]
+    assert lines(credits_) == [
+        line for line in table if "runs.db" not in line and "Explain" not in line
+    ]

@@ -13,6 +13,8 @@ from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.near_names import near_name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kp_langchain.cli.recall_tables import CreditRow
     from kp_langchain.recall.example import Examples
     from kp_langchain.store import TraceStore
@@ -39,6 +41,12 @@ def recall(
         float | None,
         typer.Option(help="Least similarity of tasks, 0 to 1; by default calibrated."),
     ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A tool that the agent has; may be repeated. By default all."
+        ),
+    ] = None,
     few_shot: Annotated[
         bool, typer.Option("--few-shot", help="Print the text that a model would get.")
     ] = False,
@@ -61,15 +69,17 @@ def recall(
     if (task is None) is not credit:
         raise typer.BadParameter("give either a TASK or --credit")
     if credit:
-        if namespace is not None or floor is not None or few_shot:
-            raise typer.BadParameter("--namespace, --floor and --few-shot belong to a TASK")
+        if namespace is not None or floor is not None or tool or few_shot:
+            raise typer.BadParameter("--namespace, --floor, --tool and --few-shot belong to a TASK")
         with open_store(database) as store:
             _list_credits(store, domain, limit or _ROWS, as_json=as_json)
         return
     if domain is None:
         raise typer.BadParameter("give the domain of the run: --domain NAME")
     with open_store(database) as store:
-        examples = _find(store, task or "", domain, namespace, limit or _EXAMPLES, floor)
+        examples = _find(
+            store, task or "", domain, namespace, limit or _EXAMPLES, floor, tool or ()
+        )
         if few_shot and not as_json:
             _print_few_shot(examples)
         else:
@@ -83,6 +93,7 @@ def _find(
     namespace: str | None,
     limit: int,
     floor: float | None,
+    tools: Collection[str],
 ) -> Examples:
     from kp_langchain.cli.console import make_console
     from kp_langchain.recall.example_search import ExampleSearch
@@ -90,7 +101,7 @@ def _find(
     console = make_console(stderr=True)
     with console.status("Embedding tasks") if console.is_terminal else nullcontext():
         return ExampleSearch(store).find(
-            task, domain=domain, namespace=namespace, limit=limit, floor=floor
+            task, domain=domain, namespace=namespace, limit=limit, floor=floor, tools=tools
         )
 
 
