@@ -12,7 +12,7 @@ to others: to the third most similar one, because the first may be the same task
 What is less similar to everything kept is hardly a task of the domain. Finally, the floor is drawn
 towards the default, because a few tasks may agree by chance:
 
-    default + (proved - default) * tasks / (tasks + 10)
+    default + (proved - default) * tasks / (tasks + 3)
 
 So where the plans are alike whatever the task (FEVER, HotpotQA), the floor sinks to what the tasks
 of the domain need, and no further. See tests/benchmarks/README.md.
@@ -41,7 +41,7 @@ LOWEST_FLOOR, HIGHEST_FLOOR = 0.15, 0.7
 _USEFUL_F1 = 0.2
 _BEYOND_CHANCE = 2.0
 _SHARE_OF_STRANGERS = 0.02  # of a domain's own tasks, so many may have no example
-_PRIOR_TASKS = 10  # for so many the default counts
+_PRIOR_TASKS = 3  # for so many the default counts
 _OTHERS = 3  # the similarity to this one says how similar the tasks of a domain are
 _MOST_SAMPLED = 1000
 
