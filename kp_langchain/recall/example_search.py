@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kp_langchain.embedding.embedding_result import Embedding
     from kp_langchain.embedding.identity import EmbedderIdentity
     from kp_langchain.recall.ranking import Candidate
-    from kp_langchain.recall.task_index import Found
+    from kp_langchain.recall.task_snapshot import Found
     from kp_langchain.redaction.custom_rules import Rules
     from kp_langchain.store import TraceStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from kp_langchain.recall.recall_log import (
     recorded_domain,
     whose_keys,
 )
+from kp_langchain.recall.usable_calls import tool_names
 from kp_langchain.recording.callbacks import ambient_run_id
 from kp_langchain.recording.handler import KPCallbackHandler
 from kp_langchain.recording.objective import objective_in
@@ -52,7 +53,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from langchain.agents.middleware import ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ToolCallRequest
-    from langchain_core.tools import BaseTool
 
     from kp_langchain.recall.agent_runs import OpenChain
 
@@ -328,7 +328,7 @@ class KPMiddleware(_Middleware):
             domain,
             namespace_in(run.metadata),
             **self._options,
-            tools=_tool_names(request.tools),
+            tools=tool_names(request.tools),
         )
         is_ready = self._search.is_ready
         return _Search(self._search.submit(wanted), run, task_id, domain, is_ready)
@@ -372,24 +372,6 @@ def _store(store: TraceStore | str | Path | None, handler: KPCallbackHandler | N
             "the handler keeps no runs (store=None), so there is nothing to show; give store="
         )
     return handler.store
-
-
-def _tool_names(tools: Sequence[BaseTool | dict[str, Any]]) -> frozenset[str]:
-    """Return the names under which tools are called; none if one of them does not say its name."""
-    names = [_tool_name(tool) for tool in tools]
-    return frozenset(names) if all(names) else frozenset()
-
-
-def _tool_name(tool: BaseTool | dict[str, Any]) -> str:
-    """Return the name under which a tool is called; "" if that is unknown."""
-    if not isinstance(tool, dict):
-        name = getattr(tool, "name", "")  # a function has none
-    elif tool.get("type") not in (None, "function", "custom"):
-        name = ""  # a tool of the provider, whose calls may have other names
-    else:
-        function = tool.get("function")
-        name = (function if isinstance(function, dict) else tool).get("name")
-    return name if isinstance(name, str) else ""
 
 
 def _share_of(key: str) -> float:

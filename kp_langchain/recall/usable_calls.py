@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 _REDACTED = "[REDACTED"
 
@@ -21,3 +25,24 @@ def usable_share(plan: Mapping[str, int], tools: Collection[str]) -> float:
         return 1.0
     usable = sum(count for name, count in calls.items() if name in tools or _REDACTED in name)
     return usable / sum(calls.values())
+
+
+def tool_names(tools: Iterable[BaseTool | dict[str, Any]]) -> frozenset[str]:
+    """Return the names under which tools are called; none if that of one is unknown.
+
+    Args:
+        tools: Tools, or their descriptions for a model's provider.
+    """
+    names = [_tool_name(tool) for tool in tools]
+    return frozenset(names) if all(names) else frozenset()
+
+
+def _tool_name(tool: object) -> str:
+    if not isinstance(tool, dict):
+        name = getattr(tool, "name", "")  # a function has none
+    elif tool.get("type") not in (None, "function", "custom"):
+        name = ""  # a tool of the provider, whose calls may have other names
+    else:
+        function = tool.get("function")
+        name = (function if isinstance(function, dict) else tool).get("name")
+    return name if isinstance(name, str) else ""
