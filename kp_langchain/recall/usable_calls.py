@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from langchain_core.tools import BaseTool
 
 _REDACTED = "[REDACTED"
 
@@ -27,11 +23,11 @@ def usable_share(plan: Mapping[str, int], tools: Collection[str]) -> float:
     return usable / sum(calls.values())
 
 
-def tool_names(tools: Iterable[BaseTool | dict[str, Any]]) -> frozenset[str]:
+def tool_names(tools: Iterable[object]) -> frozenset[str]:
     """Return the names under which tools are called; none if that of one is unknown.
 
     Args:
-        tools: Tools, or their descriptions for a model's provider.
+        tools: LangChain's tools, or descriptions of tools for a model's provider.
     """
     names = [_tool_name(tool) for tool in tools]
     return frozenset(names) if all(names) else frozenset()
