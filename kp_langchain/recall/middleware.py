@@ -132,9 +132,9 @@ class KPMiddleware(_Middleware):
 
     The examples stand in one message before the task, in what the model is asked and nowhere else:
     not in the state, and not in the trace of the run. They are marked as untrusted reference. A run
-    for which nothing similar enough is kept is shown nothing. One whose metadata name a namespace
-    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace, and
-    those without one.
+    for which nothing similar enough is kept is shown nothing, and a trace counts as less similar if
+    it calls tools that the first model call is not offered. A run whose metadata name a namespace
+    (`kp_namespace`, see `RunKeySources`) is shown traces of that namespace, and those without one.
 
     The middleware attaches a handler to each run. A run that has a `KPCallbackHandler` already, by
     its callbacks, `capture` or `KP_CAPTURE`, is recorded by that one alone.
