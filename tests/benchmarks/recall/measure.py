@@ -192,7 +192,7 @@ def by_size(
     Args:
         sources: The sources, each of which has its share in each store.
         draws: How often verdicts are drawn and the model is fitted.
-        meter: Measures bits, of two draws at most; None to leave them out.
+        meter: Measures bits; None to leave them out.
         tell: Called with a line for whoever waits.
     """
     later = [later_runs(source, draws, tell) for source in sources]
@@ -219,7 +219,7 @@ def by_size(
                 if meter is not None:
                     tell(f"{source.name}: bits, {size} kept {fill}")
                     runs = targets(source)
-                    of_draws = [meter.column(one, RECALL, runs) for one in stores[:2]]
+                    of_draws = [meter.column(one, RECALL, runs) for one in stores]
                     figures.bits.setdefault(fill, {})[source.name] = TaskMeans(
                         source.tasks[runs].tolist()
                     ).mean(np.mean(of_draws, axis=0))

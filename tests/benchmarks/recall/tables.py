@@ -30,10 +30,11 @@ from tests.benchmarks.recall.ways import (
     RANDOM_SUCCESS,
     RECALL,
     RECALL_ANY,
+    VERDICTS_FIRST,
 )
 
 _F1_WAYS = (RANDOM, RANDOM_SUCCESS, NEAREST_FAILURE, NEAREST, NEAREST_SUCCESS, RECALL)
-_PARTIAL = (RECALL, NO_CONFIDENCE, NO_AGREEMENT, NEITHER)
+_PARTIAL = (RECALL, NO_CONFIDENCE, NO_AGREEMENT, NEITHER, VERDICTS_FIRST)
 _BITS_WAYS = (NOTHING, ELSEWHERE, *_F1_WAYS)
 
 
@@ -66,7 +67,7 @@ def way_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
         ),
     )
     yield titled(
-        "Plan F1 of recall without what it goes by",
+        "Plan F1 of recall, and without what it goes by",
         ["source", *_PARTIAL],
         _with_mean({name: [one.f1[way] for way in _PARTIAL] for name, one in by_source.items()}),
     )
@@ -119,7 +120,7 @@ def _bits_tables(by_source: Mapping[str, SourceFigures]) -> Iterator[str]:
         ),
     )
     yield titled(
-        "Bits a token of recall without what it goes by",
+        "Bits a token of recall, and without what it goes by",
         ["source", *_PARTIAL],
         _with_mean({name: [one.bits[way] for way in _PARTIAL] for name, one in by_source.items()}),
     )

@@ -63,6 +63,7 @@ class Store:
         limit: int = 1,
         confidence: bool = True,
         agreement: bool = True,
+        verdicts_first: bool = False,
     ) -> list[int]:
         """Return what recall shows to a run, the best first.
 
@@ -72,6 +73,7 @@ class Store:
             limit: At most so many.
             confidence: Whether it goes by the confidence that a trace succeeded.
             agreement: Whether it goes by what the plans of the nearest have in common.
+            verdicts_first: Whether a success that a verdict states comes first in any case.
         """
         similarities = self.source.similarities[query]
         at = np.flatnonzero(self._may_be_shown & self.of_other_tasks(query))
@@ -85,6 +87,8 @@ class Store:
         if not agreement:
             candidates = [replace(one, plan={}) for one in candidates]
         ranked = rank(candidates, floor=self.floor if floor is None else floor)
+        if verdicts_first:
+            ranked.sort(key=lambda one: one.trust != "verdict")
         return [int(one.trace_id) for one in ranked[:limit]]
 
     def has_example(self, other: RecallSource, query: int, tools: Collection[str]) -> bool:
@@ -134,7 +138,7 @@ RANDOM, RANDOM_SUCCESS = "random", "random success"
 NEAREST_FAILURE, NEAREST, NEAREST_SUCCESS = "nearest failure", "nearest of all", "nearest success"
 RECALL, RECALL_ANY = "recall", "recall without a floor"
 NO_CONFIDENCE, NO_AGREEMENT = "recall without confidence", "recall without agreement"
-NEITHER = "recall without either"
+NEITHER, VERDICTS_FIRST = "recall without either", "recall with verdicts first"
 """The ways by name. Success is the truth, which recall does not know."""
 
 Choice = Callable[[Store, int], int | None]
@@ -155,9 +159,10 @@ WAYS: dict[str, Choice] = {
     NO_CONFIDENCE: lambda store, query: _first(store.recall(query, confidence=False)),
     NO_AGREEMENT: lambda store, query: _first(store.recall(query, agreement=False)),
     NEITHER: lambda store, query: _first(store.recall(query, confidence=False, agreement=False)),
+    VERDICTS_FIRST: lambda store, query: _first(store.recall(query, verdicts_first=True)),
     RECALL: lambda store, query: _first(store.recall(query)),
 }
-KNOWING = (RECALL_ANY, NO_CONFIDENCE, NO_AGREEMENT, NEITHER, RECALL)
+KNOWING = (RECALL_ANY, NO_CONFIDENCE, NO_AGREEMENT, NEITHER, VERDICTS_FIRST, RECALL)
 """The ways that depend on what is known of runs."""
 
 
