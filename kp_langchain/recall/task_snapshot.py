@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from kp_langchain._forksafe import NoForkSection
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Ranked by more than similarity are only the most similar ones, of runs and of units.
 _MOST_RANKED = 50
+# Among so many are further tasks looked for, if the most similar ones are runs of too few.
+_MOST_LOOKED_AT = 800
 # Agents of one domain with other tools; for each, an array of as many numbers as there are traces.
 _MOST_TOOLSETS = 16
 _section = NoForkSection()  # a child forked in the middle of a matrix product may hang in its own
@@ -59,7 +61,8 @@ class TaskSnapshot:
     """The traces of a domain that may be shown. Safe to use from several threads.
 
     Attributes:
-        candidates: The traces, their similarity still 0.
+        tasks: The tasks of the traces.
+        credits: The credit of each trace that was shown, by its id.
         matrix: Their normalised vectors, float32, shape (n, dimensions).
         baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
         namespaces: A number for the namespace of each, 0 for none, shape (n,).
@@ -72,7 +75,8 @@ class TaskSnapshot:
         floor: The similarity that an example must have, 0 to 1.
     """
 
-    candidates: list[Candidate]
+    tasks: Sequence[StoredTask]
+    credits: Mapping[str, Credit]
     matrix: NDArray[np.float32]
     baseline: float
     namespaces: NDArray[np.int32]
@@ -116,7 +120,8 @@ class TaskSnapshot:
             lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
             np.divide(matrix, lengths, out=matrix, where=lengths > 0)
         return cls(
-            [_candidate(task, credits_.get(task.trace_id, NO_CREDIT)) for task in tasks],
+            tasks,
+            credits_,
             matrix,
             baseline,
             np.array([numbers.get(task.namespace or "", 0) for task in tasks], dtype=np.int32),
@@ -128,7 +133,7 @@ class TaskSnapshot:
         )
 
     def __len__(self) -> int:
-        return len(self.candidates)
+        return len(self.tasks)
 
     def calibrated_floor(self) -> float:
         """Return the floor that the runs of this store prove.
@@ -153,7 +158,7 @@ class TaskSnapshot:
             vector: The embedding of the task, shape (dimensions,).
             namespaces: The forms of the run's namespace; traces of others are left out.
             tools: The names of the tools that the agent has; empty if unknown.
-            tasks: Return traces of so many different tasks, if there are.
+            tasks: Return traces of so many different tasks, if the nearest few hundred have them.
         """
         import numpy as np
 
@@ -176,15 +181,28 @@ class TaskSnapshot:
             ]
             numbers = task_numbers(self.matrix[nearest], self.baseline)
         candidates = [
-            replace(
-                self.candidates[at],
-                similarity=self._similarity(float(cosines[at])),
-                usable=float(usable[at]),
-                task=int(number),
-            )
+            self._candidate(at, float(cosines[at]), float(usable[at]), int(number))
             for at, number in zip(nearest, numbers, strict=True)
         ]
         return Found(candidates, self.floor)
+
+    def _candidate(self, at: int, cosine: float, usable: float, number: int) -> Candidate:
+        task = self.tasks[at]
+        trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
+        credit = self.credits.get(task.trace_id, NO_CREDIT)
+        return Candidate(
+            trace_id=task.trace_id,
+            similarity=1.0 - novelty(cosine, self.baseline) if cosine > self.baseline else 0.0,
+            trust=trust,
+            success=task.success,
+            confidence=task.confidence,
+            worth=task.worth,
+            credit=credit.value,
+            hurts=credit.hurts,
+            plan=self.plans[self.plan_places[at]],
+            usable=usable,
+            task=number,
+        )
 
     def _first(
         self, are_meant: NDArray[np.bool_], similarities: NDArray[np.floating], tasks: int
@@ -199,10 +217,10 @@ class TaskSnapshot:
             if len(places) > number:
                 first = places[np.argpartition(similarities[places], -number)[-number:]]
             nearest = sorted(
-                first.tolist(), key=lambda at: (-similarities[at], self.candidates[at].trace_id)
+                first.tolist(), key=lambda at: (-similarities[at], self.tasks[at].trace_id)
             )
             different = np.unique(task_numbers(self.matrix[nearest], self.baseline)).tolist()
-            if len(different) >= tasks or number >= len(places):
+            if len(different) >= tasks or number >= min(len(places), _MOST_LOOKED_AT):
                 further = [nearest[at] for at in different if at >= _MOST_RANKED]
                 return nearest[:_MOST_RANKED] + further
             number *= 4
@@ -219,21 +237,3 @@ class TaskSnapshot:
                 self.usable.clear()
             self.usable[tools] = shares
         return shares
-
-    def _similarity(self, cosine: float) -> float:
-        return 1.0 - novelty(cosine, self.baseline) if cosine > self.baseline else 0.0
-
-
-def _candidate(task: StoredTask, credit: Credit) -> Candidate:
-    trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
-    return Candidate(
-        trace_id=task.trace_id,
-        similarity=0.0,
-        trust=trust,
-        success=task.success,
-        confidence=task.confidence,
-        worth=task.worth,
-        credit=credit.value,
-        hurts=credit.hurts,
-        plan={} if task.entry is None else task.entry.plan,
-    )
