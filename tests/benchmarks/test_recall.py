@@ -104,6 +104,7 @@ def test_what_was_computed_is_read_again(tmp_path: Path) -> None:
 def test_a_search_is_timed() -> None:
     found = costs(Letters(), traces=60, queries=5)
     assert 0 < found.median <= found.slowest_of_20 < 1000
+    assert min(found.of_three, found.after_one_more) > 0
     assert "60 kept traces" in tables.cost_table(found)
 
 

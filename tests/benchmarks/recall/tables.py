@@ -275,6 +275,8 @@ def cost_table(found: Costs) -> str:
         [
             ["median", f"{found.median:.1f} ms"],
             ["19 of 20 are faster than", f"{found.slowest_of_20:.1f} ms"],
+            ["median for three examples", f"{found.of_three:.1f} ms"],
+            ["median right after one more run was kept", f"{found.after_one_more:.1f} ms"],
             ["beside that, the embedding of the task", f"{found.embedding:.1f} ms"],
             ["first search of a store, without the time of embedding", f"{found.first_s:.1f} s"],
             ["first search in another process", f"{found.opened_s:.1f} s"],
