@@ -200,7 +200,8 @@ class ExampleSearch:
     def _read(self, ranked: Sequence[Candidate], limit: int) -> tuple[Example, ...]:
         """Return the first traces of different tasks, read now.
 
-        One that was deleted or damaged meanwhile makes room for the next one.
+        One that was deleted or damaged meanwhile makes room for the next one, as far as a few reads
+        find one.
         """
         read: dict[int, tuple[Candidate, ReasoningTrace]] = {}  # by the place among the ranked
         left = list(enumerate(ranked))

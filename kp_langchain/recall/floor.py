@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_FLOOR = 0.4
 """The floor of a domain of which nothing is known.
 
-Nine in ten recorded runs are less similar to the nearest run of another source.
+Nine in ten recorded runs are less similar to the nearest success of another source.
 """
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 0.15, 0.7

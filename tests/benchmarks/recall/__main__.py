@@ -4,8 +4,8 @@
     python -m tests.benchmarks.recall [--without-bits] [--plot examples/guides/recall.svg]
 
 The recorded runs are taken, where they lie beside the checkout. Without bits it takes some minutes.
-With them it takes hours the first time, on two cores; what was once computed is read from the
-user's cache folder.
+With them it takes an hour or more the first time, on two cores; what was once computed is read from
+the user's cache folder.
 
 How it is measured
   Each source stands for itself, as a domain does. For the task of each successful run that nobody
