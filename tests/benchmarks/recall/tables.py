@@ -183,6 +183,14 @@ def size_tables(sizes: Sequence[SizeFigures]) -> Iterator[str]:
             for one in sizes
         ],
     )
+    yield titled(
+        "Plan F1 of recall without a floor by the size of the store, mean of the sources",
+        ["store", *FILLS],
+        [
+            [str(one.size), *(_cell(mean(one.f1_without_floor[fill].values())) for fill in FILLS)]
+            for one in sizes
+        ],
+    )
     for in_bits in (False, True):
         if in_bits and not sizes[0].bits:
             continue
