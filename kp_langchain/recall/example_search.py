@@ -174,7 +174,9 @@ class ExampleSearch:
         index = self._index(clean_name(domain), embedding.identity)
         is_complete = index.update(most_new=most_new)
         forms = [] if namespace is None else namespace_forms(namespace, _rules())
-        nearest = index.nearest(embedding.vector, forms, tools=frozenset(tools), tasks=limit)
+        nearest = index.snapshot.nearest(
+            embedding.vector, forms, tools=frozenset(tools), tasks=limit
+        )
         least = nearest.floor if floor is None else floor
         found = self._read(rank(nearest.candidates, floor=least), limit)
         reason = "" if found else _reason(nearest, least)
@@ -203,23 +205,23 @@ class ExampleSearch:
         One that was deleted or damaged meanwhile makes room for the next one, as far as a few reads
         find one.
         """
-        read: dict[int, tuple[Candidate, ReasoningTrace]] = {}  # by the place among the ranked
-        left = list(enumerate(ranked))
+        traces: dict[int, tuple[Candidate, ReasoningTrace]] = {}  # by the place among the ranked
+        remaining = list(enumerate(ranked))
         for _ in range(_MOST_READS):
-            wanted = _of_different_tasks(left, {one.task for one, _ in read.values()})
-            wanted = wanted[: limit - len(read)]
-            if not wanted:
+            batch = _of_different_tasks(remaining, {one.task for one, _ in traces.values()})
+            batch = batch[: limit - len(traces)]
+            if not batch:
                 break
-            bodies = self._store.recall_entries.bodies([one.trace_id for _, one in wanted])
-            for place, one in wanted:
+            bodies = self._store.recall_entries.bodies([one.trace_id for _, one in batch])
+            for place, one in batch:
                 trace = _trace(bodies.get(one.trace_id))
                 # Searched once more, because a unit may have changed since the index was read.
                 if trace and not find_planted(trace, is_foreign=one.trust == "registry"):
-                    read[place] = one, trace
-            left = [pair for pair in left if pair not in wanted]
+                    traces[place] = one, trace
+            remaining = [pair for pair in remaining if pair not in batch]
         return tuple(
-            Example(trace, one.trace_id, rank_, one.similarity, one.trust, one.credit)
-            for rank_, (_, (one, trace)) in enumerate(sorted(read.items()), start=1)
+            Example(trace, one.trace_id, number, one.similarity, one.trust, one.credit)
+            for number, (_, (one, trace)) in enumerate(sorted(traces.items()), start=1)
         )
 
 
@@ -274,12 +276,12 @@ def _of_different_tasks(
 ) -> list[tuple[int, Candidate]]:
     """Return the first of each task, with its place, except for some tasks."""
     tasks = set(others)
-    found: list[tuple[int, Candidate]] = []
+    firsts: list[tuple[int, Candidate]] = []
     for place, one in ranked:
         if one.task not in tasks:
-            found.append((place, one))
+            firsts.append((place, one))
             tasks.add(one.task)
-    return found
+    return firsts
 
 
 def _reason(nearest: Found, floor: float) -> str:

@@ -59,7 +59,7 @@ class Candidate:
         credit: By how much more runs succeeded that were shown it, -1 to 1; 0 if unknown.
         hurts: Whether runs ended worse with it.
         plan: How often it called each tool, by the tool's name; empty if unknown.
-        usable: The share of its calls whose tools the agent has, 0 to 1; 1 if unknown.
+        weight: How much of its similarity counts, 0.5 to 1, as `similarity_weight` says.
         task: A number that candidates have in common whose tasks are the same; None if unknown.
     """
 
@@ -72,13 +72,13 @@ class Candidate:
     credit: float
     hurts: bool
     plan: Mapping[str, int] = field(default_factory=dict, hash=False)
-    usable: float = 1.0
+    weight: float = 1.0
     task: int | None = None
 
     @property
     def counted_similarity(self) -> float:
-        """Its similarity as it counts: half of it if none of its calls is usable."""
-        return self.similarity * (0.5 + _within(self.usable, 0.0) / 2)
+        """Its similarity as it counts: half of it if the agent has none of its tools."""
+        return self.similarity * _within(self.weight, 0.0)
 
 
 def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:

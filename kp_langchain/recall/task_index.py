@@ -18,7 +18,7 @@ from kp_langchain.errors import StoreError
 from kp_langchain.recall.credit import NO_CREDIT, Credit, credits_of
 from kp_langchain.recall.floor import DEFAULT_FLOOR
 from kp_langchain.recall.planted_instructions import SCAN_VERSION, find_planted
-from kp_langchain.recall.task_snapshot import EligibleTask, Found, TaskSnapshot
+from kp_langchain.recall.task_snapshot import EligibleTask, TaskSnapshot
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store.recall_entries import UNREADABLE, StoredTask, TaskEntry, plan_of
 
@@ -94,16 +94,16 @@ class TaskIndex:
         self._identity = identity
         self._lock = ForkSafeLock()
         self._content = _Content()
-        self._snapshot: TaskSnapshot | None = None
+        self._snapshot = TaskSnapshot.of([], {}, identity.baseline)
 
     def __len__(self) -> int:
         """Return how many tasks it holds in memory."""
         return len(self._content.tasks) + len(self._content.missing)
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether it has been read at least once."""
-        return self._snapshot is not None
+    def snapshot(self) -> TaskSnapshot:
+        """The traces that may be shown, as of the last update."""
+        return self._snapshot
 
     def update(self, *, most_new: int | None = None) -> bool:
         """Bring the index up to date with the store.
@@ -154,16 +154,12 @@ class TaskIndex:
                     is_down = True
                     break
                 has_changed = True
-                if len(content.tasks) >= 2 * self._published:  # searches in between find these
+                if len(content.tasks) >= 2 * len(self._snapshot):  # searches in between find these
                     self._publish()
                     has_changed = False
             if has_changed:
                 self._publish()
             return is_down or not content.missing  # asking again at once would not help
-
-    @property
-    def _published(self) -> int:
-        return 0 if self._snapshot is None else len(self._snapshot)
 
     def _make_entries(self, tasks: Sequence[StoredTask]) -> None:
         """Embed, scan and write tasks of which the store has no entry."""
@@ -233,20 +229,6 @@ class TaskIndex:
             content.floor = snapshot.calibrated_floor()
             content.calibrated_at = number
         self._snapshot = replace(snapshot, floor=content.floor)
-
-    def nearest(
-        self,
-        vector: NDArray[np.float32],
-        namespaces: Sequence[str],
-        *,
-        tools: frozenset[str] = frozenset(),
-        tasks: int = 1,
-    ) -> Found:
-        """Return the traces whose tasks are most similar to one, as `TaskSnapshot.nearest` does."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            return Found([], DEFAULT_FLOOR)
-        return snapshot.nearest(vector, namespaces, tools=tools, tasks=tasks)
 
 
 def _entry_of(body: str | None, vector: NDArray[np.float32] | None, *, is_own: bool) -> TaskEntry:

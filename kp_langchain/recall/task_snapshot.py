@@ -12,7 +12,7 @@ from kp_langchain.recall.credit import NO_CREDIT, Credit
 from kp_langchain.recall.floor import DEFAULT_FLOOR, calibrate_floor
 from kp_langchain.recall.ranking import Candidate, Trust
 from kp_langchain.recall.same_task import task_numbers
-from kp_langchain.recall.usable_calls import usable_share
+from kp_langchain.recall.usable_calls import similarity_weight
 from kp_langchain.scoring.dimensions import novelty
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class TaskSnapshot:
         numbers: The numbers of the namespaces.
         plans: The different plans.
         plan_places: The place of the plan of each among them, shape (n,).
-        usable: By the names of an agent's tools, the share of usable calls of each, shape (n,).
+        weights: By the names of an agent's tools, how much of the similarity of each counts, shape
+            (n,).
         floor: The similarity that an example must have, 0 to 1.
     """
 
@@ -85,7 +86,7 @@ class TaskSnapshot:
     numbers: Mapping[str, int]
     plans: list[Mapping[str, int]]
     plan_places: NDArray[np.intp]
-    usable: dict[frozenset[str], NDArray[np.float64]] = field(default_factory=dict)
+    weights: dict[frozenset[str], NDArray[np.float64]] = field(default_factory=dict)
     floor: float = DEFAULT_FLOOR
 
     @classmethod
@@ -165,11 +166,11 @@ class TaskSnapshot:
         if self.matrix.shape[1] != len(vector):
             return Found([], DEFAULT_FLOOR)
         own = [self.numbers[name] for name in namespaces if name in self.numbers]
-        usable = self._usable_shares(tools)
+        weights = self._weights(tools)
         with _section:
             length = float(np.linalg.norm(vector))
             cosines = self.matrix @ (vector / length if length else vector)
-            counted = np.maximum(cosines - self.baseline, 0.0) * (0.5 + usable / 2)
+            counted = np.maximum(cosines - self.baseline, 0.0) * weights
             may_be_shown = self.are_open
             if own:
                 may_be_shown = may_be_shown | np.isin(self.namespaces, own)
@@ -181,12 +182,12 @@ class TaskSnapshot:
             ]
             numbers = task_numbers(self.matrix[nearest], self.baseline)
         candidates = [
-            self._candidate(at, float(cosines[at]), float(usable[at]), int(number))
+            self._candidate(at, float(cosines[at]), float(weights[at]), int(number))
             for at, number in zip(nearest, numbers, strict=True)
         ]
         return Found(candidates, self.floor)
 
-    def _candidate(self, at: int, cosine: float, usable: float, number: int) -> Candidate:
+    def _candidate(self, at: int, cosine: float, weight: float, number: int) -> Candidate:
         task = self.tasks[at]
         trust: Trust = "verdict" if task.is_stated else "own" if task.is_own else "registry"
         credit = self.credits.get(task.trace_id, NO_CREDIT)
@@ -200,7 +201,7 @@ class TaskSnapshot:
             credit=credit.value,
             hurts=credit.hurts,
             plan=self.plans[self.plan_places[at]],
-            usable=usable,
+            weight=weight,
             task=number,
         )
 
@@ -225,15 +226,15 @@ class TaskSnapshot:
                 return nearest[:_MOST_RANKED] + further
             number *= 4
 
-    def _usable_shares(self, tools: frozenset[str]) -> NDArray[np.float64]:
-        """Return the share of usable calls of each trace, shape (n,)."""
+    def _weights(self, tools: frozenset[str]) -> NDArray[np.float64]:
+        """Return how much of the similarity of each trace counts, shape (n,)."""
         import numpy as np
 
-        shares = self.usable.get(tools)
-        if shares is None:
-            of_plans = np.array([usable_share(plan, tools) for plan in self.plans])
-            shares = of_plans[self.plan_places] if len(of_plans) else of_plans
-            if len(self.usable) >= _MOST_TOOLSETS:
-                self.usable.clear()
-            self.usable[tools] = shares
-        return shares
+        weights = self.weights.get(tools)
+        if weights is None:
+            of_plans = np.array([similarity_weight(plan, tools) for plan in self.plans])
+            weights = of_plans[self.plan_places]
+            if len(self.weights) >= _MOST_TOOLSETS:
+                self.weights.clear()
+            self.weights[tools] = weights
+        return weights

@@ -1,4 +1,4 @@
-"""Which of a trace's calls an agent could make: those whose tools it has."""
+"""How many of a trace's calls an agent could make, and so how much its similarity counts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 _REDACTED = "[REDACTED"
 
 
-def usable_share(plan: Mapping[str, int], tools: Collection[str]) -> float:
-    """Return the share of a trace's calls whose tools an agent has, 0 to 1; 1 where unknown.
+def similarity_weight(plan: Mapping[str, int], tools: Collection[str]) -> float:
+    """Return how much of a trace's similarity counts: (0.5 + usable / 2), 0.5 to 1.
 
-    A name of which a part was redacted may be that of any tool.
+    Usable is the share of its calls whose tools the agent has; 1 where that is unknown. A name of
+    which a part was redacted may be that of any tool.
 
     Args:
         plan: How often the trace called each tool, by the tool's name.
@@ -20,7 +21,7 @@ def usable_share(plan: Mapping[str, int], tools: Collection[str]) -> float:
     if not calls or not tools:
         return 1.0
     usable = sum(count for name, count in calls.items() if name in tools or _REDACTED in name)
-    return usable / sum(calls.values())
+    return 0.5 + usable / sum(calls.values()) / 2
 
 
 def tool_names(tools: Iterable[object]) -> frozenset[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain.recall.ranking import Candidate, Trust, rank
-from kp_langchain.recall.usable_calls import usable_share
+from kp_langchain.recall.usable_calls import similarity_weight
 
 _UNITS = st.floats(0.0, 1.0)
 _NUMBERS = st.one_of(_UNITS, st.sampled_from([math.nan, math.inf, -math.inf, -3.0, 7.0]))
@@ -45,7 +45,7 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
             credit=draw(_NUMBERS),
             hurts=draw(st.booleans()),
             plan=draw(st.dictionaries(st.sampled_from("abc"), st.integers(-1, 3))),
-            usable=draw(_NUMBERS),
+            weight=draw(_NUMBERS),
         )
         for at in range(number)
     ]
@@ -123,8 +123,8 @@ def test_what_most_did_comes_before_what_one_did():
 
 def test_the_similarity_of_what_calls_other_tools_counts_half():
     whole = candidate("whole", similarity=0.5)
-    half = candidate("half", similarity=0.6, usable=0.5)
-    other = candidate("other", similarity=0.9, usable=0.0)
+    half = candidate("half", similarity=0.6, weight=0.75)
+    other = candidate("other", similarity=0.9, weight=0.5)
     found = [other, half, whole]
     assert ids(rank(found, floor=0.4)) == ["whole", "other", "half"]
     assert ids(rank(found, floor=0.46)) == ["whole"]
@@ -143,7 +143,7 @@ def test_the_similarity_of_what_calls_other_tools_counts_half():
     ],
 )
 def test_the_share_of_usable_calls(plan, tools, share):
-    assert usable_share(plan, tools) == share
+    assert similarity_weight(plan, tools) == 0.5 + share / 2
 
 
 def test_what_comes_from_a_registry_has_no_say():

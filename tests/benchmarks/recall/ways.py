@@ -11,7 +11,7 @@ import numpy as np
 
 from kp_langchain.recall.floor import calibrate_floor
 from kp_langchain.recall.ranking import rank
-from kp_langchain.recall.usable_calls import usable_share
+from kp_langchain.recall.usable_calls import similarity_weight
 from tests.benchmarks.quality.resampling import Array
 from tests.benchmarks.recall.knowledge import Knowledge
 from tests.benchmarks.recall.recorded_runs import RecallSource
@@ -104,9 +104,9 @@ class Store:
             may_be_shown = may_be_shown & self.of_other_tasks(query)
         cosines = self.source.vectors[may_be_shown] @ other.vectors[query]
         plans = [self.source.plans[at] for at in np.flatnonzero(may_be_shown)]
-        usable = np.array([usable_share(plan, tools) for plan in plans])
+        weights = np.array([similarity_weight(plan, tools) for plan in plans])
         similarities = (cosines - self.source.baseline) / (1.0 - self.source.baseline)
-        return bool((similarities * (0.5 + usable / 2) >= self.floor).any())
+        return bool((similarities * weights >= self.floor).any())
 
     def nearest(self, query: int, among: np.ndarray[Any, Any]) -> int | None:
         """Return the run of the store whose task is most similar to that of a query.
