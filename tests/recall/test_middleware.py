@@ -466,7 +466,7 @@ class TestFailures:
             ready = False
 
             def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                may_load.wait(600)
+                may_load.wait(60)  # a run that waits for it is shown something in the end
                 self.ready = True
                 return super().embed(texts)
 
