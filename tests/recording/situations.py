@@ -507,33 +507,62 @@ def _(watching: KPCallbackHandler) -> None:
     graph.compile().invoke(ASK, using(watching))
 
 
+class _Slow(ScriptedChatModel):
+    """A model that has begun to answer once `begun` is set, and answers when `go` is set."""
+
+    begun: Any
+    go: Any
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        self.begun.set()
+        self.go.wait(300)
+        return super()._generate(*args, **kwargs)
+
+
 @situation("a chain that does not wait for its other model", ["thought"], framework="langchain")
 def _(watching: KPCallbackHandler) -> None:
-    go = threading.Event()
-
-    class Slow(ScriptedChatModel):
-        def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            go.wait(300)
-            return super()._generate(*args, **kwargs)
+    begun, go = threading.Event(), threading.Event()
+    slow = _Slow([say("late")], begun=begun, go=go)
 
     def hedge(question: str) -> str:
         answer = ScriptedChatModel([say("42")]).invoke(question).text
-        begun = threading.Event()
-        slow = Slow([say("late")])
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            begun.set()
-            slow.invoke(question)
-
-        thread = threading.Thread(target=context.run, args=(work,))
-        thread.start()
-        _unclosed.append(thread)
-        begun.wait(300)
+        _start_in_context(lambda: slow.invoke(question))
+        assert begun.wait(300)
         return str(answer)
 
+    _with_late_thread(hedge, watching, go)
+
+
+@situation("a chain that ends before its other model begins", ["thought"], framework="langchain")
+def _(watching: KPCallbackHandler) -> None:
+    go = threading.Event()
+
+    def late(question: str) -> None:
+        go.wait(300)
+        ScriptedChatModel([say("late")]).invoke(question)
+
+    def hedge(question: str) -> str:
+        answer = ScriptedChatModel([say("42")]).invoke(question).text
+        _start_in_context(lambda: late(question))
+        return str(answer)
+
+    _with_late_thread(hedge, watching, go)
+
+
+def _start_in_context(work: Callable[[], Any]) -> None:
+    """Start a thread that has the callbacks of the run it is started in."""
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(work,))
+    thread.start()
+    _unclosed.append(thread)
+
+
+def _with_late_thread(
+    chain: Callable[[str], str], watching: KPCallbackHandler, go: threading.Event
+) -> None:
+    """Run a chain, then let the thread that it left behind go on."""
     try:
-        RunnableLambda(hedge).invoke(QUESTION, using(watching))
+        RunnableLambda(chain).invoke(QUESTION, using(watching))
     finally:
         go.set()
         _unclosed[-1].join()
