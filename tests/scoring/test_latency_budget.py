@@ -139,8 +139,8 @@ def test_a_load_that_fails(budget_ms, make_trace, caplog):
         assert scorer.evaluate(make_trace()).novelty_source == f"embedder failed: {kind.__name__}"
     else:
         assert scorer.evaluate(make_trace()).novelty_source == LOADING
-        model.loaded.set()
         with LastHandler() as last:
+            model.loaded.set()
             scorer.evaluate(make_trace())  # asks the model itself, and hears the same
             assert last.done.wait(60)
     assert cache.size == 0
