@@ -78,6 +78,7 @@ class LoopbackRegistry:
     ) -> None:
         self.limit, self.read_limit = limit, read_limit
         self.window_s, self.hour_s = window_s, hour_s
+        self.window_clock: Callable[[], float] = time.monotonic
         self.keys, self.agents, self.replays = keys, dict(agents or {}), replays
         self.reputation_suffices = True
         self.misbehave: Misbehave = misbehave or (lambda number, method, path: None)
@@ -206,7 +207,7 @@ class LoopbackRegistry:
 
     def _spend(self, *, writes: bool, is_known: bool) -> tuple[bool, dict[str, str]]:
         """Count a request in its window; whether it is within the limit, and the headers."""
-        now = time.monotonic()
+        now = self.window_clock()
         if is_known:
             limit = self.limit if writes else self.read_limit
         else:

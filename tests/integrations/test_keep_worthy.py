@@ -604,11 +604,14 @@ def test_a_limit_makes_no_agent_wait_for_the_exporter() -> None:
     assert slow.passed == 3002
 
 
-def test_force_flush_waits_for_the_decision_of_another_thread(rig: Rig) -> None:
+def test_force_flush_waits_for_the_decision_of_another_thread(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keep_worthy, "_DECISION_WAIT_S", 300.0)
     trace_id = rig.trace("model")
     thread = threading.Thread(target=rig.keep.decide, args=(trace_id,), kwargs={"keep": False})
     thread.start()
-    assert rig.provider.force_flush()
+    assert rig.provider.force_flush(600_000)
     thread.join()
     assert rig.exported == []
 

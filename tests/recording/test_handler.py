@@ -836,6 +836,7 @@ def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monke
     assert begun.wait(300)
     for _ in range(5):
         searching().invoke(ASK, {"callbacks": [watching]})
+        assert intake.wait(300)  # a run that is being taken in is in neither queue
     assert watching.stats()["dropped"] == 3
     go.set()
     assert watching.flush(30)

@@ -204,8 +204,10 @@ class TestWhileAHandlerWrites:
             ]
             for each in writing:
                 assert each.stdout.readline() == "stored 20\n"
-            path.rename(elsewhere)
-            path.symlink_to(elsewhere)
+            link = path.parent.parent / "link"
+            link.symlink_to(elsewhere)
+            os.link(path, elsewhere)
+            link.replace(path)  # at once: a process that found no file would begin another
             stored = [int(each.communicate("\n")[0].split()[-1]) for each in writing]
         assert committed(elsewhere) == sum(stored)
         with closing(sqlite3.connect(elsewhere)) as connection:
