@@ -110,6 +110,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         access.write_text("local secured all scram-sha-256\n" + access.read_text())
         with Path(folder, "data", "postgresql.conf").open("a") as configuration:
             configuration.write("fsync = off\n")  # nobody will need the data after a power failure
+            configuration.write("autovacuum = off\n")  # is in the way of new databases
         _start(server)
         try:
             yield server

@@ -78,7 +78,7 @@ class Candidate:
     @property
     def counted_similarity(self) -> float:
         """Its similarity as it counts: half of it if the agent has none of its tools."""
-        return self.similarity * _within(self.weight, 0.0)
+        return self.similarity * max(_within(self.weight, 0.5), 0.5)
 
 
 def rank(candidates: Iterable[Candidate], *, floor: float) -> list[Candidate]:

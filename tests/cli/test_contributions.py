@@ -194,7 +194,7 @@ def test_who_registers_can_withdraw(server, here, monkeypatch):
     policy = DomainPolicy(threshold=0.3, visibility="network")
     watching = handler(policy=policy, store="runs.db")
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert watching.send(30.0)
+    assert watching.send(300)
     (unit,) = server.units.values()
     assert unit["metadata"]["agent_id"] == "kp:agent:desk"
     done = cli_apart("label", unit["id"], "--failure", **settings)

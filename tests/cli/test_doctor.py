@@ -27,6 +27,7 @@ from tests.commands import ROOT, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
 from tests.trusting import write_trusted
+from tests.unheard import unheard_port
 
 HIDDEN = "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
 
@@ -239,11 +240,11 @@ def test_the_agent_in_force_is_held_against_that_of_the_key(onnx: str) -> None:
 
 
 def test_a_registry_that_is_not_there_is_told_and_not_broken(onnx: str) -> None:
-    with LoopbackRegistry() as server:
-        pass
-    status, said, _ = asked(server, onnx, KP_API_KEY=KEY, KP_AGENT_ID="desk")
-    assert status == 0
-    assert "it cannot be asked now: no connection" in said
+    with unheard_port() as port:
+        settings = {"KP_REGISTRY_URL": f"http://127.0.0.1:{port}", "KP_API_KEY": KEY}
+        done = cli("doctor", columns=300, KP_EMBEDDING_MODEL=onnx, KP_AGENT_ID="desk", **settings)
+    assert done.returncode == 0
+    assert "it cannot be asked now: no connection" in row(done.stdout, "registry")
 
 
 def test_a_web_page_is_no_registry(onnx: str) -> None:

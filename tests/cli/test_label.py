@@ -14,6 +14,7 @@ from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
 from tests.registry.test_sender import KEY
+from tests.unheard import unheard_port
 
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 SCORE = 0.48  # between the run as a failure and as a success
@@ -289,10 +290,9 @@ def test_what_passes_now_is_sent_now_and_what_does_not_is_withdrawn(runs: Runs) 
 
 def test_what_cannot_be_sent_now_is_told(runs: Runs) -> None:
     runs.add(1, visibility="network", outcome=lambda _: {"success": False, "confidence": 0.0})
-    with LoopbackRegistry() as registry:
-        url = registry.url
-    settings = {"KP_REGISTRY_URL": url, "KP_API_KEY": KEY}
-    done = label_apart(runs.ids[0], "--success", "--timeout", "0.5", **settings)
+    with unheard_port() as port:
+        settings = {"KP_REGISTRY_URL": f"http://127.0.0.1:{port}", "KP_API_KEY": KEY}
+        done = label_apart(runs.ids[0], "--success", "--timeout", "0.5", **settings)
     assert done.returncode == 0
     assert "0 of 1." in done.stdout
     assert "kp-langchain outbox send" in done.stdout

@@ -31,8 +31,10 @@ from tests.agents import ASK, handler, searching
 from tests.faults.ending_programs import FINISHED, IN_A_TOOL, PROGRAMS, STORE
 
 ROOT = Path(__file__).resolve().parents[2]
-ENOUGH_S = 120.0
+ENOUGH_S = 600.0
 REQUESTS = 5
+# The settings that the programs take over.
+LIMITS = ("KP_EXIT_TIMEOUT_S", "KP_FUNCTION_TIMEOUT_S")
 
 End = Callable[[Path], str]
 ENDS: dict[str, End] = {}
@@ -89,7 +91,9 @@ def end(name: str, *needed: str) -> Callable[[End], End]:
 def started(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
     """A process in `folder`, with what it prints in the file `output`; not left behind."""
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("KP_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("KP_") or name in LIMITS
     } | {
         "PYTHONPATH": str(ROOT),
         "PYTHONFAULTHANDLER": "1",
@@ -274,7 +278,10 @@ def served(
     return f"in mid-load, {len(clients)} clients" if load else ""
 
 
-UVICORN = ["uvicorn", "--factory", "--uds", "s", "--log-level", "warning"]
+UVICORN = [
+    "uvicorn", "--factory", "--uds", "s", "--log-level", "warning",
+    "--timeout-worker-healthcheck", "600",  # s; by default it kills those that wait for a core
+]  # fmt: skip
 APP = "tests.faults.ending_services:asgi"
 BY_SIGTERM = (0, -signal.SIGTERM)
 

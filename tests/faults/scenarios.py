@@ -11,7 +11,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from kp_langchain import Registry, TraceStore
 from kp_langchain.recording import worker
 from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
 from tests.loopback_registry import LoopbackRegistry, Misbehave
+from tests.unheard import unheard_port
 
 SCENARIOS: dict[str, Callable[[int, Path], Account]] = {}
 TIMEOUT_S = 0.5
@@ -110,10 +110,7 @@ def key_revoked(runs: int, folder: Path) -> Account:
 
 @scenario("registry dead at first")
 def dead_server(runs: int, folder: Path) -> Account:
-    with socket.socket() as unheard:  # bound, so that nobody else gets the port meanwhile
-        unheard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        unheard.bind(("127.0.0.1", 0))
-        port = unheard.getsockname()[1]
+    with unheard_port() as port:
         registry = Registry(f"http://127.0.0.1:{port}", api_key=KEY, timeout_s=TIMEOUT_S)
         players = Players(TraceStore(folder / "traces.db"), registry)
         players.play(runs)

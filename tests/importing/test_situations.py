@@ -45,7 +45,6 @@ LEFT_OPEN = {"a chain that does not wait for its other model"}
 UNORDERED = {
     "parallel tool calls",
     "parallel tool calls, async",
-    "one of two branches ends the run",
 }
 
 

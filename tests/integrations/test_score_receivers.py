@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import uuid
@@ -270,6 +271,8 @@ def opik(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Tool:
     client = Opik(host=f"{server.url}/api", workspace="default", project_name="p")
     set_global_client(client)
     tracer = OpikTracer(project_name="p")
+    # Its threads go on when the test has ended, and warn that there is no server any more.
+    logging.getLogger("opik").propagate = False
 
     def traces() -> dict[str, str]:
         return {
@@ -703,14 +706,14 @@ def test_where_a_run_is_recorded_is_stored_and_deleted_with_it() -> None:
     sent: list[tuple[ScoredTrace, ExternalTrace]] = []
     handler = KPCallbackHandler(store="runs.db", send_scores_to=[OddIds()])
     ask_at_once([handler], runs=1)
-    assert handler.send(30)
+    assert handler.send(300)
     ((scored, external),) = sent
     assert external == ExternalTrace(f"t-{scored.run_id}", "s\x00", None, is_part=True)
     with TraceStore("runs.db") as store:
         (change,) = store.report_outcome(scored.trace.id, success=False)
         assert change.changed
     handler.report_outcome(scored.trace.id, success=True)
-    assert handler.send(30)
+    assert handler.send(300)
     assert sent[-1][1] == ExternalTrace(f"t-{scored.run_id}", "s\ufffd", None, is_part=True)
     assert sent[-1][0].stored_id == scored.trace.id
 
@@ -727,7 +730,7 @@ def test_a_receiver_that_raises_while_the_run_is_under_way_harms_nobody() -> Non
 
     handler = KPCallbackHandler(store=None, send_scores_to=[Broken()])
     ask_at_once([handler], runs=1)
-    assert handler.send(30)
+    assert handler.send(300)
     stats = handler.stats()
     assert stats["scored"] == stats["scores_without_trace"] == 1
     assert stats["callback_errors"] > 0
@@ -762,7 +765,7 @@ def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> No
     elsewhere = Elsewhere()
     handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
     (inner | inner | ScriptedChatModel([say("a")])).invoke("a", {"callbacks": [handler]})
-    assert handler.send(30)
+    assert handler.send(300)
     assert len(elsewhere.sent) == handler.stats()["scores_sent"] == 1
 
 
@@ -776,7 +779,7 @@ def test_a_model_or_function_with_nothing_inside_is_found_as_it_ends(
     model = ScriptedChatModel([say("a"), say("b")])
     model.invoke("question 1", {"callbacks": [handler]})
     asyncio.run(model.ainvoke("question 2", {"callbacks": [handler]}))
-    assert handler.send(30)
+    assert handler.send(300)
     assert handler.stats()["scores_sent"] == 2
     traces = tool.traces()
     for run in scored:
@@ -903,7 +906,7 @@ def test_a_tool_that_answers_again_is_tried_as_often_as_before() -> None:
     handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
     for _ in range(3):  # no answer; an answer, if not the right one; taken in the second time
         ask_at_once([handler], runs=1)
-        assert handler.send(30)
+        assert handler.send(300)
     stats = handler.stats()
     assert (stats["scores_failed"], stats["scores_sent"]) == (2, 1)
 
@@ -933,7 +936,7 @@ def test_where_a_verdict_came_from_is_redacted() -> None:
     elsewhere = Elsewhere()
     handler = KPCallbackHandler(store="runs.db", send_scores_to=[elsewhere])
     ask_at_once([handler], runs=1)
-    assert handler.send(30)
+    assert handler.send(300)
     with TraceStore("runs.db") as store:
         id_ = elsewhere.sent[0].trace.id
         store.report_outcome(id_, success=True, confidence=0.7, source="ann@example.com")
@@ -951,7 +954,7 @@ def test_a_tool_that_does_not_answer_is_tried_less_by_all_handlers() -> None:
     handlers = [KPCallbackHandler(store=None, send_scores_to=[elsewhere]) for _ in range(4)]
     for handler in handlers:
         ask_at_once([handler], runs=1)
-        assert handler.send(30)
+        assert handler.send(300)
     assert sum(handler.stats()["scores_failed"] for handler in handlers) == 4
     assert 99 - len(elsewhere.errors) == 4 + 3
 
@@ -966,7 +969,7 @@ def test_a_receiver_that_exits_or_returns_what_is_no_trace_is_counted() -> None:
     exits: list[Any] = [SystemExit()] * 4
     handler = KPCallbackHandler(store="runs.db", send_scores_to=[Elsewhere(*exits), NoTrace()])
     ask_at_once([handler], runs=1)
-    assert handler.send(30)
+    assert handler.send(300)
     stats = handler.stats()
     assert stats["scores_failed"] == stats["scores_without_trace"] == stats["scored"] == 1
     assert stats["scores_queued"] == 0
@@ -993,7 +996,7 @@ def test_a_trace_that_the_tool_does_not_have_yet_costs_no_other_run_its_attempts
     elsewhere = Elsewhere(*[not_found()] * 5)
     handler = KPCallbackHandler(store=None, send_scores_to=[elsewhere])
     ask_at_once([handler], runs=2)
-    assert handler.send(30)
+    assert handler.send(300)
     stats = handler.stats()
     assert (stats["scores_failed"], stats["scores_sent"]) == (1, 1)
 
@@ -1003,11 +1006,11 @@ def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().send_scores_to == ("langsmith",)
     handler = KPCallbackHandler(store=None)
     ask_at_once([handler], runs=1)
-    assert handler.send(30)
+    assert handler.send(300)
     assert handler.stats()["scores_without_trace"] == 1
     quiet = KPCallbackHandler(store=None, send_scores_to=[])
     ask_at_once([quiet], runs=1)
-    assert quiet.send(30)
+    assert quiet.send(300)
     assert quiet.stats()["scores_without_trace"] == 0
 
 

@@ -29,6 +29,7 @@ from kp_langchain import (
     capture,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
+from kp_langchain.recall import task_index
 from kp_langchain.recall.middleware import KPMiddleware
 from kp_langchain.recording import paused_in_memory
 from tests.agents import shape
@@ -424,7 +425,10 @@ class TestWhatIsNeverShown:
         store.report_outcome(kept, success=False)
         assert not examples_in(Played(shows).asked[0])
 
-    def test_a_trace_that_runs_ended_worse_with(self, store: TraceStore) -> None:
+    def test_a_trace_that_runs_ended_worse_with(
+        self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(task_index, "_CREDITS_EVERY_S", 3600.0)  # counted anew by a fresh one
         kept = keep(store)
         shows = {True: middleware(store), False: middleware(store, held_out=0.999999)}
         for number in range(16):

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kp_langchain.recall.ranking import Candidate, Trust, rank
@@ -63,6 +63,8 @@ def test_the_order_given_does_not_matter(found, shuffled, floor):
 
 
 @given(candidates(), _UNITS)
+@example([candidate(similarity=-3.0, weight=0.0)], 0.0)
+@example([candidate(similarity=-3.0, weight=math.nan)], 0.0)
 def test_all_successes_above_the_floor_that_do_not_hurt(found, floor):
     ranked = rank(found, floor=floor)
     usable = [one for one in found if one.success and not one.hurts]

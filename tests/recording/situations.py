@@ -484,11 +484,12 @@ def _(watching: KPCallbackHandler) -> None:
 
 @situation(
     "one of two branches ends the run",
-    ["thought", *sorted(["call broken", "call search", "saw broken", "saw search"])],
+    ["thought", "call search", "saw search", "call broken", "saw broken"],
     success=[False],
 )
 def _(watching: KPCallbackHandler) -> None:
-    asked = say("Both.", call("broken", "b1", x="1"), call("search", "b2", q="a"))
+    # In this order: LangGraph may cancel what has not begun when another branch fails.
+    asked = say("Both.", call("search", "b1", q="a"), call("broken", "b2", x="1"))
     with contextlib.suppress(ValueError):
         agent(asked).invoke(ASK, using(watching, max_concurrency=1))
 

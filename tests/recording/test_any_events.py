@@ -215,6 +215,7 @@ def test_memory_does_not_grow_with_the_number_of_runs() -> None:
     assert grown < 2000 * 100
 
 
+@pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
 @pytest.mark.parametrize("threads", [2, 8])
 def test_one_handler_for_many_threads_at_once(threads: int) -> None:
     from tests.agents import ASK, searching

@@ -575,7 +575,7 @@ def test_only_visible_traces_that_passed_go_to_the_registry(tmp_path: Path) -> N
             registry = Registry(server.url, api_key="kp_x")
             watching = handler(policy=policy, store=tmp_path / "runs.db", registry=registry)
             searching().invoke(ASK, {"callbacks": [watching]})
-            assert watching.send(30.0)
+            assert watching.send(300)
         (unit,) = server.units.values()
         assert unit["metadata"]["visibility"] == "org"
 
@@ -589,15 +589,15 @@ def test_the_settings_name_the_registry_and_the_key(
         policy = DomainPolicy(visibility="network", threshold=0.0)
         watching = handler(policy=policy, store=tmp_path / "runs.db")
         searching().invoke(ASK, {"callbacks": [watching]})
-        assert watching.send(30.0)
+        assert watching.send(300)
         assert len(server.units) == 1
         nowhere = handler(policy=policy, store=None)
         searching().invoke(ASK, {"callbacks": [nowhere]})
-        assert nowhere.send(30.0)
+        assert nowhere.send(300)
         monkeypatch.setenv("KP_DISABLED", "1")
         off = handler(policy=policy, store=tmp_path / "runs.db")
         searching().invoke(ASK, {"callbacks": [off]})
-        assert off.send(1.0)
+        assert off.send(300)
         assert len(server.requests) == 1
 
 
@@ -839,7 +839,7 @@ def test_runs_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.Monke
         assert intake.wait(300)  # a run that is being taken in is in neither queue
     assert watching.stats()["dropped"] == 3
     go.set()
-    assert watching.flush(30)
+    assert watching.flush(300)
     stats = watching.stats()
     assert stats["runs"] == 6 == stats["scored"] + stats["dropped"]
 
@@ -1107,7 +1107,7 @@ def test_the_most_silent_run_is_given_up_not_the_busy_one(
     watching.on_chain_start(None, {"input": "q"}, run_id=new)
     watching.on_tool_end("seen", run_id=tool_id)
     watching.on_chain_end({"output": "done"}, run_id=busy)
-    assert watching.flush(30)
+    assert watching.flush(300)
     assert watching.stats()["scored"] == 1
     assert watching.stats()["abandoned"] == 1
 

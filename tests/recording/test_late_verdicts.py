@@ -48,7 +48,7 @@ def test_a_verdict_right_after_the_run_needs_no_flush(store: TraceStore) -> None
     run_id = uuid4()
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
     watching.report_outcome(run_id, success=False, note="wrong town")
-    assert watching.flush(30)
+    assert watching.flush(300)
     stored = store.get(str(run_id))
     assert stored is not None
     assert (stored.success, stored.confidence, stored.confidence_source) == (False, 0.0, "reported")
@@ -69,7 +69,7 @@ def test_a_verdict_while_the_run_is_under_way_counts_when_it_is_scored(store: Tr
 
     looking = agent(say("I look.", call("look", q="a")), say("It is Paris."), tools=(look,))
     looking.invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored is not None
     assert (scored.trace.metadata.success, scored.trace.outcome.confidence) == (False, 0.0)
     (verdict,) = store.verdicts(scored.trace.id)
@@ -86,19 +86,19 @@ def test_what_passes_by_a_verdict_is_sent_and_what_fails_is_deleted(store: Trace
         )
         run_id = uuid4()
         searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-        first = watching.last(30)
+        first = watching.last(300)
         assert first is not None
         assert first.decision == "below_threshold"
         watching.report_outcome(run_id, success=True)
-        assert watching.send(30)
+        assert watching.send(300)
         assert store.outbox.counts()["sent"] == 1
         assert list(registry.units) == [first.trace.id]
         watching.report_outcome(first.trace.id, success=False)
-        assert watching.send(30)
+        assert watching.send(300)
         assert store.outbox.counts()["withdrawn"] == 1
         assert registry.units == {}
         watching.report_outcome(first.trace.id, success=True)
-        assert watching.send(30)
+        assert watching.send(300)
         assert list(registry.units) == [first.trace.id]
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_run_is_counted_and_told_once(
     with caplog.at_level(logging.WARNING, "kp_langchain"):
         for _ in range(3):
             watching.report_outcome(uuid4(), success=True)
-        assert watching.flush(30)
+        assert watching.flush(300)
     assert watching.stats()["verdict_errors"] == 3
     assert watching.stats()["waiting_to_store"] == 0
 
@@ -118,16 +118,16 @@ def test_a_verdict_waits_for_a_store_that_cannot_be_written(store: TraceStore) -
     watching = handler(store=store)
     run_id = uuid4()
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    assert watching.flush(30)
+    assert watching.flush(300)
     with closing(sqlite3.connect(store.location)) as other:
         other.execute("ALTER TABLE verdicts RENAME TO gone")
         other.commit()
         watching.report_outcome(run_id, success=False)
-        assert not watching.flush(30)
+        assert not watching.flush(300)
         assert watching.stats()["waiting_to_store"] == 1
         other.execute("ALTER TABLE gone RENAME TO verdicts")
         other.commit()
-    assert watching.flush(30)
+    assert watching.flush(300)
     assert watching.stats()["waiting_to_store"] == 0
     assert [verdict.success for verdict in store.verdicts(str(store.runs()[0].trace_id))] == [False]
 
@@ -137,20 +137,20 @@ def test_a_verdict_that_can_never_be_written_holds_up_no_other(store: TraceStore
     ids = [uuid4(), uuid4()]
     for run_id in ids:
         searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    assert watching.flush(30)
+    assert watching.flush(300)
     with closing(sqlite3.connect(store.location)) as other:
         other.execute("UPDATE runs SET body = '{}' WHERE run_id = ?", (str(ids[0]),))
         other.commit()
     for run_id in ids:
         watching.report_outcome(run_id, success=False)
     for _ in range(3):
-        assert not watching.flush(30)
+        assert not watching.flush(300)
     assert [store.get(str(run_id)).success for run_id in ids] == [True, False]
     assert watching.stats()["waiting_to_store"] == 1
     with closing(sqlite3.connect(store.location)) as other:
         other.execute("DELETE FROM runs")
         other.commit()
-    assert watching.flush(30)
+    assert watching.flush(300)
 
 
 def test_each_verdict_has_one_fate_if_too_many_wait(
@@ -167,7 +167,7 @@ def test_each_verdict_has_one_fate_if_too_many_wait(
     watching = handler(store=store)
     run_id = uuid4()
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    assert watching.flush(30)
+    assert watching.flush(300)
     monkeypatch.setattr(pending_verdicts, "judge_stored", judge_slowly)
     for at in range(5):
         watching.report_outcome(run_id, success=bool(at % 2))
@@ -177,7 +177,7 @@ def test_each_verdict_has_one_fate_if_too_many_wait(
     assert watching._writer is not None
     assert watching._writer.waiting == 3  # the one that is being written, and two behind it
     may_write.set()
-    assert watching.flush(30)
+    assert watching.flush(300)
     stats = watching.stats()
     assert (stats["waiting_to_store"], stats["not_stored"], stats["rescored"]) == (0, 2, 3)
 
@@ -185,7 +185,7 @@ def test_each_verdict_has_one_fate_if_too_many_wait(
 def test_no_number_that_is_reported_costs_the_run(store: TraceStore) -> None:
     watching = handler(store=store, outcome=lambda _: {"success": False, "confidence": 10**400})
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert watching.last(30) is not None
+    assert watching.last(300) is not None
     assert (watching.stats()["failed"], watching.stats()["outcome_errors"]) == (0, 1)
 
 
@@ -201,7 +201,7 @@ def test_notes_go_through_the_caller_s_redactor(store: TraceStore) -> None:
     run_id = uuid4()
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
     watching.report_outcome(run_id, success=True, note="Ada checked it")
-    assert watching.flush(30)
+    assert watching.flush(300)
     (verdict,) = store.verdicts(store.runs()[0].trace_id)
     assert verdict.note == "[name] checked it"
 
@@ -215,7 +215,7 @@ def test_notes_that_come_past_the_handler_go_through_its_redactor_once(store: Tr
 
     watching = handler(store=store, redactor=redact)
     searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored is not None
     for other in (store, TraceStore(store.location)):
         texts.clear()
@@ -232,9 +232,9 @@ def test_a_run_that_is_scored_again_is_delivered_like_a_new_one(store: TraceStor
     watching = handler(store=store, on_scored=scored.append)
     run_id = uuid4()
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    assert watching.flush(30)
+    assert watching.flush(300)
     watching.report_outcome(run_id, success=False, note="wrong town")
-    assert watching.flush(30)
+    assert watching.flush(300)
     first, again = scored
     assert (first.previous, first.run_id, again.run_id) == (None, run_id, run_id)
     assert again.previous is not None
@@ -242,9 +242,9 @@ def test_a_run_that_is_scored_again_is_delivered_like_a_new_one(store: TraceStor
     assert again.trace.id == first.trace.id
     assert (again.trace.metadata.success, again.verdict.note) == (False, "wrong town")
     assert again.breakdown.total < first.breakdown.total
-    assert watching.last(30) is first
+    assert watching.last(300) is first
     watching.report_outcome(run_id, success=True)
-    assert watching.flush(30)
+    assert watching.flush(300)
     assert [one.trace.metadata.success for one in scored] == [True, False, True]
 
 
@@ -257,9 +257,9 @@ def test_on_scored_may_report_an_outcome_of_each_run(store: TraceStore) -> None:
 
     watching = handler(store=store, on_scored=judge)
     searching().invoke(ASK, {"callbacks": [watching]})
-    while watching.flush(30) and watching.stats()["rescored"] < 2:
+    while watching.flush(300) and watching.stats()["rescored"] < 2:
         pass  # a verdict of `judge` is reported while its run is delivered
-    assert watching.flush(30)
+    assert watching.flush(300)
     assert [one.trace.metadata.success for one in scored] == [True, False]
     assert len(store.verdicts(scored[0].trace.id)) == 2
 
@@ -312,12 +312,13 @@ def test_a_verdict_that_on_scored_fails_on_is_written_and_logged(
     searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
     with caplog.at_level(logging.INFO, "kp_langchain"):
         watching.report_outcome(run_id, success=False)
-        assert watching.flush(30)
+        assert watching.flush(300)
     stats = watching.stats()
     assert (stats["rescored"], stats["on_scored_errors"]) == (1, 2)
     assert "kp.trace_rescored" in [getattr(record, "event", "") for record in caplog.records]
 
 
+@pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
 def test_threads_report_while_runs_end(store: TraceStore) -> None:
     watching = handler(store=store)
     ids = [uuid4() for _ in range(12)]
@@ -344,7 +345,7 @@ def test_what_the_outcome_function_says_is_a_verdict(store: TraceStore) -> None:
 
     watching = handler(store=store, outcome=judge)
     searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last(30)
+    scored = watching.last(300)
     (verdict,) = store.verdicts(scored.trace.id)
     assert (verdict.success, verdict.source) == (False, "outcome function")
     (labelled,) = store.models.labelled("default")
@@ -378,18 +379,18 @@ def test_an_installed_model_gives_the_confidence_nobody_else_gives(store: TraceS
     store.models.install(a_model())
     watching = handler(store=store)
     searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored.trace.outcome.confidence == pytest.approx(0.7109, abs=1e-4)
     assert "confidence 0.71 (calibrated on 214 runs, AUC 0.74)" in scored.breakdown.text()
     assert scored.trace.metadata.success is True
 
     elsewhere = handler("finance", store=store)
     searching().invoke(ASK, {"callbacks": [elsewhere]})
-    assert elsewhere.last(30).breakdown.confidence_source == "default"
+    assert elsewhere.last(300).breakdown.confidence_source == "default"
 
     judged = handler(store=store, outcome=lambda _: False)
     searching().invoke(ASK, {"callbacks": [judged]})
-    assert judged.last(30).trace.outcome.confidence == 0.2
+    assert judged.last(300).trace.outcome.confidence == 0.2
 
 
 def test_a_removed_model_is_not_used(store: TraceStore) -> None:
@@ -399,7 +400,7 @@ def test_a_removed_model_is_not_used(store: TraceStore) -> None:
     assert store.models.remove("default") is False
     watching = handler(store=store)
     searching().invoke(ASK, {"callbacks": [watching]})
-    assert watching.last(30).breakdown.confidence_source == "default"
+    assert watching.last(300).breakdown.confidence_source == "default"
     assert [(one.version, one.active) for one in store.models.entries()] == [(1, False), (2, False)]
 
 
@@ -412,7 +413,7 @@ def test_a_model_that_cannot_be_used_leaves_the_default(store: TraceStore, chang
         other.commit()
     watching = handler(store=TraceStore(store.location))
     searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored.breakdown.confidence_source == "default"
     assert watching.stats()["failed"] == 0
 
@@ -430,7 +431,7 @@ def test_bodies_of_runs_that_did_not_pass_are_kept_for_their_days(folder: Path) 
         agent(say("I search.", call("search", q="a")), say("42")).invoke(
             ASK, {"callbacks": [watching]}
         )
-        assert watching.flush(30)
+        assert watching.flush(300)
         (stored,) = store.runs()
         kept[name] = (stored.kept, stored.kept_until is not None, stored.trace is not None)
     assert kept == {
@@ -446,7 +447,7 @@ def test_repeats_of_a_task_are_told_by_what_the_metadata_call_it(store: TraceSto
     for metadata in ({"kp_task": "desk/1"}, {"kp_task": "desk/1"}, {"kp_task": 2}, {}):
         config = {"callbacks": [watching], "metadata": metadata}
         searching().invoke(ASK, config)
-    assert watching.flush(30)
+    assert watching.flush(300)
     first, again, other, untold = [run.task for run in store.models.labelled("default")]
     assert first == again != other
     assert "desk" not in first
@@ -465,7 +466,7 @@ def test_send_waits_for_a_store_that_another_process_holds(
         watching = handler(store=path, policy=policy, registry=to)
         other.execute("BEGIN IMMEDIATE")
         searching().invoke(ASK, {"callbacks": [watching]})
-        assert not watching.flush(30)  # the store is held
+        assert not watching.flush(300)  # the store is held
         # Whoever waits finds it let go.
         here = threading.current_thread()
         monkeypatch.setattr(

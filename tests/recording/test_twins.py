@@ -222,6 +222,7 @@ def test_two_handlers_of_one_store_know_what_the_other_kept(store: TraceStore) -
     assert ask(two).twin_of == first.trace.id
 
 
+@pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
 def test_of_identical_runs_on_several_lanes_one_is_kept(store: TraceStore) -> None:
     scored: list[ScoredTrace] = []
     begin = threading.Barrier(4)

@@ -51,7 +51,7 @@ def store(folder: Path) -> TraceStore:
 
 def last(watching: KPCallbackHandler, runnable: Any, task: Any = ASK) -> ScoredTrace:
     runnable.invoke(task, {"callbacks": [watching]})
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored is not None
     return scored
 
@@ -97,7 +97,7 @@ def test_a_run_that_an_error_ended_has_failed_whatever_the_model_says(store: Tra
         agent(say("", call("broken", x="1")), tools=(broken,)).invoke(
             ASK, {"callbacks": [watching]}
         )
-    scored = watching.last(30)
+    scored = watching.last(300)
     assert scored is not None
     assert scored.trace.metadata.success is False
     assert scored.breakdown.outcome_confidence.value == pytest.approx(CONFIDENCE * 0.3)

@@ -25,6 +25,7 @@ from kp_langchain.registry.responses import Answer
 from kp_langchain.registry.urls import base_url, proxy_of
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from tests.loopback_registry import AFTER_STORING, LoopbackRegistry
+from tests.unheard import unheard_port
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 IMPATIENT_S = 0.1
@@ -224,9 +225,8 @@ def test_a_server_that_does_not_read_is_given_up() -> None:
 
 
 def test_nobody_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    got = give(Registry(url, api_key=KEY), unit()[1])
+    with unheard_port() as port:
+        got = give(Registry(f"http://127.0.0.1:{port}", api_key=KEY), unit()[1])
     assert (got.kind, got.status) == ("later", None)
     assert "refused" in got.reason
     unknown = give(Registry(f"https://{'x' * 64}.example"), unit()[1])
@@ -447,11 +447,11 @@ def test_what_goes_wrong_at_a_proxy_names_it(
     for other in ("HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(other, raising=False)
         monkeypatch.delenv(other.lower(), raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        host = f"127.0.0.1:{taken.getsockname()[1]}"
     here = Registry("https://registry.example", api_key=KEY)
-    monkeypatch.setenv(name, f"http://{credentials.replace('/', '%2F')}{host}")
-    reason = give(here, unit()[1]).reason
+    with unheard_port() as port:
+        host = f"127.0.0.1:{port}"
+        monkeypatch.setenv(name, f"http://{credentials.replace('/', '%2F')}{host}")
+        reason = give(here, unit()[1]).reason
     assert reason.startswith(f"no connection through the proxy http://{host}: ")
     assert "hunter2" not in reason
     with answering(http(407)) as proxy:

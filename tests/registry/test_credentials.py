@@ -14,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from kp_langchain.errors import ConfigError
+from kp_langchain.registry import credentials
 from kp_langchain.registry.credentials import key_file, save_key, stored_key
 
 HERE = "https://registry.example"
@@ -152,13 +153,16 @@ def test_where_nothing_can_be_written(folder: Path, monkeypatch: pytest.MonkeyPa
 SAVES = """
 import sys
 from pydantic import SecretStr
+from kp_langchain.registry import credentials
 from kp_langchain.registry.credentials import save_key
+credentials._LOCK_TIMEOUT_S = 600.0  # SQLite does not let them queue, and disks may be slow
 for n in range(20):
     save_key(f"https://{sys.argv[1]}-{n}.example", "kp:agent:me", SecretStr(f"{sys.argv[1]}-{n}"))
 """
 
 
-def test_many_may_save_at_once() -> None:
+def test_many_may_save_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_LOCK_TIMEOUT_S", 600.0)
     root = Path(__file__).parents[2]
     processes = [
         subprocess.Popen([sys.executable, "-c", SAVES, name], cwd=root) for name in ("a", "b")

@@ -41,7 +41,7 @@ def url(new_postgres_url) -> str:
 def frozen(*pids: int) -> Iterator[pytest.MonkeyPatch]:
     """A block in which these processes do nothing, and a greeting is not awaited for long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "_GREETING_SILENCE_S", 3.0)
+        patch.setattr(connections._Connection, "idle_silence_s", 3.0)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -299,7 +299,8 @@ class TestForks:
             agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
             assert handler.flush(LONGEST_S)
             with frozen(postmaster_of(postgres), session_of(store)) as patch:
-                patch.setattr(connections, "_GREETING_SILENCE_S", 300.0)
+                patch.setattr(connections._Connection, "idle_silence_s", 300.0)
+                patch.setattr(connections, "_CONNECT_TIMEOUT_S", 300)
                 agents.searching().invoke(agents.ASK, {"callbacks": [handler]})
                 assert not handler.flush(0.3)  # its writer waits
                 assert self.fork() < LONGEST_S
