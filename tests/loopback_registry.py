@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Self
@@ -95,6 +96,7 @@ class LoopbackRegistry:
         self._port, self._tls = port, tls
         self._windows: dict[tuple[bool, bool], tuple[float, int]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
     # ------------------------------------------------------------ running
 
@@ -132,21 +134,28 @@ class LoopbackRegistry:
         self._port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
+        # What is being accepted when a server is closed is never closed.
+        while accepting := asyncio.all_tasks() - self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(accepting)
         server.close()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        task = asyncio.ensure_future(self._answered(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._one(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            self._tasks.discard(task)
             with contextlib.suppress(OSError):
                 writer.close()
 
