@@ -353,6 +353,8 @@ def test_a_download_is_announced_before_it_starts_and_happens_once(backend, run_
         HF_HOME=str(tmp_path),
         HF_HUB_OFFLINE="0",
         HF_HUB_DISABLE_TELEMETRY="1",
+        HF_HUB_ETAG_TIMEOUT="600",
+        HF_HUB_DOWNLOAD_TIMEOUT="600",
     )
     refused, line = done.stdout.splitlines()
     assert "cannot be loaded" in refused

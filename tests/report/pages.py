@@ -13,6 +13,8 @@ from kp_langchain.report.data import collect
 from kp_langchain.report.page import render
 from kp_langchain.store import Verdict
 
+PATIENCE_MS = 120_000  # which only a deadlock reaches
+
 
 def step(kind: str, content: str = "", tool: str = "", **fields: Any) -> dict[str, Any]:
     return {

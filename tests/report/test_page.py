@@ -10,7 +10,7 @@ import pytest
 
 from kp_langchain.store import Verdict
 from tests.commands import cli
-from tests.report.pages import Store, Watched, json_lines, searches, shown, step
+from tests.report.pages import PATIENCE_MS, Store, Watched, json_lines, searches, shown, step
 
 Open = Callable[..., Watched]
 RECOVERY = [
@@ -285,6 +285,7 @@ def test_a_browser_without_decompression_is_told_so(store: Store, browser: Any) 
     store.add()
     Path("page.html").write_text(store.page())
     context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     context.add_init_script("delete globalThis.DecompressionStream")
     page = context.new_page()
     page.goto(Path("page.html").absolute().as_uri())
