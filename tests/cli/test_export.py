@@ -157,6 +157,20 @@ class TestFewShot:
             "<<<end of example 1>>>\n"
         )
 
+    def test_it_says_that_a_run_succeeded_where_a_verdict_does(self, run_ids: None) -> None:
+        with TraceStore("runs.db") as store:
+            newest, oldest = (run.trace_id for run in store.runs())
+            store.report_outcome(oldest, success=True)
+            store.report_outcome(newest, success=False)
+            store.report_outcome(newest, success=True)
+        done = cli("export", "--format", "few-shot", *AT)
+        assert done.stdout.count(": a run that succeeded>>>") == 2
+        with TraceStore("runs.db") as store:
+            store.report_outcome(newest, success=False)
+        done = cli("export", "--format", "few-shot", *AT)
+        assert done.stdout.count(": a run that succeeded>>>") == 1
+        assert "seems to" not in done.stdout
+
     def test_only_successes_are_examples(self, ids: dict[str, str]) -> None:
         words = ("export", "--format", "few-shot", *AT)
         assert cli(*words).stdout.count("<<<example") == 2

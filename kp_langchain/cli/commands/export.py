@@ -34,6 +34,7 @@ from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
+    from kp_langchain.store import TraceStore
 
 _FEW_SHOT_CHARS = 20_000
 _EXAMPLE_CHARS = 75  # no example is shorter
@@ -121,7 +122,7 @@ def export(
         traces = islice(choice.of(store.traces(with_expiring=every, **filters)), limit)
         if export_format == "few-shot":
             max_chars = max_chars or _FEW_SHOT_CHARS
-            few_shot = _few_shot(traces, max_chars)
+            few_shot = _few_shot(store, traces, max_chars)
             if choice.taken and not few_shot.text:
                 raise KPError(f"no example fits into {max_chars} characters; raise --max-chars")
             if few_shot.text:
@@ -137,11 +138,15 @@ def export(
     say(_summary(written, noun, choice, output), file=sys.stderr)
 
 
-def _few_shot(traces: Iterable[ReasoningTrace], max_chars: int) -> FewShot:
+def _few_shot(store: TraceStore, traces: Iterable[ReasoningTrace], max_chars: int) -> FewShot:
     """Return the traces as examples that have, with a line feed after them, `max_chars` at most."""
-    most = max_chars // _EXAMPLE_CHARS + 1
+    chosen = list(islice(traces, max_chars // _EXAMPLE_CHARS + 1))
     return compose_few_shot(
-        list(islice(traces, most)), max_tokens=max_chars - 1, with_outputs=True, count_tokens=len
+        chosen,
+        trust=["verdict" if store.verdicts(trace.id) else "own" for trace in chosen],
+        max_tokens=max_chars - 1,
+        with_outputs=True,
+        count_tokens=len,
     )
 
 
