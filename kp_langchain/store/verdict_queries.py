@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from kp_langchain.store.rows import clean_name, clean_text, json_text
 from kp_langchain.store.run_queries import is_kept
+from kp_langchain.store.statements import batches
 from kp_langchain.store.tables import models, runs, verdicts
 from kp_langchain.verdict import Verdict
 
@@ -59,15 +60,16 @@ def of_traces(
     connection: sa.Connection, trace_ids: Collection[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the verdicts on several traces by trace id, those on each the oldest first."""
-    select = (
-        sa.select(verdicts.c.trace_id, *_fields)
-        .where(verdicts.c.trace_id.in_(trace_ids))
-        .order_by(*_oldest_first)
-    )
     by_trace: dict[str, list[dict[str, Any]]] = {}
-    for row in connection.execute(select).mappings():
-        fields = dict(row)
-        by_trace.setdefault(fields.pop("trace_id"), []).append(fields)
+    for batch in batches(trace_ids):
+        select = (
+            sa.select(verdicts.c.trace_id, *_fields)
+            .where(verdicts.c.trace_id.in_(batch))
+            .order_by(*_oldest_first)
+        )
+        for row in connection.execute(select).mappings():
+            fields = dict(row)
+            by_trace.setdefault(fields.pop("trace_id"), []).append(fields)
     return by_trace
 
 

@@ -171,6 +171,17 @@ class TestFewShot:
         assert done.stdout.count(": a run that succeeded>>>") == 1
         assert "seems to" not in done.stdout
 
+    def test_a_verdict_that_states_only_a_confidence_says_nothing_of_success(
+        self, run_ids: None
+    ) -> None:
+        with TraceStore("runs.db") as store:
+            newest, oldest = (run.trace_id for run in store.runs())
+            store.report_outcome(newest, confidence=0.9)
+            store.report_outcome(oldest, success=True)
+            store.report_outcome(oldest, confidence=0.9)
+        done = cli("export", "--format", "few-shot", *AT)
+        assert done.stdout.count(": a run that seems to have succeeded>>>") == 2
+
     def test_only_successes_are_examples(self, ids: dict[str, str]) -> None:
         words = ("export", "--format", "few-shot", *AT)
         assert cli(*words).stdout.count("<<<example") == 2

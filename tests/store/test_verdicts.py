@@ -228,6 +228,14 @@ def test_without_its_body_a_run_is_scored_again_but_not_contributed(store):
     assert store.get(one.trace.id).score == change.score
 
 
+def test_verdicts_of_more_runs_than_a_statement_takes(store):
+    judged = run()
+    store.add(judged)
+    store.report_outcome(judged.trace.id, success=True)
+    others = [f"kp:trace:{number}" for number in range(70_000)]
+    assert list(store.verdicts_by_trace([*others, judged.trace.id])) == [judged.trace.id]
+
+
 def test_a_body_whose_time_is_over_is_gone(store, url):
     one, other = run(threshold=0.6, keep_days=0.0), run(threshold=0.6)
     store.add_many([one, other])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -34,7 +34,7 @@ from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
-    from kp_langchain.store import TraceStore
+    from kp_langchain.store import TraceStore, Verdict
 
 _FEW_SHOT_CHARS = 20_000
 _EXAMPLE_CHARS = 75  # no example is shorter
@@ -141,13 +141,20 @@ def export(
 def _few_shot(store: TraceStore, traces: Iterable[ReasoningTrace], max_chars: int) -> FewShot:
     """Return the traces as examples that have, with a line feed after them, `max_chars` at most."""
     chosen = list(islice(traces, max_chars // _EXAMPLE_CHARS + 1))
+    verdicts = store.verdicts_by_trace([trace.id for trace in chosen])
     return compose_few_shot(
         chosen,
-        trust=["verdict" if store.verdicts(trace.id) else "own" for trace in chosen],
+        trust=["verdict" if _is_stated(verdicts.get(one.id, ())) else "own" for one in chosen],
         max_tokens=max_chars - 1,
         with_outputs=True,
         count_tokens=len,
     )
+
+
+def _is_stated(verdicts: Sequence[Verdict]) -> bool:
+    """Return whether the verdict that counts states success, of a run's verdicts by age."""
+    counting = max(reversed(verdicts), key=lambda one: one.weight, default=None)
+    return counting is not None and counting.success is not None
 
 
 @dataclass(slots=True, kw_only=True)
