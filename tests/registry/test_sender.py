@@ -17,6 +17,7 @@ import pytest
 from kp_langchain import TraceStore
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.registry import Registry
+from kp_langchain.registry import sender as sender_module
 from kp_langchain.registry.sender import Sender
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from kp_langchain.scoring.breakdown import Dimension, ScoreBreakdown
@@ -186,6 +187,18 @@ def test_a_refused_key_stops_everything_with_one_warning(store, caplog):
         server.keys.add("kp_new")
         assert Sender(store, Registry(server.url, api_key="kp_new")).drain(60.0)
         assert store.outbox.counts()["sent"] == 5
+
+
+def test_a_turn_ends_and_lets_another_process_take_its_own(store, monkeypatch):
+    monkeypatch.setattr(sender_module, "_TURN_S", 0.0)
+    with LoopbackRegistry(keys={KEY}) as server:
+        registry = to(server)
+        fill(store, registry, 3)
+        sender = Sender(store, registry)
+        assert sender._send_due() == sender_module._OTHERS_TURN_S
+        with store.outbox.sending() as has_turn:
+            assert has_turn
+        assert store.outbox.counts()["pending"] == 3
 
 
 def test_after_a_429_a_restart_is_silent_too(store):
