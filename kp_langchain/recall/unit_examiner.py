@@ -129,11 +129,11 @@ class UnitExaminer:
             raise RefusedUnitError("its id is not kp:trace: with up to 140 characters of ASCII")
         trace = _validated(unit)
         self._check_claims(trace)
-        known = _known_fields(trace)
-        redacted = self._redacted(known)
+        fields = _known_fields(trace)
+        redacted = self._redacted(fields)
         if redacted.id != id_:
             raise RefusedUnitError("its id would have to be redacted")
-        return ExaminedUnit(redacted, _digest(known), self._findings(redacted))
+        return ExaminedUnit(redacted, _digest(fields), self._findings(redacted))
 
     def _check_claims(self, trace: ReasoningTrace) -> None:
         if trace.metadata.task_domain.casefold() != self._domain.casefold():
@@ -143,8 +143,8 @@ class UnitExaminer:
         if len(trace.steps) > MOST_STEPS:
             raise RefusedUnitError(f"more than {MOST_STEPS} steps")
 
-    def _redacted(self, known: Mapping[str, Any]) -> ReasoningTrace:
-        """Return the trace of known fields, redacted at the strictest level, private and local.
+    def _redacted(self, fields: Mapping[str, Any]) -> ReasoningTrace:
+        """Return the trace of these fields, redacted at the strictest level, private and local.
 
         Raises:
             RefusedUnitError: Something in it cannot be redacted.
@@ -155,7 +155,7 @@ class UnitExaminer:
             rules=self._settings.redaction,
             hook=self._redactor,
         )
-        make = partial(_redact_fields, known, redaction, self._domain)
+        make = partial(_redact_fields, fields, redaction, self._domain)
         with suppress(Exception):  # of the user's function; it may quote the unit
             if self._redactor is None:
                 wire = make()
@@ -326,40 +326,40 @@ def _known_of_step(step: TraceStep) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _digest(known: Mapping[str, Any]) -> str:
+def _digest(fields: Mapping[str, Any]) -> str:
     """Return the hash of what a unit says and claims, whoever sent it under whichever id."""
     sender = ("id", "source_skill", "created_at", "agent_id", "framework")
-    content = {name: value for name, value in known.items() if name not in sender}
+    content = {name: value for name, value in fields.items() if name not in sender}
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 
 
-def _redact_fields(known: Mapping[str, Any], redaction: Redactor, domain: str) -> dict[str, Any]:
+def _redact_fields(fields: Mapping[str, Any], redaction: Redactor, domain: str) -> dict[str, Any]:
     """Return a trace on the wire with every text redacted.
 
     Args:
-        known: As `_known_fields` returns it.
+        fields: As `_known_fields` returns it.
         redaction: Redacts its texts.
         domain: The domain that was asked for.
     """
 
     def text(name: str) -> str | None:
-        value = known[name]
+        value = fields[name]
         return None if value is None else redaction.text(value, _LEVEL)
 
-    schema = known["input_schema"]
+    schema = fields["input_schema"]
     return {
         "@context": CONTEXT,
         "@type": "ReasoningTrace",
-        "id": known["id"] if _UUID_ID.fullmatch(known["id"]) else _redacted_id(known, redaction),
+        "id": fields["id"] if _UUID_ID.fullmatch(fields["id"]) else _redacted_id(fields, redaction),
         "source_skill": text("source_skill"),
         "metadata": {
-            "created_at": known["created_at"],
+            "created_at": fields["created_at"],
             "agent_id": text("agent_id"),
             "framework": text("framework"),
             "task_domain": domain,
-            "success": known["success"],
-            "quality_score": known["quality_score"],
+            "success": fields["success"],
+            "quality_score": fields["quality_score"],
             "visibility": "private",  # so that it is never contributed from here
             "privacy_level": _LEVEL,
         },
@@ -367,17 +367,17 @@ def _redact_fields(known: Mapping[str, Any], redaction: Redactor, domain: str) -
             "objective": text("objective") or _REMOVED,
             "input_schema": None if schema is None else redaction.mapping(schema, _LEVEL),
         },
-        "steps": [_redact_step(step, redaction) for step in known["steps"]],
+        "steps": [_redact_step(step, redaction) for step in fields["steps"]],
         "outcome": {
             "result_summary": text("result_summary"),
-            "confidence": known["confidence"],
+            "confidence": fields["confidence"],
         },
     }
 
 
-def _redacted_id(known: Mapping[str, Any], redaction: Redactor) -> str:
+def _redacted_id(fields: Mapping[str, Any], redaction: Redactor) -> str:
     """Return an id that is no UUID, redacted: others choose it, and may choose an address."""
-    name = str(known["id"]).removeprefix(TRACE_ID_PREFIX)
+    name = str(fields["id"]).removeprefix(TRACE_ID_PREFIX)
     return f"{TRACE_ID_PREFIX}{redaction.text(name, _LEVEL)}"
 
 

@@ -64,24 +64,24 @@ def bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, s
         connection: A connection to read with.
         trace_ids: Ids of units.
     """
-    found: dict[str, str] = {}
-    for batch in batches(trace_ids):
-        select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
-            _c.trace_id.in_(batch), _c.body.is_not(None), *_may_be_shown()
-        )
-        found |= {row[0]: row[1] for row in connection.execute(select)}
-    return found
+    return _bodies(connection, trace_ids, *_may_be_shown())
 
 
 def all_bodies(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, str]:
     """Return the bodies of units in any state, as the text of their JSON, by id."""
-    found: dict[str, str] = {}
+    return _bodies(connection, trace_ids)
+
+
+def _bodies(
+    connection: sa.Connection, trace_ids: Collection[str], *conditions: sa.ColumnElement[bool]
+) -> dict[str, str]:
+    texts: dict[str, str] = {}
     for batch in batches(trace_ids):
         select = sa.select(_c.trace_id, sa.cast(_c.body, sa.Text())).where(
-            _c.trace_id.in_(batch), _c.body.is_not(None)
+            _c.trace_id.in_(batch), _c.body.is_not(None), *conditions
         )
-        found |= {row[0]: row[1] for row in connection.execute(select)}
-    return found
+        texts |= {row[0]: row[1] for row in connection.execute(select)}
+    return texts
 
 
 def units(
@@ -153,10 +153,10 @@ def clean_ones(
     select = select.order_by(_c.trace_id).with_for_update()
     if among is None:
         return list(connection.scalars(select))
-    found: list[str] = []
+    ids: list[str] = []
     for batch in batches(sorted(set(among))):
-        found += connection.scalars(select.where(_c.trace_id.in_(batch)))
-    return found
+        ids += connection.scalars(select.where(_c.trace_id.in_(batch)))
+    return ids
 
 
 def lock_domain(connection: sa.Connection, domain: str) -> None:
@@ -169,12 +169,12 @@ def lock_domain(connection: sa.Connection, domain: str) -> None:
 
 def locked(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return those of the units that there are, by id, locked for this transaction."""
-    found: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, dict[str, Any]] = {}
     for batch in batches(sorted(set(trace_ids))):
         select = sa.select(*_columns).where(_c.trace_id.in_(batch)).order_by(_c.trace_id)
         rows = connection.execute(select.with_for_update())
-        found |= {row["trace_id"]: row for row in _dicts(rows)}
-    return found
+        by_id |= {row["trace_id"]: row for row in _dicts(rows)}
+    return by_id
 
 
 def ids_of_own_runs(connection: sa.Connection, trace_ids: Collection[str]) -> set[str]:
