@@ -78,6 +78,7 @@ def _set_by_langsmith(span: Span, call: RecordedCall) -> None:
         for name, value in span.attributes.items()
         if name.startswith(_LANGSMITH_METADATA)
     }
+    call.tags = [tag for tag in span.text("langsmith.span.tags").split(", ") if tag]
     outputs = span.attributes.get("gen_ai.completion")
     # The status is of no use: the exporter calls a span good before the run has ended.
     error = error_of_span(span, has_output=False)

@@ -116,7 +116,7 @@ def _call(fields: Any, parent_id: UUID | None) -> RecordedCall | str:
     run_type = fields.get("run_type")
     kind = _KINDS.get(run_type, "chain") if isinstance(run_type, str) else "chain"
     extra = _mapping(fields.get("extra"))
-    metadata = _mapping(extra.get("metadata")) or _mapping(fields.get("metadata"))
+    metadata = {**_mapping(fields.get("metadata")), **_mapping(extra.get("metadata"))}
     tags, name, error = fields.get("tags"), fields.get("name"), fields.get("error")
     tool_call_id = extra.get("tool_call_id")
     call = RecordedCall(

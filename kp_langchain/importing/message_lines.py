@@ -9,11 +9,14 @@ from uuid import UUID, uuid5
 
 from langchain_core.messages import AIMessage
 
+from kp_langchain.config import Settings
 from kp_langchain.importing.ids import NAMESPACE
 from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import RecordedRun
 from kp_langchain.recording.from_messages import read_messages
+from kp_langchain.recording.json_text import json_or_text
 from kp_langchain.recording.verdict_reader import read_verdict
+from kp_langchain.run_keys import RunKeySources, id_text, namespace_text
 
 _IDS = ("run_id", "id", "trace_id")
 _SOURCE = "import"
@@ -50,10 +53,16 @@ def run_of_line(value: Any, place: str) -> RecordedRun:
         raise ValueError(
             f"{len(messages)} messages hold no model answer and no tool call: nothing to trace"
         )
+    sources = Settings.current().run_keys
+    metadata = _metadata(fields, sources)
+    tags, name = metadata.get("tags"), metadata.get("name")
     return RecordedRun(
-        run_id=_run_id(fields),
+        run_id=_run_id(fields, namespace_text(sources, metadata)),
         place=place,
         messages=messages,
+        metadata=metadata,
+        tags=tags if isinstance(tags, list) else (),
+        name=name if isinstance(name, str) else "",
         domain=_text(fields, "domain") or _text(fields, "kp_domain"),
         objective=_text(fields, "objective"),
         verdict=read_verdict(
@@ -74,15 +83,29 @@ def _text(fields: dict[str, Any], name: str) -> str:
     raise ValueError(f"{name} is {value!r:.60}; give a text")
 
 
-def _run_id(fields: dict[str, Any]) -> UUID:
+def _metadata(fields: dict[str, Any], sources: RunKeySources) -> dict[str, Any]:
+    """Return the run's metadata: those in `metadata`, and the other fields of the line."""
+    inner = json_or_text(fields.get("metadata"))
+    inner = inner if isinstance(inner, dict) else {}
+    inner = {name: value for name, value in inner.items() if value is not None}
+    for name in sources.namespace:
+        outer = fields.get(name)
+        if outer is not None and name in inner and id_text(inner[name]) != id_text(outer):
+            raise ValueError(f"{name} differs from the one in metadata")
+    return {name: fields[name] for name in fields if name not in ("messages", "metadata")} | inner
+
+
+def _run_id(fields: dict[str, Any], namespace: str | None) -> UUID:
+    # The same id in two namespaces is that of two runs.
+    scope = "messages:" if namespace is None else f"messages:{json.dumps(namespace)}:"
     for name in _IDS:
         value = fields.get(name)
         if isinstance(value, str) and value.strip():
             try:
                 return UUID(value)
             except ValueError:
-                return uuid5(NAMESPACE, f"messages:{json.dumps(value.strip())}")
+                return uuid5(NAMESPACE, f"{scope}{json.dumps(value.strip())}")
         if isinstance(value, int) and not isinstance(value, bool):
-            return uuid5(NAMESPACE, f"messages:{value}")
+            return uuid5(NAMESPACE, f"{scope}{value}")
     content = json.dumps(fields, sort_keys=True)
     return uuid5(NAMESPACE, f"line:{sha256(content.encode()).hexdigest()}")

@@ -36,6 +36,8 @@ def _set_call(span: Span, call: RecordedCall) -> None:
         call.name = span.text("tool.name") or span.name
     metadata = json_or_text(span.attributes.get("metadata"))
     call.metadata = metadata if isinstance(metadata, dict) else {}
+    tags = span.attributes.get("tag.tags")
+    call.tags = tags if isinstance(tags, list) else []
     inputs, output = _value(span, "input"), _value(span, "output")
     call.error = error_of_span(span, has_output="output.value" in span.attributes)
     match call.kind:

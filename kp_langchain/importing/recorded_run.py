@@ -90,6 +90,9 @@ class RecordedRun:
         messages: In place of `calls`, the conversation that a message line holds.
         domain: The domain that the file states; "" if it states none.
         objective: The task that the file states; "" if it states none.
+        metadata: For `messages`, LangChain's metadata of the root run.
+        tags: For `messages`, its tags.
+        name: For `messages`, its name.
         started_ns: When the conversation of `messages` began; None if that is not known.
         verdict: How it ended, if the file states that.
         external_traces: The tool that recorded it, and its ids.
@@ -102,6 +105,9 @@ class RecordedRun:
     messages: Sequence[Any] = ()
     domain: str = ""
     objective: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[Any] = ()
+    name: str = ""
     started_ns: int | None = None
     verdict: Verdict | None = None
     external_traces: Mapping[str, ExternalTrace] = field(default_factory=dict)

@@ -139,8 +139,8 @@ def _replay_messages(run: RecordedRun, recorder: ReplayRecorder) -> None:
             recorder.report_outcome(run.run_id, run.verdict)
 
     recorder.now_ns = run.started_ns
-    metadata = {"kp_domain": run.domain} if run.domain else {}
-    start = Start(run.run_id, metadata=metadata)
+    metadata = {**run.metadata, "kp_domain": run.domain} if run.domain else run.metadata
+    start = Start(run.run_id, None, run.name, metadata, run.tags)
     replay_messages(list(run.messages), recorder, start, report_verdict)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from kp_langchain.gate.external_trace import ExternalTrace
@@ -21,6 +21,15 @@ from kp_langchain.importing.recorded_run import (
     in_order,
 )
 from kp_langchain.importing.requested_inputs import set_requested_inputs
+
+
+_ASSOCIATION = "traceloop.association.properties."
+_KEY_NAMES: Final = {
+    "gen_ai.conversation.id": "conversation_id",
+    "session.id": "session_id",
+    "enduser.id": "user_id",
+    "user.id": "user_id",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ class SpanRuns:
             ended_ns=span.end_ns,
         )
         convention.set_call(span, call)
+        call.metadata = {**_run_keys(span, call.metadata), **call.metadata}
         return call
 
     def _parent(self, span: Span) -> Span | None:
@@ -138,6 +148,19 @@ class SpanRuns:
             calls,
             external_traces={convention.tool: ExternalTrace(span.trace_id, span.span_id)},
         )
+
+
+def _run_keys(span: Span, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes that may be keys of a run, by the names that metadata have for them."""
+    keys = {name.removeprefix(_ASSOCIATION): value for name, value in span.attributes.items()}
+    # LangChain's instrumentation writes a thread into the session's attribute as well.
+    own = [value for value in metadata.values() if isinstance(value, str)]
+    renamed = {
+        name: value
+        for attribute, name in _KEY_NAMES.items()
+        if (value := span.attributes.get(attribute)) is not None and value not in own
+    }
+    return keys | renamed
 
 
 def error_of_span(span: Span, *, has_output: bool) -> RecordedError | None:

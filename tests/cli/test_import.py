@@ -106,6 +106,23 @@ def test_lines_that_cannot_be_used() -> None:
     assert reasons[11] == "nested too deeply"
 
 
+def test_the_namespace_of_a_line_is_kept() -> None:
+    file = write(
+        "tenants.jsonl",
+        {"messages": MESSAGES, "id": 1, "kp_namespace": "acme"},
+        {"messages": MESSAGES, "id": 2, "metadata": {"kp_namespace": "acme"}},
+        {"messages": MESSAGES, "id": 3},
+        {"messages": MESSAGES, "kp_namespace": "acme", "metadata": {"kp_namespace": "globex"}},
+    )
+    done = run_import(file)
+    assert done.returncode == 1
+    assert done.stderr == "tenants.jsonl:4: kp_namespace differs from the one in metadata\n"
+    with TraceStore("runs.db") as store:
+        stored = [run.namespace for run in store.runs(newest_first=False)]
+        assert sorted(stored, key=str) == [None, "acme", "acme"]
+        assert store.count(namespace="acme") == 2
+
+
 def test_a_run_may_be_spread_over_files() -> None:
     first, *others = lines(*genai_spans())
     done = run_import(write("old.jsonl", *others), write("new.jsonl", first))
