@@ -262,8 +262,8 @@ def page_of_bodies(
     after: tuple[datetime, str] | None,
     newest_first: bool,
     with_expiring: bool,
-) -> list[tuple[datetime, str, dict[str, Any]]]:
-    """Return the next bodies, each with `created_at` and `trace_id`.
+) -> list[tuple[datetime, str, dict[str, Any], str | None]]:
+    """Return the next bodies, each with `created_at` and `trace_id` before, `namespace` after it.
 
     Args:
         connection: A connection to read with.
@@ -274,7 +274,7 @@ def page_of_bodies(
     """
     key = sa.tuple_(_s.created_at, _s.trace_id)
     select = (
-        sa.select(_s.created_at, _s.trace_id, _c.body)
+        sa.select(_s.created_at, _s.trace_id, _c.body, _c.namespace)
         .select_from(_runs_with_summaries)
         .where(is_kept() if with_expiring else is_kept(_LAST_MOMENT))
     )
@@ -284,7 +284,7 @@ def page_of_bodies(
         )
         select = select.where(key < last if newest_first else key > last)
     select = run_filter.apply(select, newest_first=newest_first).limit(_PAGE_SIZE)
-    return [(row[0], row[1], row[2]) for row in connection.execute(select)]
+    return [(row[0], row[1], row[2], row[3]) for row in connection.execute(select)]
 
 
 def possible_ids(id_prefix: str) -> list[str]:

@@ -472,6 +472,19 @@ class TraceStore:
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
+        for trace, _ in self.traces_by_namespace(
+            newest_first=newest_first, with_expiring=with_expiring, **filters
+        ):
+            yield trace
+
+    def traces_by_namespace(
+        self,
+        *,
+        newest_first: bool = True,
+        with_expiring: bool = False,
+        **filters: Unpack[RunFilters],
+    ) -> Iterator[tuple[ReasoningTrace, str | None]]:
+        """Yield what `traces` does, each with the namespace of its run as the store has it."""
         run_filter = _filter(filters)
         after: tuple[datetime, str] | None = None
         while True:
@@ -485,9 +498,9 @@ class TraceStore:
                 )
             if not page:
                 return
-            for created_at, trace_id, body in page:
+            for created_at, trace_id, body, namespace in page:
                 after = (created_at, trace_id)
-                yield trace_of(body, trace_id)
+                yield trace_of(body, trace_id), namespace
 
     def plan_deletion(self, *ids: str, keep: int = 0, **filters: Unpack[RunFilters]) -> Deletion:
         """Return what `delete` would delete, for `carry_out`. Delete nothing.

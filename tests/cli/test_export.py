@@ -75,6 +75,28 @@ def test_each_line_is_a_trace_in_wire_form(ids: dict[str, str]) -> None:
     assert ReasoningTrace.model_validate_json(line) == traces[0]
 
 
+def play_in_namespaces(*namespaces: str | None) -> None:
+    with TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.0))
+        for name in namespaces:
+            play = agent(say("", call("search", q="a")), say("42"))
+            config = {"callbacks": [watching], "metadata": {"kp_namespace": name}}
+            play.invoke({"messages": [("user", f"task of {name}")]}, config)
+            assert watching.flush(600)
+
+
+def test_a_line_has_the_namespace_of_its_run() -> None:
+    play_in_namespaces("acme", "globex", None)
+    lines = [json.loads(line) for line in cli("export", *AT).stdout.splitlines()]
+    assert [line.get("kp_namespace") for line in lines] == [None, "globex", "acme"]
+    assert lines[2]["task"]["objective"] == "task of acme"
+    cli("export", "-o", "traces.jsonl", *AT)
+    words = ("score", "traces.jsonl", "--out", "scores.jsonl")
+    assert cli(*words, KP_EMBEDDING_MODEL="/no/such/model").returncode == 0
+    scored = [json.loads(line)["trace"] for line in Path("scores.jsonl").read_text().splitlines()]
+    assert [trace.get("kp_namespace") for trace in scored] == [None, "globex", "acme"]
+
+
 def test_the_command_score_takes_it(ids: dict[str, str]) -> None:
     assert cli("export", "-o", "traces.jsonl", *AT).returncode == 0
     words = ("score", "traces.jsonl", "--out", "scores.jsonl")
@@ -195,6 +217,31 @@ class TestFewShot:
             assert len(done.stdout) <= max_chars
         assert "fits into 20 characters" in done.stderr
         assert "--max-chars belongs to" in cli("export", "--max-chars", "9", *AT).stderr
+
+    def test_traces_of_several_namespaces_are_no_examples_in_one_text(self) -> None:
+        play_in_namespaces("ann@acme.example", "globex", None)
+        words = ("export", "--format", "few-shot", *AT)
+        Path("out.txt").write_text("before")
+        refused = cli(*words, "-o", "out.txt")
+        assert (refused.returncode, Path("out.txt").read_text()) == (1, "before")
+        assert "several namespaces (globex, hash:" in refused.stderr
+        assert "--where namespace=NAME, or give --all-namespaces" in refused.stderr
+        assert cli(*words).stdout == ""
+        done = cli(*words, "--where", "namespace=ann@acme.example")
+        assert done.returncode == 0
+        assert done.stdout.count("<<<example") == 1
+        assert "task of ann@" not in done.stdout
+        assert "They are for runs of the namespace hash:" in done.stderr
+        everything = cli(*words, "--all-namespaces")
+        assert everything.stdout.count("<<<example") == 3
+
+    def test_traces_of_one_namespace_and_of_none_are_for_that_one(self) -> None:
+        play_in_namespaces("acme", None)
+        done = cli("export", "--format", "few-shot", *AT)
+        assert done.returncode == 0
+        assert done.stderr == (
+            "Exported 2 examples. They are for runs of the namespace acme alone.\n"
+        )
 
     def test_an_empty_store_gives_no_header(self, ids: dict[str, str]) -> None:
         done = cli("export", "--format", "few-shot", "--domain", "none", *AT)

@@ -30,6 +30,7 @@ from kp_langchain.cli.store_option import Database, open_store
 from kp_langchain.cli.text_output import STDOUT, text_output
 from kp_langchain.cli.where_option import Where
 from kp_langchain.errors import KPError
+from kp_langchain.printable import printable
 from kp_langchain.recall.few_shot import FewShot, compose_few_shot
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _FEW_SHOT_CHARS = 20_000
 _EXAMPLE_CHARS = 75  # no example is shorter
+_NAMESPACES_SHOWN = 5
 
 Format = Annotated[
     Literal["traces", "few-shot"],
@@ -51,6 +53,12 @@ MaxChars = Annotated[
     int | None,
     typer.Option(
         min=1, help=f"With few-shot: at most this many characters; {_FEW_SHOT_CHARS} if not set."
+    ),
+]
+AllNamespaces = Annotated[
+    bool,
+    typer.Option(
+        "--all-namespaces", help="With few-shot: also if the traces are of several namespaces."
     ),
 ]
 Every = Annotated[
@@ -85,6 +93,7 @@ def export(
     with_identifiers: WithIdentifiers = False,
     limit: Limit = None,
     max_chars: MaxChars = None,
+    all_namespaces: AllNamespaces = False,
     output: Output = STDOUT,
     database: Database = None,
 ) -> None:
@@ -94,6 +103,10 @@ def export(
     store has only redacted text, so nothing else is written. Traces of the privacy level private
     keep identifiers such as addresses, and are left out without --with-identifiers. Examples are
     shortened; what tools returned in them is text of others.
+
+    A line of JSON has the namespace of its run, if it has one, as kp_namespace. Traces of several
+    namespaces become examples in one text only with --all-namespaces; choose one with
+    --where namespace=NAME.
 
     A file of --output is replaced in one step, and only you may read it.
     """
@@ -114,15 +127,25 @@ def export(
         tag=tag,
         where=where,
     )
+    namespaces: list[str] = []
     with open_store(database) as store, text_output(output) as write:
         choice = _Choice(
             with_identifiers=with_identifiers,
             only_successes=export_format == "few-shot" and not every,
         )
-        traces = islice(choice.of(store.traces(with_expiring=every, **filters)), limit)
+        stored = store.traces_by_namespace(with_expiring=every, **filters)
+        traces = islice(choice.of(stored), limit)
         if export_format == "few-shot":
             max_chars = max_chars or _FEW_SHOT_CHARS
-            few_shot = _few_shot(store, traces, max_chars)
+            chosen = list(islice(traces, max_chars // _EXAMPLE_CHARS + 1))
+            namespaces = _list_namespaces(namespace for _, namespace in chosen)
+            if len(namespaces) > 1 and not all_namespaces:
+                raise KPError(
+                    f"the runs are of several namespaces ({', '.join(namespaces)}), and one text "
+                    "would show each what the others did; choose one with --where namespace=NAME, "
+                    "or give --all-namespaces"
+                )
+            few_shot = _few_shot(store, [trace for trace, _ in chosen], max_chars)
             if choice.taken and not few_shot.text:
                 raise KPError(f"no example fits into {max_chars} characters; raise --max-chars")
             if few_shot.text:
@@ -131,20 +154,32 @@ def export(
         else:
             is_unicode = output != STDOUT or takes_unicode(sys.stdout)
             written = 0
-            for trace in traces:
-                write(f"{json_line(trace.model_dump(mode='json'), is_unicode=is_unicode)}\n")
+            for trace, namespace in traces:
+                values = trace.model_dump(mode="json")
+                if namespace is not None:
+                    values["kp_namespace"] = namespace
+                write(f"{json_line(values, is_unicode=is_unicode)}\n")
                 written += 1
     noun = "example" if export_format == "few-shot" else "trace"
-    say(_summary(written, noun, choice, output), file=sys.stderr)
+    line = _summary(written, noun, choice, output)
+    if namespaces and written:
+        line += f" They are for runs of the namespace {' and '.join(namespaces)} alone."
+    say(line, file=sys.stderr)
 
 
-def _few_shot(store: TraceStore, traces: Iterable[ReasoningTrace], max_chars: int) -> FewShot:
+def _list_namespaces(namespaces: Iterable[str | None]) -> list[str]:
+    """Return the namespaces for a message; after the first ones, only how many more there are."""
+    names = [printable(one) for one in dict.fromkeys(namespaces) if one is not None]
+    more = len(names) - _NAMESPACES_SHOWN
+    return [*names[:_NAMESPACES_SHOWN], f"{more} more"] if more > 0 else names
+
+
+def _few_shot(store: TraceStore, traces: Sequence[ReasoningTrace], max_chars: int) -> FewShot:
     """Return the traces as examples that have, with a line feed after them, `max_chars` at most."""
-    chosen = list(islice(traces, max_chars // _EXAMPLE_CHARS + 1))
-    verdicts = store.verdicts_by_trace([trace.id for trace in chosen])
+    verdicts = store.verdicts_by_trace([trace.id for trace in traces])
     return compose_few_shot(
-        chosen,
-        trust=["verdict" if _is_stated(verdicts.get(one.id, ())) else "own" for one in chosen],
+        traces,
+        trust=["verdict" if _is_stated(verdicts.get(one.id, ())) else "own" for one in traces],
         max_tokens=max_chars - 1,
         with_outputs=True,
         count_tokens=len,
@@ -173,15 +208,17 @@ class _Choice:
     taken: int = 0
     left_out: int = 0
 
-    def of(self, traces: Iterable[ReasoningTrace]) -> Iterator[ReasoningTrace]:
-        for trace in traces:
+    def of(
+        self, traces: Iterable[tuple[ReasoningTrace, str | None]]
+    ) -> Iterator[tuple[ReasoningTrace, str | None]]:
+        for trace, namespace in traces:
             if self.only_successes and not trace.metadata.success:
                 continue
             if trace.metadata.privacy_level == "private" and not self.with_identifiers:
                 self.left_out += 1
                 continue
             self.taken += 1
-            yield trace
+            yield trace, namespace
 
 
 def _summary(written: int, noun: str, choice: _Choice, output: str) -> str:
