@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID, uuid4
@@ -32,7 +33,7 @@ KINDS: tuple[Kind, ...] = ("session", "thread", "user", "namespace", "tag", "nam
 
 KEY_CHARS = 200
 MOST_TAGS = 20
-_LONGEST_READ_CHARS = 100_000
+_LONGEST_CHARS = 100_000
 _LARGE_BITS = 512
 _DIGEST_CHARS = 32  # 128 bits
 _HASH = re.compile(r"hash:[0-9a-f]{32}")
@@ -205,7 +206,7 @@ def namespace_text(sources: RunKeySources, metadata: Mapping[str, Any]) -> str |
         _warn_of_unusable(unusable[0])
         return ""
     if len(pairs) == 1 and pairs[0][0] in sources.user:
-        return json.dumps(pairs, ensure_ascii=False)  # a user is kept only as a hash, as lists are
+        return _pairs_text(pairs)  # a user is kept only as a hash, as lists are
     return _joined(pairs) if pairs else None
 
 
@@ -244,7 +245,11 @@ def _joined(pairs: Sequence[tuple[str, str]]) -> str:
     """Return the namespace that keys and their values give together: never that of others."""
     if len(pairs) == 1 and not pairs[0][1].startswith(_PAIRS_START):
         return pairs[0][1]
-    return json.dumps(pairs, ensure_ascii=False)
+    return _pairs_text(pairs)
+
+
+def _pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
+    return _bounded(json.dumps(pairs, ensure_ascii=False))
 
 
 def _warn_of_unusable(key: str) -> None:
@@ -258,21 +263,31 @@ def _warn_of_unusable(key: str) -> None:
 
 
 def id_text(value: object) -> str:
-    """Return a string, integer or UUID as text, and "" for anything else."""
+    """Return a string, integer or UUID as text, and "" for anything else.
+
+    A very long text is cut and ends in its hash, so that different texts stay different.
+    """
     try:
         if isinstance(value, str):
-            return str.__str__(value)[:_LONGEST_READ_CHARS].strip()
+            return _bounded(str.__str__(value).strip())
         if isinstance(value, bool):
             return ""
         if isinstance(value, int):
             is_large = int.bit_length(value) > _LARGE_BITS  # Python may refuse to write decimals
-            return f"{int.__index__(value):x}" if is_large else int.__repr__(value)
+            return _bounded(f"{int.__index__(value):x}") if is_large else int.__repr__(value)
         if isinstance(value, UUID):
             return UUID.__str__(value)
     except BaseException as error:  # raised by a foreign subclass
         if raised_by_host(error):
             raise
     return ""
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= _LONGEST_CHARS:
+        return text
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text[: _LONGEST_CHARS - len(digest)] + digest
 
 
 def have_same_keys(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

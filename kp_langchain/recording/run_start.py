@@ -58,6 +58,8 @@ def _short_id(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > _DECIMAL_BITS:
         text = hex(value)  # Python refuses to write a large integer in decimals
     else:
-        text = as_text(value, _LONG_ID_CHARS)
-    # A hash, because two long ids may begin alike.
-    return text if len(text) <= NAME_CHARS else sha256(text.encode(errors="replace")).hexdigest()
+        text = str.__str__(value) if isinstance(value, str) else as_text(value, _LONG_ID_CHARS)
+    if len(text) <= NAME_CHARS:
+        return text
+    # A hash of the whole, because two long ids may begin alike.
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

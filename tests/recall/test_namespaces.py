@@ -127,6 +127,30 @@ class TestSeveralKeys:
         assert not is_shown(store, kp_namespace="acme", user_id="ann")
 
 
+class TestLong:
+    LONG = "acme" * 50_000
+
+    @pytest.mark.parametrize("keys", [["kp_namespace"], ["kp_namespace", "user_id"]])
+    def test_what_begins_alike_is_no_less_apart(self, store: TraceStore, keys: list[str]) -> None:
+        write_trusted(f"[run_keys]\nnamespace = {keys}")
+        user = {"user_id": "ann"} if len(keys) > 1 else {}
+        keep(store, metadata={"kp_namespace": f"{self.LONG}1", **user})
+        assert [str(run.namespace)[:5] for run in store.runs()] == ["hash:"]
+        assert is_shown(store, kp_namespace=f" {self.LONG}1 ", **user)
+        assert not is_shown(store, kp_namespace=f"{self.LONG}2", **user)
+        assert not is_shown(store, kp_namespace=self.LONG, **user)
+        assert not is_shown(store, kp_namespace=self.LONG[:100_000], **user)
+    def test_a_large_number(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": 1 << 500_000})
+        assert is_shown(store, kp_namespace=1 << 500_000)
+        assert not is_shown(store, kp_namespace=(1 << 500_000) + 1)
+
+    def test_it_is_found_by_its_name(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": f"{self.LONG}1"})
+        assert store.count(namespace=f"{self.LONG}1") == 1
+        assert store.count(namespace=f"{self.LONG}2") == 0
+
+
 class TestForms:
     @pytest.mark.parametrize("value", ["ann@example.org", b"unusable"])
     def test_the_stored_form_of_another_opens_nothing(

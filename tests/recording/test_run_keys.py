@@ -24,7 +24,7 @@ from kp_langchain.recording.draft import Draft
 from kp_langchain.run_keys import KEY_CHARS, MOST_TAGS, RunKeys, RunKeySources, collect, id_text
 from kp_langchain.secret_key import secret_key, secret_key_file
 from kp_langchain.store.stored_run import StoredRun
-from tests.agents import ASK, agent, handler, run, say, searching
+from tests.agents import ASK, agent, call, handler, run, say, searching
 from tests.trusting import write_trusted
 
 HASHED = r"hash:[0-9a-f]{32}"
@@ -75,6 +75,40 @@ def test_a_run_is_found_by_what_its_config_names(url: str) -> None:
         assert [trace.id for trace in store.traces(tag="both")] == []
         (found,) = store.runs(user="ann")
         assert store.runs(user=str(found.user_hash)) == [found]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [("session_id", "session"), ("thread_id", "thread"), ("user_id", "user"), ("tags", "tag")],
+)
+def test_long_values_that_begin_alike_are_different(key: str, kind: Any, tmp_path: Path) -> None:
+    values = [f"{'alike' * 30_000}{number}{'alike' * 3000}" for number in (1, 2)]
+    with TraceStore(tmp_path / "kp.db") as store:
+        for value in values:
+            play(store, **({"tags": [value]} if key == "tags" else {"metadata": {key: value}}))
+        assert [store.count(**{kind: value}) for value in values] == [1, 1]
+
+
+def test_long_threads_that_begin_and_end_alike_are_different() -> None:
+    searching = agent(
+        say("the first", call("search", q="a")),
+        say("the second", call("search", q="b")),
+        say("42"),
+        checkpointer=InMemorySaver(),
+        interrupt_before=["tools"],
+    )
+    watching = handler()
+    configs = [
+        {"callbacks": [watching], "configurable": {"thread_id": f"{'a' * 6000}{n}{'z' * 6000}"}}
+        for n in (1, 2)
+    ]
+    for config in configs:
+        searching.invoke(ASK, config)
+    searching.invoke(None, configs[0])
+    scored = watching.last(600)
+    assert scored is not None
+    thoughts = [step.content for step in scored.trace.steps if step.type == "thought"]
+    assert thoughts == ["the first", "42"]
 
 
 def test_each_key_has_an_index(url: str) -> None:
