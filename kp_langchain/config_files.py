@@ -221,6 +221,11 @@ def _place(path: Path, origin: FileTrust, name: str | None = None) -> _Place:
         return _Place(path, name, origin, error=missing if origin is FileTrust.NAMED else None)
     except (OSError, RuntimeError) as error:  # RuntimeError: "~" without a home folder
         cause = getattr(error, "strerror", None) or str(error)
+        if origin is not FileTrust.NAMED and not os.path.lexists(path):
+            # Nobody's: a service may run without a home, or in a folder that it may not enter.
+            if not isinstance(error, NotADirectoryError):
+                warn_once(f"unseen:{path}", "no settings are read from %s: %s", path, cause)
+            return _Place(path, name, origin)
         reason = f"cannot be read: {cause}; make it a readable file, or remove it"
         return _Place(path, name, origin, error=reason)
     if origin is FileTrust.OWN and is_foreign:
