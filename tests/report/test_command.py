@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import re
 import sqlite3
 import stat
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,41 @@ def test_open_shows_the_file_in_a_browser(store: Store, monkeypatch: pytest.Monk
     done = report("--html", "page.html", "--open")
     assert opened == [Path("page.html").absolute().as_uri()]
     assert f"open it yourself: {opened[0]}" in done.stdout
+
+
+BROWSER = """#!{python}
+import stat, sys
+from pathlib import Path
+
+file = Path(sys.argv[1].removeprefix("file://"))
+modes = [oct(stat.S_IMODE(path.stat().st_mode)) for path in (file.parent, file)]
+Path("opened.txt").write_text("\\n".join([*sys.argv[1:], *modes, file.read_text()]))
+"""
+
+
+def test_the_token_of_a_served_page_is_no_argument_of_the_browser(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add()
+    browser = Path("browser").absolute()
+    browser.write_text(BROWSER.format(python=sys.executable))
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    monkeypatch.setattr("webbrowser._browsers", {})
+
+    def end(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kp_langchain.report.server.ReportServer.serve_forever", end)
+    done = report("--serve", "--open")
+    assert done.returncode == 0, done.stderr
+    (address,) = re.findall(r"http://127\.0\.0\.1:\d+/([\w-]+)/", done.stdout)
+    argument, folder_mode, file_mode, *content = Path("opened.txt").read_text().splitlines()
+    assert address not in argument
+    assert (folder_mode, file_mode) == ("0o700", "0o600")
+    assert f"/{address}/" in content[0]
+    assert not Path(argument.removeprefix("file://")).parent.exists()
 
 
 @pytest.mark.parametrize(

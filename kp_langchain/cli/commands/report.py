@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,13 +140,13 @@ def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
         )
         return [record for record in records if record is not None]
 
-    with ReportServer(make_page, store_verdict, port=port) as server:
+    with ReportServer(make_page, store_verdict, port=port) as server, ExitStack() as stack:
         say(f"Serving {_number(data)} at {server.address}")
         _say_damage(data)
         say("Whoever has this address can read them from this machine. Ctrl-C ends it.")
         sys.stdout.flush()
         if open_page:
-            _open(server.address)
+            _open(stack.enter_context(_redirect_to(server.address)).as_uri())
         _run_until_ended(server.serve_forever)
     labelling.conclude(_SEND_TIMEOUT_S)
 
@@ -169,6 +171,19 @@ def _say_damage(data: ReportData) -> None:
         say(f"{data.damaged_runs} rows of the store cannot be read, and are left out.")
     if data.damaged_traces:
         say(f"{data.damaged_traces} stored traces cannot be read; their runs have no steps there.")
+
+
+@contextmanager
+def _redirect_to(address: str) -> Iterator[Path]:
+    """Yield a file that sends a browser to an address, until the block ends.
+
+    Every user of the machine can read the arguments of a browser's process, but not this file.
+    """
+    with tempfile.TemporaryDirectory(prefix="kp-report-") as folder:
+        path = Path(folder, "report.html")
+        path.touch(mode=0o600)
+        path.write_text(f'<meta http-equiv="refresh" content="0;url={address}">\n')
+        yield path
 
 
 def _open(address: str) -> None:
