@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -47,6 +50,17 @@ def one_line(value: object, limit_chars: int) -> str:
     # Cut first: the rest may be long, and is not shown.
     cut = text if len(text) <= limit_chars else text[: limit_chars - 1] + "…"
     return printable(cut)
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return what is wrong and where, without the value, which the text of the error quotes."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    more = error.error_count() - 1
+    return (
+        f"{place}{': ' if place else ''}{first['msg'].removeprefix('Value error, ')}"
+        f"{f' (and {more} more)' if more else ''}"
+    )
 
 
 def beside(value: float, threshold: float) -> str:

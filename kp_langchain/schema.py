@@ -117,6 +117,7 @@ class _Wire(BaseModel):
 
     model_config = ConfigDict(
         extra="allow",
+        hide_input_in_errors=True,  # a run's texts are in no log
         serialize_by_alias=True,
         validate_assignment=True,
     )

@@ -13,7 +13,7 @@ from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, STDIN, Line, read_lines
 from kp_langchain.cli.resumable_output import Output, lines_at, lines_backwards
 from kp_langchain.errors import CannotResumeError
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.printable import printable_json
+from kp_langchain.printable import first_fault, printable_json
 
 if TYPE_CHECKING:
     from kp_langchain.config import Settings
@@ -150,6 +150,8 @@ class LineScorer:
 
     def _remember(self, out: str) -> None:
         """Fill the scorer's memory with what it held when the last line was written."""
+        from pydantic import ValidationError
+
         from kp_langchain.schema import ReasoningTrace
         from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST
 
@@ -174,7 +176,8 @@ class LineScorer:
             for _ in self._scorer.evaluate_many(traces, batch_size=_GROUP_LINES):
                 pass
         except ValueError as error:
-            raise CannotResumeError(f"a trace in it has been changed: {error}") from error
+            fault = first_fault(error) if isinstance(error, ValidationError) else error
+            raise CannotResumeError(f"a trace in it has been changed: {fault}") from error
 
 
 def read_trace(content: bytes | None) -> ReasoningTrace:
@@ -195,13 +198,7 @@ def read_trace(content: bytes | None) -> ReasoningTrace:
     try:
         trace = ReasoningTrace.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        more = error.error_count() - 1
-        raise ValueError(
-            f"{place}{': ' if place else ''}{first['msg'].removeprefix('Value error, ')}"
-            f"{f' (and {more} more)' if more else ''}"
-        ) from None
+        raise ValueError(first_fault(error)) from None
     if b"NaN" in content or b"Infinity" in content:  # pydantic reads them as null in free fields
         json.loads(content, parse_constant=_refuse_constant)
     return trace

@@ -80,7 +80,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return (value or "").strip()
-    raise ValueError(f"{name} is {value!r:.60}; give a text")
+    raise ValueError(f"{name} is of type {type(value).__name__}; give a text")
 
 
 def _metadata(fields: dict[str, Any], sources: RunKeySources) -> dict[str, Any]:

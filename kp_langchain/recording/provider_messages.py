@@ -97,7 +97,7 @@ def _with_calls(message: dict[str, Any], calls: list[Any]) -> AIMessage:
     fields = tool_call_fields(calls)
     found = fields["tool_calls"] + fields["invalid_tool_calls"]
     if len(found) < len(calls) or not all(call["name"] for call in found):
-        raise ValueError(f"a tool call without a name: {calls!r:.200}")
+        raise ValueError("a tool call without a name")
     return AIMessage(
         **(read.model_dump(exclude={"type", "tool_calls", "invalid_tool_calls"}) | fields)
     )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from kp_langchain.calibration.model import ConfidenceModel
 from kp_langchain.errors import StoreError
+from kp_langchain.printable import first_fault
 from kp_langchain.store import sql
 from kp_langchain.store.database import Database
 
@@ -176,8 +177,7 @@ def _reason(error: Exception) -> str:
     """Return in a few words why a model cannot be read."""
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split()[:30])
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return first_fault(error)
 
 
 def _usable_models(rows: list[dict[str, Any]]) -> dict[str, ConfidenceModel]:

@@ -98,12 +98,40 @@ def test_lines_that_cannot_be_used() -> None:
         reasons.setdefault(int(number), reason.strip())
     assert reasons[2] == "1 messages hold no model answer and no tool call: nothing to trace"
     assert "success" in reasons[3]
-    assert reasons[4] == "domain is 3; give a text"
+    assert reasons[4] == "domain is of type int; give a text"
     assert reasons[5] == reasons[6] == "neither spans in OTLP JSON, LangSmith runs, nor messages"
     assert reasons[7] == "the id of a run is 'no uuid'; a UUID is needed"
     assert reasons[8] == "a span without a traceId of 32 or a spanId of 16 hexadecimal digits"
     assert reasons[9] == reasons[10] == "not valid JSON"
     assert reasons[11] == "nested too deeply"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": {"a": SECRET}},
+        {"content": [SECRET, 5]},
+        {"content": "a", "tool_calls": [{"id": "1", "args": SECRET}]},
+        {"content": "a", "function_call": {"arguments": SECRET}},
+        {"content": "a", "role": SECRET},
+        {"content": "a", "role": "tool", "tool_call_id": "1", "status": SECRET},
+        {"role": None, "type": None, "content": SECRET},
+    ],
+)
+def test_why_a_message_cannot_be_read_is_said_without_what_it_says(fields: dict[str, Any]) -> None:
+    messages = [*MESSAGES, {"role": "assistant", **fields}]
+    done = run_import(write("bad.jsonl", {"messages": messages}, {"messages": MESSAGES}))
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("Imported 1, ")
+    assert f"the messages cannot be read, at number {len(messages)} (" in done.stderr
+    assert SECRET[:12] not in done.stderr
+    assert "input_value" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["objective", "domain"])
+def test_a_field_that_is_no_text_is_said_without_its_value(name: str) -> None:
+    done = run_import(write("bad.jsonl", {"messages": MESSAGES, name: [SECRET]}))
+    assert done.stderr == f"bad.jsonl:1: {name} is of type list; give a text\n"
 
 
 def test_the_namespace_of_a_line_is_kept() -> None:
