@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from kp_langchain.cli.jsonl import STDIN, Line, read_lines
@@ -47,24 +48,55 @@ def read_values(file: str) -> Iterator[JsonValue]:
         yield value
         yield from map(_value, lines)
         return
-    collected, is_whole = _collect(first, lines)
-    documents = _documents(file, collected) if is_whole else []
+    text, rest = _collect(first.content, first.number, lines)
+    documents = _documents(file, text, first.number) if rest is None else []
     if documents and not documents[-1].why:
         yield from documents
-    elif any(map(_is_object, collected[1:])):
-        yield from map(_value, chain(collected, lines))  # some lines at the beginning are damaged
-    elif is_whole:
+    elif any(map(_is_object, islice(_lines(file, text, first.number), 1, None))):
+        # Some lines at the beginning are damaged.
+        yield from map(_value, chain(_lines(file, text, first.number), rest or ()))
+    elif rest is None:
         yield from documents
     else:
         size = _LONGEST_BYTES >> 20
         yield JsonValue(value.place, why=f"neither one value a line, nor below {size} MB in all")
 
 
-def _documents(file: str, lines: list[Line]) -> list[JsonValue]:
+def _collect(
+    content: bytes, number: int, lines: Iterator[Line]
+) -> tuple[bytearray, Iterator[Line] | None]:
+    """Return the text of lines, and the rest of them if all are too long to be one document.
+
+    As one text, because a list of many short lines would take a hundred times their size.
+
+    Args:
+        content: The first line.
+        number: Its number.
+        lines: The lines after it.
+    """
+    text = bytearray(content)
+    for line in lines:
+        gap = line.number - number  # with the blank lines between
+        if line.content is None or len(text) + gap + len(line.content) > _LONGEST_BYTES:
+            return text, chain([line], lines)
+        text += b"\n" * gap + line.content
+        number = line.number
+    return text, None
+
+
+def _lines(file: str, text: bytearray, number: int) -> Iterator[Line]:
+    """Yield the lines of a text again, the first of which has this number."""
+    with io.BytesIO(text) as stream:
+        for at, line in enumerate(stream, number):
+            if content := line.strip():
+                yield Line(file, at, content)
+
+
+def _documents(file: str, text: bytearray, first: int) -> list[JsonValue]:
     """Return the values that follow each other over many lines, up to the first that is cut off."""
     return [
-        JsonValue(_place(file, lines[number].number), value, why)
-        for value, number, why in read_documents([one.content or b"" for one in lines])
+        JsonValue(_place(file, first + number), value, why)
+        for value, number, why in read_documents(text)
     ]
 
 
@@ -72,17 +104,6 @@ def _is_object(line: Line) -> bool:
     """Return whether a line is an object by itself, which no line of an indented document is."""
     content = line.content or b""
     return content[:1] == b"{" and content[-1:] == b"}" and bool(_value(line).value)
-
-
-def _collect(first: Line, lines: Iterator[Line]) -> tuple[list[Line], bool]:
-    """Return lines, and whether they are all and not too long to be one document."""
-    collected, size_bytes = [first], len(first.content or b"")
-    for line in lines:
-        collected.append(line)
-        size_bytes += len(line.content or b"")
-        if line.content is None or size_bytes > _LONGEST_BYTES:
-            return collected, False
-    return collected, True
 
 
 def _value(line: Line) -> JsonValue:

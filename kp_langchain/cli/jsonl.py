@@ -14,6 +14,7 @@ from kp_langchain.errors import KPError
 
 STDIN = "-"
 LONGEST_LINE_BYTES = 16 << 20
+_SKIPPED_BYTES = 1 << 20  # of a longer line, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ def read_lines(
             number += 1
             advance(len(raw))
             content: bytes | None = raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
-            while len(raw) == longest_bytes and not raw.endswith(b"\n"):
-                raw = stream.readline(longest_bytes)
-                advance(len(raw))
+            if len(raw) == longest_bytes and not raw.endswith(b"\n"):
                 content = None
+                while raw and not raw.endswith(b"\n"):
+                    raw = stream.readline(_SKIPPED_BYTES)
+                    advance(len(raw))
             content = content and content.strip()
             if content != b"":
                 yield Line(file, number, content)

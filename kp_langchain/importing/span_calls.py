@@ -22,7 +22,6 @@ from kp_langchain.importing.recorded_run import (
 )
 from kp_langchain.importing.requested_inputs import set_requested_inputs
 
-
 _ASSOCIATION = "traceloop.association.properties."
 _KEY_NAMES: Final = {
     "gen_ai.conversation.id": "conversation_id",

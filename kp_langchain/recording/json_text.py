@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 _BLANK = re.compile(r"\s*")
@@ -28,18 +28,15 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("not valid JSON") from None
 
 
-def read_documents(lines: Sequence[bytes]) -> Iterator[tuple[Any, int, str]]:
+def read_documents(content: bytes | bytearray) -> Iterator[tuple[Any, int, str]]:
     """Yield the values of JSON texts that follow each other.
-
-    Args:
-        lines: All lines of the texts.
 
     Yields:
         Each value, and the index of the line where it begins; of the first that cannot be read,
         with which the reading ends, also why.
     """
     try:
-        text = b"\n".join(lines).decode()
+        text = content.decode()
     except UnicodeDecodeError:
         yield None, 0, "not valid JSON: it is not UTF-8"
         return
@@ -53,7 +50,7 @@ def read_documents(lines: Sequence[bytes]) -> Iterator[tuple[Any, int, str]]:
             return
         except json.JSONDecodeError as error:
             number += text.count("\n", position, error.pos)
-            yield None, min(number, len(lines) - 1), f"not valid JSON: {error.msg}"
+            yield None, number, f"not valid JSON: {error.msg}"
             return
         yield value, number, ""
         blank = _BLANK.match(text, end)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kp_langchain import TraceStore
+from kp_langchain.cli.import_files import read_values
 from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli, cli_apart
 from tests.importing.test_conventions import MESSAGES, genai_spans, lines, span
@@ -245,6 +247,27 @@ def test_wrong_usage(words: list[str], message: str) -> None:
     assert done.returncode == 2
     assert message in done.stderr
     assert not Path("runs.db").exists()
+
+
+@pytest.mark.parametrize("line", [b"{\n", b"[\n", b'{"ab": [\n', b"{\n\n\n\n"])
+def test_many_short_lines_take_no_more_memory_than_their_text(line: bytes) -> None:
+    with gzip.open("short.jsonl.gz", "wb") as stream:
+        stream.write(line * 100_000)
+    tracemalloc.start()
+    try:
+        (value,) = read_values("short.jsonl.gz")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert value.why
+    assert peak_bytes < 8 * len(line) * 100_000 + (2 << 20)
+
+
+def test_places_count_blank_lines() -> None:
+    Path("spread.json").write_text('\n\n{\n\n"a": 1}\n\n\n{"b":\n\n2}\n\n{"cut":\n')
+    values = list(read_values("spread.json"))
+    assert [one.value for one in values] == [{"a": 1}, {"b": 2}, None]
+    assert [one.place for one in values[:2]] == ["spread.json:3", "spread.json:8"]
 
 
 def test_a_format_that_is_named_is_the_only_one() -> None:

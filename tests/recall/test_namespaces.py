@@ -140,6 +140,7 @@ class TestLong:
         assert not is_shown(store, kp_namespace=f"{self.LONG}2", **user)
         assert not is_shown(store, kp_namespace=self.LONG, **user)
         assert not is_shown(store, kp_namespace=self.LONG[:100_000], **user)
+
     def test_a_large_number(self, store: TraceStore) -> None:
         keep(store, metadata={"kp_namespace": 1 << 500_000})
         assert is_shown(store, kp_namespace=1 << 500_000)
