@@ -7,12 +7,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import log_event
+from kp_langchain.config import Settings
 from kp_langchain.gate.decision import decision_word
+from kp_langchain.printable import printable
+from kp_langchain.redaction import redact
 
 if TYPE_CHECKING:
     from kp_langchain.gate import Rescored, ScoredTrace
 
 log = logging.getLogger("kp_langchain")
+
+_OBJECTIVE_CHARS = 60
 
 
 def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
@@ -24,17 +29,27 @@ def log_scored(scored: ScoredTrace, *, has_registry: bool) -> None:
     """
     if not log.isEnabledFor(logging.INFO):
         return
-    trace, breakdown = scored.trace, scored.breakdown
+    trace, breakdown, objective = scored.trace, scored.breakdown, _objective(scored)
     log_event(
-        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s",
+        "kp.trace_scored %s %s (threshold %.2f%s) %s | %s%s%s",
         trace.metadata.task_domain,
         decision_word(scored.decision, has_registry=has_registry, twin_of=scored.twin_of),
         scored.threshold,
         "" if scored.gate == "score" else " of worth",
         breakdown.line(),
         trace.id,
-        fields=_fields(scored),
+        " | " if objective else "",
+        objective,
+        fields=_fields(scored) | {"objective": objective},
     )
+
+
+def _objective(scored: ScoredTrace) -> str:
+    """Return the beginning of the task as the log may have it: redacted at the strictest level."""
+    text = scored.trace.task.objective
+    if scored.trace.metadata.privacy_level == "private":
+        text = redact(text, level="aggregated", rules=Settings.current().redaction).value
+    return printable(text.strip()[:_OBJECTIVE_CHARS]).strip()
 
 
 def _fields(scored: ScoredTrace) -> dict[str, Any]:

@@ -101,6 +101,14 @@ class ScoreBreakdown:
     worth: Worth | None = None
 
     @property
+    def score(self) -> float:
+        """The score, 0 to 1: the same as `total` and `float(breakdown)`."""
+        return self.total
+
+    def __float__(self) -> float:
+        return float(self.total)
+
+    @property
     def dimensions(self) -> dict[str, Dimension]:
         """The dimensions by name, in the order in which the weighted sum adds them."""
         return {name: getattr(self, name) for name in DIMENSION_NAMES}

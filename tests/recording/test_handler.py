@@ -34,6 +34,7 @@ from kp_langchain import (
 )
 from kp_langchain.embedding.no_embedding_reasons import STILL_LOADING
 from kp_langchain.recording.worker import intake
+from kp_langchain.score_log import log_scored
 from tests.agents import (
     ASK,
     QUESTION,
@@ -188,6 +189,45 @@ def test_every_scored_run_gives_one_record_with_every_figure(
         assert fields[f"{name}_contribution"] == dimension.contribution
     json.dumps({key: value for key, value in fields.items() if key not in ("args", "exc_info")})
     assert f"{scored.breakdown.total:.3f}" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("objective", "level", "logged"),
+    [
+        ("Buy bread", "aggregated", "Buy bread"),
+        ("word " * 30, "aggregated", "word " * 11 + "word"),
+        ("é" * 100, "aggregated", "é" * 60),
+        (
+            "  one\nkp.trace_scored\ttwo\x1b[2J\u202e",
+            "aggregated",
+            "one kp.trace_scored two\ufffd[2J\ufffd",
+        ),
+        ("Write to ann@example.org", "aggregated", "Write to [REDACTED:email]"),
+        ("Write to ann@example.org", "private", "Write to [REDACTED:email]"),
+    ],
+)
+def test_a_log_line_ends_with_the_beginning_of_the_redacted_task(
+    caplog: pytest.LogCaptureFixture, objective: str, level: str, logged: str
+) -> None:
+    policy = DomainPolicy(privacy_level=level)
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        scored = run(searching(), {"messages": [("user", objective)]}, policy=policy)
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "kp.trace_scored"]
+    assert record.getMessage().endswith(f" | {scored.trace.id} | {logged}")
+    assert vars(record)["objective"] == logged
+
+
+def test_a_log_line_of_a_run_without_a_task_ends_with_its_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        scored = run(searching(), objective=lambda _: "")
+    scored.trace.task.objective = " "
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        log_scored(scored, has_registry=False)
+    record = caplog.records[-1]
+    assert record.getMessage().endswith(f" | {scored.trace.id}")
+    assert vars(record)["objective"] == ""
 
 
 @pytest.mark.parametrize(("registry", "word"), [(None, "kept"), ("https://r.test", "contributed")])

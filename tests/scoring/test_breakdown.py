@@ -92,6 +92,12 @@ def test_text(explained):
     ]
 
 
+def test_the_score_has_the_name_of_the_field_and_is_a_number(explained):
+    breakdown, _ = explained
+    assert breakdown.score == float(breakdown) == breakdown.total
+    assert "score" not in breakdown.to_dict()
+
+
 def test_dict_is_plain_and_complete(explained):
     breakdown, first = explained
     data = breakdown.to_dict()
