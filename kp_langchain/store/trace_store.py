@@ -472,12 +472,12 @@ class TraceStore:
         Raises:
             StoreError: The database cannot be read, or a body holds no trace.
         """
-        for trace, _ in self.traces_by_namespace(
+        for trace, _ in self.traces_with_namespace(
             newest_first=newest_first, with_expiring=with_expiring, **filters
         ):
             yield trace
 
-    def traces_by_namespace(
+    def traces_with_namespace(
         self,
         *,
         newest_first: bool = True,

@@ -133,7 +133,7 @@ def export(
             with_identifiers=with_identifiers,
             only_successes=export_format == "few-shot" and not every,
         )
-        stored = store.traces_by_namespace(with_expiring=every, **filters)
+        stored = store.traces_with_namespace(with_expiring=every, **filters)
         traces = islice(choice.of(stored), limit)
         if export_format == "few-shot":
             max_chars = max_chars or _FEW_SHOT_CHARS
