@@ -2,7 +2,8 @@
 
     python -m tests.recording.pausing GRAPH ACTION [ACTION ...]
 
-Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, `yes` or `no`.
+Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, `yes` or `no`;
+or `leave`: the question, by a stream that is left at the pause.
 """
 
 from __future__ import annotations
@@ -174,6 +175,7 @@ GRAPHS = {
 }  # fmt: skip
 ACTIONS: dict[str, Any] = {
     "ask": ASK,
+    "leave": ASK,
     "go": None,
     "approve": Command(resume={"decisions": [{"type": "approve"}]}),
     "reject": Command(resume={"decisions": [{"type": "reject", "message": "no"}]}),
@@ -188,10 +190,13 @@ def play(name: str, *actions: str, watching: KPCallbackHandler, **config: Any) -
     saver.load()
     for action in actions:
         graph = GRAPHS[name](saver)
-        graph.invoke(
-            ACTIONS[action],
-            {"callbacks": [watching], "configurable": {"thread_id": THREAD}, **config},
-        )
+        options: Any = {"callbacks": [watching], "configurable": {"thread_id": THREAD}, **config}
+        if action == "leave":
+            parts = graph.stream(ACTIONS[action], options, stream_mode="updates")
+            next(part for part in parts if "__interrupt__" in part)
+            del parts
+        else:
+            graph.invoke(ACTIONS[action], options)
     saver.save()
 
 

@@ -132,6 +132,18 @@ def test_two_processes_record_one_run(graph: str, how: str, steps: list[str]) ->
     assert waiting() == 0
 
 
+@pytest.mark.parametrize(
+    ("graph", "how"),
+    [("approving", "approve"), pytest.param("breakpoint", "go", marks=needs_graph_events)],
+)
+def test_a_stream_left_at_the_pause_is_resumed_elsewhere(graph: str, how: str) -> None:
+    first = process(graph, "leave")
+    assert (first["runs"], first["paused"], first["cancelled"], waiting()) == (1, 1, 0, 1)
+    second = process(graph, how)
+    assert (second["runs"], second["scored"], second["continued"]) == (1, 1, 1)
+    assert (shapes(), waiting()) == ([SEARCHED], 0)
+
+
 def test_it_is_the_run_that_one_process_would_have_recorded() -> None:
     process("failing", "ask", "approve")
     Path("checkpoints.pickle").unlink()
