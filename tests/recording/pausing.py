@@ -146,6 +146,30 @@ def _booking(saver: Any) -> Any:
     return agent(*answers[said:], tools=(book,), checkpointer=saver)
 
 
+def _delegating(saver: Any) -> Any:
+    """A tool runs an agent, whose tool asks after another one has run."""
+
+    @tool
+    def ask_human(q: str) -> str:
+        """Ask a human."""
+        return f"human: {interrupt(q)}"
+
+    @tool
+    def delegate(q: str) -> str:
+        """Delegate."""
+        return str(inner.invoke({"messages": [("user", q)]})["messages"][-1].text)
+
+    has_asked = bool(_messages(saver))
+    answers = [
+        say("I search.", call("search", "i1", q="a")),
+        say("I ask.", call("ask_human", "i2", q="ok?")),
+        say("done"),
+    ]
+    inner = agent(*answers[2 * has_asked :], tools=(search, ask_human))
+    outer = (say("I delegate.", call("delegate", "o1", q="x")), say("42"))
+    return agent(*outer[has_asked:], tools=(delegate,), checkpointer=saver)
+
+
 def _own_node(saver: Any) -> Any:
     """A node of one's own asks, and does the call itself or refuses it."""
 
@@ -172,6 +196,7 @@ def _own_node(saver: Any) -> Any:
 GRAPHS = {
     "approving": _approving, "twice": _twice, "failing": _failing, "breakpoint": _breakpoint,
     "sub_graph": _sub_graph, "tool": _tool, "own_node": _own_node, "booking": _booking,
+    "delegating": _delegating,
 }  # fmt: skip
 ACTIONS: dict[str, Any] = {
     "ask": ASK,

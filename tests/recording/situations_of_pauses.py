@@ -1,4 +1,4 @@
-"""Streams that are left before their end: at a pause, after the answer, and in the middle."""
+"""Sub-agents that pause, and streams that are left: at a pause, after the answer, in the middle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from kp_langchain import KPCallbackHandler
-from tests.agents import ASK, QUESTION, ScriptedChatModel, agent, call, say, searching
+from tests.agents import ASK, QUESTION, ScriptedChatModel, agent, call, say, search, searching
 from tests.recording.situations import SEARCHED, in_thread, situation, using
 
 # ------------------------------------------------------------------ left at a pause
@@ -31,9 +31,12 @@ def _answers() -> tuple[Any, Any]:
     return say("I search.", call("search", q="a")), say("42")
 
 
+def _human_in_the_loop() -> HumanInTheLoopMiddleware[Any, Any]:
+    return HumanInTheLoopMiddleware(interrupt_on={"search": True})
+
+
 def _approving() -> Any:
-    asking = HumanInTheLoopMiddleware(interrupt_on={"search": True})
-    return agent(*_answers(), checkpointer=InMemorySaver(), middleware=[asking])
+    return agent(*_answers(), checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()])
 
 
 def _stopping(**where: Any) -> Any:
@@ -145,10 +148,11 @@ async def _(watching: KPCallbackHandler) -> None:
 
 @situation("left at two pauses", ["thought", *SEARCHED[1:], *SEARCHED[1:]], success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    asking = HumanInTheLoopMiddleware(interrupt_on={"search": True})
     first, last = _answers()
     again = say("Once more.", call("search", "c2", q="b"))
-    paused = agent(first, again, last, checkpointer=InMemorySaver(), middleware=[asking])
+    paused = agent(
+        first, again, last, checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()]
+    )
     config = in_thread(watching, "two")
     for inputs in (ASK, APPROVED):
         _leave(paused.stream(inputs, config, stream_mode="updates"), "__interrupt__")
@@ -204,6 +208,80 @@ def _(watching: KPCallbackHandler) -> None:
     graph.add_sequence([("llm", agent(say("42"))), ("log", lambda state: {})])
     graph.add_edge(START, "llm")
     _leave(graph.compile().stream(ASK, using(watching), stream_mode="updates"), _FINAL)
+
+
+# ------------------------------------------------------------------ a sub-agent pauses
+
+_DELEGATED = ["thought", "call ask", *SEARCHED, "saw ask", "thought"]
+
+
+def _delegating(inner: Any, asked: Any = None) -> Any:
+    @tool
+    def ask(q: str) -> str:
+        """Delegate."""
+        return str(inner.invoke({"messages": [("user", q)]})["messages"][-1].text)
+
+    first = asked or say("I delegate.", call("ask", "o1", q="x"))
+    return agent(first, say("43"), tools=(ask, search), checkpointer=InMemorySaver())
+
+
+def _pausing_inside(tools: tuple[Any, ...] = (search,), *answers: Any, **options: Any) -> Any:
+    return agent(*(answers or _answers()), tools=tools, checkpointer=None, **options)
+
+
+@tool
+def _confirm(q: str) -> str:
+    """Ask a human."""
+    return f"human: {interrupt(q)}"
+
+
+_confirm.name = "confirm"
+
+
+@situation("a sub-agent as a tool waits for approval", _DELEGATED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]))
+    paused.invoke(ASK, in_thread(watching, "inner approval"))
+    paused.invoke(APPROVED, in_thread(watching, "inner approval"))
+
+
+@situation(
+    "a sub-agent's tool asks after another one has run",
+    [*_DELEGATED[:6], "call confirm", "saw confirm", *_DELEGATED[5:]],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("I ask.", call("confirm", "i2", q="ok?"))
+    inner = _pausing_inside((search, _confirm), _answers()[0], asked, say("42"))
+    paused = _delegating(inner)
+    paused.invoke(ASK, in_thread(watching, "inner tool"))
+    paused.invoke(Command(resume="yes"), in_thread(watching, "inner tool"))
+
+
+@situation(
+    "a sub-agent's tool asks twice",
+    [
+        *_DELEGATED[:2], *["thought", "call confirm", "saw confirm"] * 2,
+        "thought", *_DELEGATED[-2:],
+    ],
+)  # fmt: skip
+def _(watching: KPCallbackHandler) -> None:
+    asked = [say("I ask.", call("confirm", f"i{number}", q="ok?")) for number in range(2)]
+    paused = _delegating(_pausing_inside((_confirm,), *asked, say("42")))
+    paused.invoke(ASK, in_thread(watching, "inner twice"))
+    for _ in range(2):
+        paused.invoke(Command(resume="yes"), in_thread(watching, "inner twice"))
+
+
+@situation(
+    "a sub-agent pauses beside another tool",
+    ["thought", "call ask", "thought", "call search", "saw search", *_DELEGATED[3:]],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("Both.", call("ask", "o1", q="x"), call("search", "o2", q="b"))
+    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]), asked)
+    config = in_thread(watching, "beside") | {"max_concurrency": 1}
+    paused.invoke(ASK, config)
+    paused.invoke(APPROVED, config)
 
 
 # ------------------------------------------------------------------ left in the middle
