@@ -1,6 +1,6 @@
 """What recording takes in memory for each run under way.
 
-    python -m tests.benchmarks.open_runs [RUNS]
+    PYTHONMALLOC=malloc python -m tests.benchmarks.open_runs [RUNS]
 
 prints KB per open run, without a handler and with ours, and what ours adds. All runs wait in their
 last tool call at the same time. The earlier calls of each have returned 1,000 characters.
