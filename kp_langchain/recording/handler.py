@@ -378,6 +378,7 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
+        self._recorder.pause_left()
         if paused_in_memory.count(self._recorder.owner):
             self.flush(timeout)  # so that runs that wait for a human are in the store
         self._recorder.close()

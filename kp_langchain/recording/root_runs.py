@@ -158,6 +158,11 @@ class RootRuns(RunTree):
 
     # ---------------------------------------------------------------- how they pause and resume
 
+    def pause_left(self) -> None:
+        """End the roots whose callers left their streams at a pause and still hold them."""
+        for root in list(self._roots):
+            self._pause_if_left(root)
+
     def _abandon(self, root: RunRecord | None) -> bool:
         return self._pause_if_left(root) or super()._abandon(root)
 
