@@ -322,6 +322,9 @@ async def _(watching: KPCallbackHandler) -> None:
 class _Halting(ScriptedChatModel):
     """A model that never gets beyond its first word."""
 
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.Event().wait()
+
     async def _astream(self, *args: Any, **kwargs: Any) -> Any:
         yield ChatGenerationChunk(message=AIMessageChunk("one"))
         await asyncio.Event().wait()
