@@ -128,7 +128,7 @@ def waiting(url: str = "runs.db") -> int:
                 "thought",
             ],
             marks=needs_call_ids,
-        ),  # fmt: skip
+        ),
         ("approving", "reject", SEARCHED),
         ("own_node", "yes", SEARCHED),
         ("own_node", "no", SEARCHED),
