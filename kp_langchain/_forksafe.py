@@ -71,7 +71,7 @@ class NoForkSection:
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._lock.__exit__()
+        self._lock.__exit__(None, None, None)
         _SECTIONS.leave(self)
 
     @property

@@ -90,7 +90,9 @@ class Settings(BaseSettings):
         max_run_chars: Longest text kept of all steps of one run together, in characters.
         max_steps: Largest number of events kept of one run: the starts, ends and errors of its
             calls. Those in the middle are dropped and counted.
-        max_open_runs: Largest number of runs recorded at the same time.
+        max_open_runs: Largest number of runs recorded at the same time. A further one makes the run
+            that has been silent for longest count as abandoned. An open run takes 5 KB, and 20 KB
+            after ten calls that returned 1,000 characters each.
         max_paused_runs: Largest number of runs remembered while they wait for a human.
         paused_days: Days for which the store keeps the redacted recording of a run that waits for a
             human, so that another process can resume it; 0 for not at all. At most

@@ -119,7 +119,7 @@ def _timeline_body(record: RunRecord, redaction: Redactor, level: str) -> dict[s
     marks = [
         (mark, calls.setdefault(call, len(calls)))
         for mark, call in record.timeline
-        if not call.is_void  # it is made again when the run is resumed
+        if not call.is_void or call.tool_call_id is not None  # which is made again, in its place
     ]
     key_numbers: dict[object, int] = {}
     return {

@@ -310,8 +310,9 @@ class KPCallbackHandler(LangChainCallbacks):
           another process stays `paused` here; there it counts in `runs` and `continued`.
         - `scored`: the sum of `contributed` and `below_threshold`.
         - `contributed`, `below_threshold`: scored runs, by decision.
-        - `cancelled`: also half-read streams.
-        - `abandoned`: never ended, or paused and then asked something new.
+        - `cancelled`: also streams that were left in the middle.
+        - `abandoned`: never ended, silent for longest when more than `max_open_runs` were open, or
+          paused and then asked something new.
         - `handed_over`: no longer of this handler: another handler resumed them, the parent process
           kept them after a fork, or they wait in the store and are forgotten here (by `close`, or
           beyond `max_paused_runs`).
@@ -377,6 +378,7 @@ class KPCallbackHandler(LangChainCallbacks):
         """
         self._is_off = True
         until = None if timeout is None else time.monotonic() + timeout
+        self._recorder.pause_left()
         if paused_in_memory.count(self._recorder.owner):
             self.flush(timeout)  # so that runs that wait for a human are in the store
         self._recorder.close()

@@ -22,7 +22,12 @@ from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.plain_values import as_input, as_text, error_text, gist, text_size
 from kp_langchain.recording.provider_calls import mark_parts
-from kp_langchain.recording.root_runs import RootRuns, continues_in_process, note_pause
+from kp_langchain.recording.root_runs import (
+    RootRuns,
+    continues_in_process,
+    has_paused,
+    note_pause,
+)
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
@@ -105,9 +110,8 @@ class Recorder(RootRuns):
             root.objective = self._objective_of(inputs)
         call = root.last_call
         is_model_open = call is not None and call.kind == "model" and not call.has_ended
-        if entry.is_interrupted or root.is_interrupted:
-            note_pause(entry)
-            self._end_root(root, "paused")
+        if has_paused(entry):
+            self._pause_root(entry)
         elif is_model_open and inputs is not None and not root.is_langgraph:
             # A stream that is closed half-way ends without an error, but before its model does.
             self._end_root(root, "cancelled")
@@ -141,7 +145,9 @@ class Recorder(RootRuns):
         if meaning == "error" and not is_recorded(error, entry):
             record_failure(entry, error, is_root=run_id == root.run_id)
         if run_id == root.run_id:
-            self._fail_root(root, error, meaning)
+            self._fail_root(entry, error, meaning)
+        elif meaning == "cancelled":
+            root.final_message = None
 
     # ---------------------------------------------------------------- calls
 
@@ -176,6 +182,7 @@ class Recorder(RootRuns):
         if begun_call is None:
             return
         root, call = begun_call
+        root.final_message = None
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
@@ -219,6 +226,8 @@ class Recorder(RootRuns):
                 call.text = root.read(message_text, message)
             last.refusal = refusal
             record_requests(root, last, message)
+            if not attribute(message, "tool_calls"):
+                root.final_message = text if message is None else message
             root.logprobs = logprobs
         finally:
             if run_id == root.run_id:
@@ -288,6 +297,8 @@ class Recorder(RootRuns):
         root, meaning = entry.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
         call.is_void = meaning == "interrupt"
+        if call.is_cancelled:
+            root.final_message = None
         if call.is_void:
             root.requested_calls.pause(call)
         if call.kind == "model" and call.is_cancelled:
@@ -308,7 +319,7 @@ class Recorder(RootRuns):
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
-            self._fail_root(root, error, meaning)
+            self._fail_root(entry, error, meaning)
 
     def call_retried(self, run_id: UUID, attempt: int, error: BaseException | None) -> None:
         """Record that a model or tool tries again inside one run.

@@ -106,11 +106,16 @@ class RootRuns(RunTree):
         finally:  # an output that cannot be read ends the run all the same
             self._end_root(root, "finished")
 
-    def _fail_root(self, root: RunRecord, error: BaseException, meaning: Meaning) -> None:
-        """End a root run that raised."""
+    def _fail_root(self, entry: OpenRun, error: BaseException, meaning: Meaning) -> None:
+        """End a root run that raised, or whose caller left its stream."""
+        root = entry.root
         match meaning:
             case "interrupt":
-                self._end_root(root, "paused")
+                self._pause_root(entry)
+            case "cancelled" if has_paused(entry):
+                self._pause_root(entry)
+            case "cancelled" if root.has_answered:
+                self._finish_root(root, root.final_message)
             case "cancelled":
                 self._end_root(root, "cancelled")
             case "handoff":
@@ -153,6 +158,26 @@ class RootRuns(RunTree):
 
     # ---------------------------------------------------------------- how they pause and resume
 
+    def pause_left(self) -> None:
+        """End the roots whose callers left their streams at a pause and still hold them."""
+        for root in list(self._roots):
+            self._pause_if_left(root)
+
+    def _abandon(self, root: RunRecord | None) -> bool:
+        return self._pause_if_left(root) or super()._abandon(root)
+
+    def _pause_if_left(self, root: RunRecord | None) -> bool:
+        """End a root whose caller left its stream at a pause and still holds it."""
+        entry = None if root is None else self._open.get(root.run_id)
+        if entry is None or not has_paused(entry):
+            return False
+        self._pause_root(entry)
+        return True
+
+    def _pause_root(self, entry: OpenRun) -> None:
+        note_pause(entry)
+        self._end_root(entry.root, "paused")
+
     def _pause(self, root: RunRecord) -> None:
         if root.thread_id is None:  # without a checkpointer nothing can resume it
             root.is_settled = True
@@ -193,6 +218,9 @@ class RootRuns(RunTree):
             self._abandon_paused(thread_id, root.started_at)
             return
         root.new_input_threads.discard(thread_id)
+        for other in list(self._roots):
+            if other is not root and other.thread_id == thread_id:
+                self._pause_if_left(other)
         earlier = (
             paused_in_memory.take(thread_id, self.owner) if paused_in_memory.has_any() else None
         )
@@ -234,6 +262,11 @@ class RootRuns(RunTree):
 def continues_in_process(root: RunRecord) -> bool:
     """Return whether a run continues one that paused in this process."""
     return root.resumption is not None and root.resumption.earlier is not None
+
+
+def has_paused(entry: OpenRun) -> bool:
+    """Return whether a root run has paused, although it has not ended."""
+    return entry.is_interrupted or entry.root.is_interrupted
 
 
 def note_pause(entry: OpenRun) -> None:

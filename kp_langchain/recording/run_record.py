@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
+from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
@@ -92,6 +93,8 @@ class RunRecord:
         provider_calls: The calls of providers' tools without a result yet, by each of their ids.
         last_call: The call that began last.
         last_failure: The error of a chain, as long as nothing has begun after it.
+        final_message: What the model answered last, if that asks for no tool; None if a model was
+            asked, or anything was cancelled, since then.
         error_ids: The ids of the exceptions that are recorded already.
         new_input_threads: The threads in which new input was given, so that a paused run in one
             of them is abandoned.
@@ -146,6 +149,7 @@ class RunRecord:
     provider_calls: dict[str, Call] = field(default_factory=dict)
     last_call: Call | None = None
     last_failure: Call | None = None
+    final_message: object = None
     error_ids: list[int] = field(default_factory=list)
     new_input_threads: set[str] = field(default_factory=set)
     human_decision: HumanDecision | None = None
@@ -256,6 +260,13 @@ class RunRecord:
                 call.input = None if call.input is None else {}
                 self.dropped_texts += 1
             room -= size
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the model has answered and nothing is under way: it needs no further event."""
+        return not (self.requested_calls or self.open_runs) and bool(
+            answer_in(self.final_message, self.raw_text_chars)
+        )
 
     @property
     def is_awaiting_first_half(self) -> bool:

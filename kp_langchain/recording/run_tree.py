@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kp_langchain._logging import warn_once
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.run_record import RunRecord
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from kp_langchain.recording.score_receivers import TraceFinder
 
 _MAX_RECENTLY_OVER = 1024
+# Reached only by runs that never end, such as streams that are never closed; then about 20 MB.
+_MAX_LATE = 100_000
 _ABSENT = object()
 
 
@@ -89,20 +92,25 @@ class RunTree:
         self._find_traces = find_traces
         self._open: dict[UUID, OpenRun] = {}
         self._roots: dict[RunRecord, None] = {}  # in the order in which they began
-        self._over: dict[UUID, None] = {}
+        self._over: dict[UUID, None] = {}  # the roots that ended last, and late runs that have
+        self._late: dict[UUID, None] = {}  # runs that go on although their root is over
         self._next_sweep_s = 0.0
         _trees.add(self)
 
     def _begin(self, start: Start) -> OpenRun | None:
-        """Claim a run; return None if it is open already or belongs to a root that is over."""
+        """Claim a run; return None if it is open already or belongs to a root that is over.
+
+        A run whose parent is unknown is a root: the handler is attached to that run only. So a late
+        run is remembered until it ends, because what begins inside it is none.
+        """
         run_id, parent_id, _, metadata, _ = start
         parent = self._open.get(parent_id) if parent_id is not None else None
         if parent is None:
-            if parent_id is not None and parent_id in self._over:
-                self._remember_over(run_id)
-                return None
             # LangChain drops the parent when it tries a fallback, but its context still names it.
             outer = self._ambient()
+            if parent_id in self._late or parent_id in self._over or outer in self._late:
+                _remember(self._late, run_id, _MAX_LATE)
+                return None
             if outer is not None and outer != run_id:
                 parent = self._open.get(outer)
                 parent_id = outer if parent is not None else parent_id
@@ -125,6 +133,7 @@ class RunTree:
                 find_traces(root, parent_id)
         if root.is_over:  # it ended in another thread just now
             self._open.pop(run_id, None)
+            _remember(self._late, run_id, _MAX_LATE)
             return None
         if not root.is_langgraph and "langgraph_step" in metadata:
             root.is_langgraph = True
@@ -139,13 +148,9 @@ class RunTree:
             find_traces = self._find_traces
             if find_traces is not None and not find_traces.is_done(root):
                 find_traces(root, run_id)  # inside a model, nothing begins
+        elif self._late.pop(run_id, _ABSENT) is not _ABSENT:
+            _remember(self._over, run_id, _MAX_RECENTLY_OVER)
         return entry
-
-    def _remember_over(self, run_id: UUID) -> None:
-        self._over[run_id] = None
-        if len(self._over) > _MAX_RECENTLY_OVER:
-            for oldest in list(self._over)[: _MAX_RECENTLY_OVER // 2]:
-                self._over.pop(oldest, None)
 
     def _take(self, root: RunRecord) -> bool:
         """Claim the end of a root; return False if somebody else has."""
@@ -153,16 +158,23 @@ class RunTree:
 
     def _forget(self, root: RunRecord) -> None:
         root.is_over = True
-        self._remember_over(root.run_id)
+        _remember(self._over, root.run_id, _MAX_RECENTLY_OVER)
         for run_id in list(root.open_runs):
             self._open.pop(run_id, None)
-            self._remember_over(run_id)
+            _remember(self._late, run_id, _MAX_LATE)
         root.open_runs.clear()
 
     def _make_room(self) -> None:
         """Abandon the roots silent for longest if there are too many, and sweep now and then."""
         while len(self._roots) > self.bounds.open_runs and self._abandon(self._most_silent()):
-            pass
+            warn_once(
+                "max_open_runs",
+                "more than max_open_runs (%d) runs are under way; those that have been silent for "
+                "longest are abandoned and not scored. If they are alive, raise max_open_runs: an "
+                "open run takes about 20 KB. If not, close the streams that are not read to their "
+                "end",
+                self.bounds.open_runs,
+            )
         if time.monotonic() >= self._next_sweep_s:
             self.sweep()
 
@@ -211,11 +223,19 @@ class RunTree:
         for entry in entries.values():
             entry.root.is_over = True
             if entry.parent_id in entries:
-                self._remember_over(entry.parent_id)
+                _remember(self._late, entry.parent_id, _MAX_LATE)
         counts = self.counters.counts()
         for name in ("queued", "queued_verdicts", "scores_queued"):
             self.counters.add(name, -counts.get(name, 0))
         self.counters.add("handed_over", len(roots) + counts.get("queued", 0))
+
+
+def _remember(run_ids: dict[UUID, None], run_id: UUID, most: int) -> None:
+    """Add an id to ordered ids; forget the older half of them if there are more than `most`."""
+    run_ids[run_id] = None
+    if len(run_ids) > most:
+        for oldest in list(run_ids)[: most // 2]:
+            run_ids.pop(oldest, None)
 
 
 _trees: weakref.WeakSet[RunTree] = weakref.WeakSet()

@@ -51,9 +51,8 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
         answer: The run's answer, for a run that shows no other step.
     """
     builder = _Builder(fatal)
-    for at, (mark, call) in enumerate(timeline):
-        if not call.is_void:
-            builder.add(at, mark, call)
+    for at, mark, call in _marks_in_order(timeline):
+        builder.add(at, mark, call)
     step_list = builder.step_list
     models = [call for _, call in timeline if call.kind == "model" and not call.is_void]
     if not step_list.steps and models:
@@ -67,6 +66,22 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
         step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
         step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
     return step_list
+
+
+def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
+    """Return the marks that leave steps, with their positions in the timeline.
+
+    A call in which the run paused is made again when it is resumed. It stands where it was first
+    made, before what had happened inside it.
+    """
+    marks: list[tuple[int, Mark, Call]] = []
+    places: dict[str, int] = {}  # in `marks`, by the ids of calls that are to be made again
+    for at, (mark, call) in enumerate(timeline):
+        place = places.pop(call.tool_call_id or "", len(marks)) if mark == "start" else len(marks)
+        marks[place : place + 1] = [(at, mark, call)]
+        if call.is_void and mark == "start" and call.tool_call_id is not None:
+            places[call.tool_call_id] = place
+    return [(at, mark, call) for at, mark, call in marks if not call.is_void]
 
 
 def _last_start(timeline: Timeline) -> int:

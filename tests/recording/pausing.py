@@ -2,7 +2,8 @@
 
     python -m tests.recording.pausing GRAPH ACTION [ACTION ...]
 
-Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, `yes` or `no`.
+Each action is one invocation: `ask`, `go` (without input), `approve`, `reject`, `yes` or `no`;
+or `leave`: the question, by a stream that is left at the pause.
 """
 
 from __future__ import annotations
@@ -145,6 +146,30 @@ def _booking(saver: Any) -> Any:
     return agent(*answers[said:], tools=(book,), checkpointer=saver)
 
 
+def _delegating(saver: Any) -> Any:
+    """A tool runs an agent, whose tool asks after another one has run."""
+
+    @tool
+    def ask_human(q: str) -> str:
+        """Ask a human."""
+        return f"human: {interrupt(q)}"
+
+    @tool
+    def delegate(q: str) -> str:
+        """Delegate."""
+        return str(inner.invoke({"messages": [("user", q)]})["messages"][-1].text)
+
+    has_asked = bool(_messages(saver))
+    answers = [
+        say("I search.", call("search", "i1", q="a")),
+        say("I ask.", call("ask_human", "i2", q="ok?")),
+        say("done"),
+    ]
+    inner = agent(*answers[2 * has_asked :], tools=(search, ask_human))
+    outer = (say("I delegate.", call("delegate", "o1", q="x")), say("42"))
+    return agent(*outer[has_asked:], tools=(delegate,), checkpointer=saver)
+
+
 def _own_node(saver: Any) -> Any:
     """A node of one's own asks, and does the call itself or refuses it."""
 
@@ -171,9 +196,11 @@ def _own_node(saver: Any) -> Any:
 GRAPHS = {
     "approving": _approving, "twice": _twice, "failing": _failing, "breakpoint": _breakpoint,
     "sub_graph": _sub_graph, "tool": _tool, "own_node": _own_node, "booking": _booking,
+    "delegating": _delegating,
 }  # fmt: skip
 ACTIONS: dict[str, Any] = {
     "ask": ASK,
+    "leave": ASK,
     "go": None,
     "approve": Command(resume={"decisions": [{"type": "approve"}]}),
     "reject": Command(resume={"decisions": [{"type": "reject", "message": "no"}]}),
@@ -188,10 +215,13 @@ def play(name: str, *actions: str, watching: KPCallbackHandler, **config: Any) -
     saver.load()
     for action in actions:
         graph = GRAPHS[name](saver)
-        graph.invoke(
-            ACTIONS[action],
-            {"callbacks": [watching], "configurable": {"thread_id": THREAD}, **config},
-        )
+        options: Any = {"callbacks": [watching], "configurable": {"thread_id": THREAD}, **config}
+        if action == "leave":
+            parts = graph.stream(ACTIONS[action], options, stream_mode="updates")
+            next(part for part in parts if "__interrupt__" in part)
+            del parts
+        else:
+            graph.invoke(ACTIONS[action], options)
     saver.save()
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
-from tests.agents import ASK, agent, asearch, call, handler, say, searching
+from tests.agents import ASK, agent, asearch, call, handler, say, searching, shape
 from tests.loopback_registry import LoopbackRegistry
 
 pytest.importorskip("starlette")
@@ -146,3 +149,21 @@ def test_the_store_opens_while_the_first_run_is_under_way() -> None:
         made = agent(say("", call("wait", q="a")), say("42"), tools=(wait,))
         made.invoke(ASK, {"callbacks": [watching]})
     assert opened == ["a"]
+
+
+def test_a_stream_held_at_its_pause_is_in_the_store_when_its_handler_is_closed() -> None:
+    asking = HumanInTheLoopMiddleware(interrupt_on={"search": True})
+    answers = (say("I search.", call("search", q="a")), say("42"))
+    paused = agent(*answers, checkpointer=InMemorySaver(), middleware=[asking])
+    thread: Any = {"configurable": {"thread_id": "t-1"}}
+    with handler(store="runs.db") as watching:
+        stream = paused.stream(ASK, {**thread, "callbacks": [watching]}, stream_mode="updates")
+        assert any("__interrupt__" in part for part in stream)
+    assert watching.stats()["handed_over"] == 1
+    with handler(store="runs.db") as watching:
+        resume = Command(resume={"decisions": [{"type": "approve"}]})
+        paused.invoke(resume, {**thread, "callbacks": [watching]})
+    scored = watching.last(300)
+    assert scored is not None
+    assert shape(scored.trace) == ["thought", "call search", "saw search", "thought"]
+    stream.close()

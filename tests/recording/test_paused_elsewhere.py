@@ -29,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 needs_graph_events = pytest.mark.skipif(
     find_spec("langgraph.callbacks") is None, reason="needs langgraph 1.1.8"
 )
+needs_call_ids = pytest.mark.skipif(
+    find_spec("langgraph.callbacks") is None, reason="before, tools begin without their call's id"
+)
 # Each process is forked from one that has loaded what it needs, and done nothing.
 _HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _FRESH = multiprocessing.get_context("forkserver" if _HAS_FORKSERVER else "spawn")
@@ -108,6 +111,24 @@ def waiting(url: str = "runs.db") -> int:
         pytest.param("breakpoint", "go", SEARCHED, marks=needs_graph_events),
         ("sub_graph", "yes", ["thought", "thought"]),
         ("tool", "yes", ["thought", "call ask_human", "saw ask_human", "thought"]),
+        pytest.param(
+            "delegating",
+            "yes",
+            [
+                "thought",
+                "call delegate",
+                "thought",
+                "call search",
+                "saw search",
+                "thought",
+                "call ask_human",
+                "saw ask_human",
+                "thought",
+                "saw delegate",
+                "thought",
+            ],
+            marks=needs_call_ids,
+        ),
         ("approving", "reject", SEARCHED),
         ("own_node", "yes", SEARCHED),
         ("own_node", "no", SEARCHED),
@@ -130,6 +151,18 @@ def test_two_processes_record_one_run(graph: str, how: str, steps: list[str]) ->
     assert run.objective == QUESTION
     assert run.thread == "t-1"
     assert waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("graph", "how"),
+    [("approving", "approve"), pytest.param("breakpoint", "go", marks=needs_graph_events)],
+)
+def test_a_stream_left_at_the_pause_is_resumed_elsewhere(graph: str, how: str) -> None:
+    first = process(graph, "leave")
+    assert (first["runs"], first["paused"], first["cancelled"], waiting()) == (1, 1, 0, 1)
+    second = process(graph, how)
+    assert (second["runs"], second["scored"], second["continued"]) == (1, 1, 1)
+    assert (shapes(), waiting()) == ([SEARCHED], 0)
 
 
 def test_it_is_the_run_that_one_process_would_have_recorded() -> None:

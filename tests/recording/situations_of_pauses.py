@@ -1,0 +1,358 @@
+"""Sub-agents that pause, and streams that are left: at a pause, after the answer, in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessageChunk
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from kp_langchain import KPCallbackHandler
+from tests.agents import ASK, QUESTION, ScriptedChatModel, agent, call, say, search, searching
+from tests.recording.situations import SEARCHED, in_thread, situation, using
+
+# ------------------------------------------------------------------ left at a pause
+
+
+def _answers() -> tuple[Any, Any]:
+    return say("I search.", call("search", q="a")), say("42")
+
+
+def _human_in_the_loop() -> HumanInTheLoopMiddleware[Any, Any]:
+    return HumanInTheLoopMiddleware(interrupt_on={"search": True})
+
+
+def _approving() -> Any:
+    return agent(*_answers(), checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()])
+
+
+def _stopping(**where: Any) -> Any:
+    return agent(*_answers(), checkpointer=InMemorySaver(), **where)
+
+
+def _asking_tool() -> Any:
+    @tool("search")
+    def ask(q: str) -> str:
+        """Ask a human."""
+        return f"human: {interrupt(q)}"
+
+    return agent(*_answers(), tools=(ask,), checkpointer=InMemorySaver())
+
+
+def _asking_node() -> Any:
+    """A node asks after an agent has answered, and another agent answers once more."""
+
+    def ask(state: MessagesState) -> Any:
+        return {"messages": [("user", str(interrupt("ok?")))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_sequence([("first", searching()), ("ask", ask), ("second", agent(say("43")))])
+    graph.add_edge(START, "first")
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+APPROVED = Command(resume={"decisions": [{"type": "approve"}]})
+# A graph that pauses, what resumes it, and the steps of the whole run.
+_PAUSES: dict[str, tuple[Callable[[], Any], Any, list[str]]] = {
+    "human in the loop": (_approving, APPROVED, SEARCHED),
+    "interrupt() in a tool": (_asking_tool, Command(resume="yes"), SEARCHED),
+    "interrupt() in a node": (_asking_node, Command(resume="yes"), [*SEARCHED, "thought"]),
+    "a breakpoint before": (lambda: _stopping(interrupt_before=["tools"]), None, SEARCHED),
+    "a breakpoint after": (lambda: _stopping(interrupt_after=["tools"]), None, SEARCHED),
+}
+
+
+def _needs(name: str) -> str:
+    return "langgraph.callbacks" if "breakpoint" in name else ""
+
+
+def _leave(stream: Any, part: str) -> None:
+    for one in stream:
+        if part in str(one):
+            break
+    else:
+        raise AssertionError(f"{part} never came")
+
+
+async def _leave_async(stream: Any, part: str) -> None:
+    async for one in stream:
+        if part in str(one):
+            break
+    else:
+        raise AssertionError(f"{part} never came")
+
+
+for _name, (_make, _resume, _steps) in _PAUSES.items():
+    for _mode in ("updates", ["messages", "updates"]):
+
+        @situation(f"left at {_name}, {_mode}", _steps, needs=_needs(_name), success=[True])
+        def _(
+            watching: KPCallbackHandler, make: Any = _make, go: Any = _resume, mode: Any = _mode
+        ) -> None:
+            paused, config = make(), in_thread(watching, "left")
+            _leave(paused.stream(ASK, config, stream_mode=mode), "__interrupt__")
+            gc.collect()
+            list(paused.stream(go, config))
+
+        @situation(f"left at {_name}, {_mode}, async", _steps, needs=_needs(_name), success=[True])
+        async def _(
+            watching: KPCallbackHandler, make: Any = _make, go: Any = _resume, mode: Any = _mode
+        ) -> None:
+            paused, config = make(), in_thread(watching, "left async")
+            stream = paused.astream(ASK, config, stream_mode=mode)
+            await _leave_async(stream, "__interrupt__")
+            await stream.aclose()
+            await paused.ainvoke(go, config)
+
+    @situation(f"left at {_name}, the stream is still held", _steps, needs=_needs(_name))
+    def _(watching: KPCallbackHandler, make: Any = _make, go: Any = _resume) -> None:
+        paused, config = make(), in_thread(watching, "held")
+        stream = paused.stream(ASK, config, stream_mode="updates")
+        _leave(stream, "__interrupt__")
+        list(paused.stream(go, config))
+        stream.close()
+
+    @situation(f"left at {_name}, resumed before asyncio closes it", _steps, needs=_needs(_name))
+    async def _(watching: KPCallbackHandler, make: Any = _make, go: Any = _resume) -> None:
+        paused, config = make(), in_thread(watching, "soon")
+        await _leave_async(paused.astream(ASK, config, stream_mode="updates"), "__interrupt__")
+        await paused.ainvoke(go, config)
+
+
+@situation("left at a pause in values", SEARCHED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    paused, config = _approving(), in_thread(watching, "values")
+    _leave(paused.stream(ASK, config, stream_mode="values"), "Interrupt(")
+    paused.invoke(APPROVED, config)
+
+
+@situation("left at a pause in astream_events", SEARCHED, success=[True])
+async def _(watching: KPCallbackHandler) -> None:
+    paused, config = _approving(), in_thread(watching, "events")
+    await _leave_async(paused.astream_events(ASK, config, version="v2"), "__interrupt__")
+    await paused.ainvoke(APPROVED, config)
+
+
+@situation("left at two pauses", ["thought", *SEARCHED[1:], *SEARCHED[1:]], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    first, last = _answers()
+    again = say("Once more.", call("search", "c2", q="b"))
+    paused = agent(
+        first, again, last, checkpointer=InMemorySaver(), middleware=[_human_in_the_loop()]
+    )
+    config = in_thread(watching, "two")
+    for inputs in (ASK, APPROVED):
+        _leave(paused.stream(inputs, config, stream_mode="updates"), "__interrupt__")
+    paused.invoke(APPROVED, config)
+
+
+@situation("left at a pause and not resumed", runs=1, paused=1)
+def _(watching: KPCallbackHandler) -> None:
+    _leave(_approving().stream(ASK, in_thread(watching, "waits"), stream_mode="updates"), "__int")
+
+
+@situation("left at a pause that nothing can resume", runs=1, abandoned=1)
+def _(watching: KPCallbackHandler) -> None:
+    def ask(state: MessagesState) -> Any:
+        return {"messages": [("user", str(interrupt("ok?")))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("ask", ask)
+    graph.add_edge(START, "ask")
+    # Without a checkpointer, LangGraph only tells of the pause.
+    _leave(graph.compile().stream(ASK, using(watching), stream_mode="updates"), "__interrupt__")
+
+
+# ------------------------------------------------------------------ left after the answer
+
+
+_FINAL = "AIMessage(content='42'"
+
+for _mode in ("updates", "values", ["messages", "updates"]):
+
+    @situation(f"left after the answer, {_mode}", SEARCHED, success=[True])
+    def _(watching: KPCallbackHandler, mode: Any = _mode) -> None:
+        _leave(searching().stream(ASK, using(watching), stream_mode=mode), _FINAL)
+
+    @situation(f"left after the answer, {_mode}, async", SEARCHED, success=[True])
+    async def _(watching: KPCallbackHandler, mode: Any = _mode) -> None:
+        stream = searching().astream(ASK, using(watching), stream_mode=mode)
+        await _leave_async(stream, _FINAL)
+        await stream.aclose()
+
+
+@situation("left after the answer, a resumed run", SEARCHED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    paused, config = _approving(), in_thread(watching, "resumed")
+    _leave(paused.stream(ASK, config, stream_mode="updates"), "__interrupt__")
+    _leave(paused.stream(APPROVED, config, stream_mode="updates"), _FINAL)
+
+
+@situation("left after an answer, before a node that asks nobody", ["thought"], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    """What the graph would have done next, nobody tells the handler."""
+    graph = StateGraph(MessagesState)
+    graph.add_sequence([("llm", agent(say("42"))), ("log", lambda state: {})])
+    graph.add_edge(START, "llm")
+    _leave(graph.compile().stream(ASK, using(watching), stream_mode="updates"), _FINAL)
+
+
+# ------------------------------------------------------------------ a sub-agent pauses
+
+_DELEGATED = ["thought", "call ask", *SEARCHED, "saw ask", "thought"]
+
+
+def _delegating(inner: Any, asked: Any = None) -> Any:
+    @tool
+    def ask(q: str) -> str:
+        """Delegate."""
+        return str(inner.invoke({"messages": [("user", q)]})["messages"][-1].text)
+
+    first = asked or say("I delegate.", call("ask", "o1", q="x"))
+    return agent(first, say("43"), tools=(ask, search), checkpointer=InMemorySaver())
+
+
+def _pausing_inside(tools: tuple[Any, ...] = (search,), *answers: Any, **options: Any) -> Any:
+    return agent(*(answers or _answers()), tools=tools, checkpointer=None, **options)
+
+
+@tool
+def _confirm(q: str) -> str:
+    """Ask a human."""
+    return f"human: {interrupt(q)}"
+
+
+_confirm.name = "confirm"
+
+
+@situation("a sub-agent as a tool waits for approval", _DELEGATED, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]))
+    paused.invoke(ASK, in_thread(watching, "inner approval"))
+    paused.invoke(APPROVED, in_thread(watching, "inner approval"))
+
+
+@situation(
+    "a sub-agent's tool asks after another one has run",
+    [*_DELEGATED[:6], "call confirm", "saw confirm", *_DELEGATED[5:]],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("I ask.", call("confirm", "i2", q="ok?"))
+    inner = _pausing_inside((search, _confirm), _answers()[0], asked, say("42"))
+    paused = _delegating(inner)
+    paused.invoke(ASK, in_thread(watching, "inner tool"))
+    paused.invoke(Command(resume="yes"), in_thread(watching, "inner tool"))
+
+
+@situation(
+    "a sub-agent's tool asks twice",
+    [
+        *_DELEGATED[:2], *["thought", "call confirm", "saw confirm"] * 2,
+        "thought", *_DELEGATED[-2:],
+    ],
+)  # fmt: skip
+def _(watching: KPCallbackHandler) -> None:
+    asked = [say("I ask.", call("confirm", f"i{number}", q="ok?")) for number in range(2)]
+    paused = _delegating(_pausing_inside((_confirm,), *asked, say("42")))
+    paused.invoke(ASK, in_thread(watching, "inner twice"))
+    for _ in range(2):
+        paused.invoke(Command(resume="yes"), in_thread(watching, "inner twice"))
+
+
+@situation(
+    "a sub-agent pauses beside another tool",
+    ["thought", "call ask", "thought", "call search", "saw search", *_DELEGATED[3:]],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asked = say("Both.", call("ask", "o1", q="x"), call("search", "o2", q="b"))
+    paused = _delegating(_pausing_inside(middleware=[_human_in_the_loop()]), asked)
+    config = in_thread(watching, "beside") | {"max_concurrency": 1}
+    paused.invoke(ASK, config)
+    paused.invoke(APPROVED, config)
+
+
+# ------------------------------------------------------------------ left in the middle
+
+
+@situation("left before any answer", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    _leave(searching().stream(ASK, using(watching), stream_mode="values"), QUESTION)
+
+
+@situation("left between a tool's answer and the model's", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    _leave(searching().stream(ASK, using(watching), stream_mode="updates"), "result for a")
+
+
+@situation("left while a tool runs", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    @tool
+    async def hang(q: str) -> str:
+        """Tell that it began, and wait for ever."""
+        get_stream_writer()("begun")
+        await asyncio.Event().wait()
+        return q
+
+    waiting = agent(say("I wait.", call("hang", q="a")), say("42"), tools=(hang,))
+    stream = waiting.astream(ASK, using(watching), stream_mode="custom")
+    await _leave_async(stream, "begun")
+    await stream.aclose()
+
+
+@situation("left while a model answers", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    stream = create_agent(_Halting(), []).astream(ASK, using(watching), stream_mode="messages")
+    await _leave_async(stream, "one")
+    await stream.aclose()
+
+
+class _Halting(ScriptedChatModel):
+    """A model that never gets beyond its first word."""
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        yield ChatGenerationChunk(message=AIMessageChunk("one"))
+        await asyncio.Event().wait()
+
+
+@situation("left when one of two branches has answered", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("fast", agent(say("42")))
+    graph.add_node("slow", create_agent(_Halting(), []))
+    graph.add_edge(START, "slow")
+    graph.add_edge(START, "fast")
+    stream = graph.compile().astream(ASK, using(watching), stream_mode="updates")
+    await _leave_async(stream, _FINAL)
+    await stream.aclose()
+
+
+@situation("LCEL astream closed early", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    chain = ChatPromptTemplate.from_template("{question}") | _Halting() | StrOutputParser()
+    stream = chain.astream({"question": "bears"}, using(watching))
+    await _leave_async(stream, "one")
+    await stream.aclose()
+
+
+@situation("an LCEL stream is left after an agent inside it has answered", runs=1, cancelled=1)
+async def _(watching: KPCallbackHandler) -> None:
+    chain = searching() | RunnableLambda(lambda _: "go on") | _Halting()
+    stream = chain.astream(ASK, using(watching))
+    await _leave_async(stream, "one")
+    await stream.aclose()
