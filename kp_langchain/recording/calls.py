@@ -35,8 +35,9 @@ class Call:
         is_incomplete: Whether it belongs to an answer that was refused, withheld or cut off, or
             waits for an approval.
         refusal: The words in which a model refused; "" if it did not.
-        is_void: Whether it leaves no step, because it is made again after a pause or is recorded
-            elsewhere in the timeline.
+        is_void: Whether it leaves no step, because it is made again after a pause, is recorded
+            elsewhere in the timeline, or is not the agent's own.
+        inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
     """
 
@@ -59,6 +60,7 @@ class Call:
     is_incomplete: bool = False
     refusal: str = ""
     is_void: bool = False
+    inner: tuple[Call, ...] = ()
     returns_examples: bool = False
 
     def end(self) -> None:

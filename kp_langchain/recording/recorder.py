@@ -15,7 +15,7 @@ from uuid import UUID
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.chain_errors import is_recorded, record_failure
-from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
+from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
@@ -24,7 +24,7 @@ from kp_langchain.recording.plain_values import as_input, as_text, error_text, g
 from kp_langchain.recording.provider_calls import mark_parts
 from kp_langchain.recording.root_runs import RootRuns, continues_in_process, note_pause
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start, metadata_text
+from kp_langchain.recording.run_start import Start, is_inner_call, mcp_server_in, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
 from kp_langchain.recording.stop_reasons import ended_early, refusal_in
@@ -48,6 +48,8 @@ _MOST_EXAMPLES = 20
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
+# Chains between a tool and what it calls, such as those of `chain.as_tool()`.
+_MAX_CHAINS = 8
 
 
 class Recorder(RootRuns):
@@ -152,10 +154,30 @@ class Recorder(RootRuns):
         name = short_name(start.name)
         call = entry.call = Call(kind, name, (entry.parent_id, name))
         root = entry.root
-        root.last_call = call
+        entry.task = metadata_text(start.metadata, "langgraph_checkpoint_ns")
+        outer = self._outer_call(entry)
+        if outer is not None:
+            outer.inner = (*outer.inner, call)[:2]
+        is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
+        call.is_void = is_lookup or is_inner_call(start.metadata, root.metadata)
+        if not call.is_void:
+            root.last_call = call
         root.is_interrupted = False
         root.mark("start", call)
         return root, call
+
+    def _outer_call(self, entry: OpenRun) -> Call | None:
+        """Return the tool or retriever that makes a call; None if a graph inside it does."""
+        outer: OpenRun | None = entry
+        for _ in range(_MAX_CHAINS):
+            if outer is None or outer.parent_id is None:
+                return None
+            outer = self._open.get(outer.parent_id)
+            if outer is None or outer.task != entry.task:
+                return None
+            if outer.call is not None:
+                return outer.call if outer.call.kind != "model" else None
+        return None
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
         entry = self._finish(run_id)
@@ -179,7 +201,7 @@ class Recorder(RootRuns):
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
-        if not root.fallback_objective:
+        if not root.fallback_objective and not call.is_void:
             root.fallback_objective = objective_in(messages, self._raw_text_chars)
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(messages)
@@ -207,6 +229,8 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root = entry.root
         try:
+            if call.is_void:  # no thought of the agent's
+                return
             last = call
             refusal = clip(refusal_in(message), self._raw_text_chars)
             metadata = attribute(message, "response_metadata")
@@ -234,7 +258,7 @@ class Recorder(RootRuns):
             call.name, inputs = root.last_action
             call.has_failed = True  # whatever it returns
         call.input = root.read(as_input, inputs)
-        call.mcp_server = as_text(start.metadata.get("mcp_server"), NAME_CHARS) or None
+        call.mcp_server = mcp_server_in(start.metadata) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
             call.key = ("tool", tool_call_id)
@@ -287,8 +311,8 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root, meaning = entry.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
-        call.is_void = meaning == "interrupt"
-        if call.is_void:
+        if meaning == "interrupt":
+            call.is_void = True
             root.requested_calls.pause(call)
         if call.kind == "model" and call.is_cancelled:
             # The agent read as much of the answer as it wanted.
@@ -302,7 +326,7 @@ class Recorder(RootRuns):
             root.note_error(error)
             root.requested_calls.answer(call.tool_call_id)
             if call.kind == "model":  # a model's failure stands where the model was asked
-                call.error = text
+                call.error, call.is_void = text, False
             else:
                 _mark_end(root, call, text)
         if meaning == "interrupt":
@@ -389,8 +413,18 @@ class Recorder(RootRuns):
 
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
+    if len(call.inner) == 1 and call.inner[0].kind == "model":
+        _drop_repeated(call.inner[0], text)
     call.is_after_rejection = root.human_decision == "rejected"
     root.mark(call.set_result(text), call)
+
+
+def _drop_repeated(model: Call, result: object) -> None:
+    """Drop what the one model that a tool asks said, or its error, if the tool's result has it."""
+    said = model.error if model.has_failed else model.text
+    if said and isinstance(said, str) and isinstance(result, str):
+        # A message that is returned as it is becomes text by `str`.
+        model.is_void = model.is_void or said in result or repr(said) in result
 
 
 @default_on_error(False)

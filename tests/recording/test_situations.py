@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.agents import shape
-from tests.recording import situations_of_requests
+from tests.recording import situations_of_inner_calls, situations_of_requests
 from tests.recording.situations import SITUATIONS, Situation, as_expected, play
 
-assert situations_of_requests  # importing it adds its situations to the list
+assert situations_of_inner_calls  # importing them adds their situations to the list
+assert situations_of_requests
 
 FATES = (
     "runs", "open", "paused", "cancelled", "abandoned", "handed_over", "empty", "dropped",
