@@ -70,11 +70,20 @@ class Call:
 
     def set_result(self, text: Any) -> Mark:
         """Set `text`, or `error` if it has failed; return the mark for the timeline."""
+        if len(self.inner) == 1 and self.inner[0].kind == "model":
+            self.inner[0].leave_to(text)
         if self.has_failed:
             self.error = text
             return "error"
         self.text = text
         return "end"
+
+    def leave_to(self, result: Any) -> None:
+        """Leave no step if what it said, or its error, stands in the result of its only caller."""
+        said = self.error if self.has_failed else self.text
+        if said and isinstance(said, str) and isinstance(result, str):
+            # A message that a tool returns as it is becomes text by `str`.
+            self.is_void = self.is_void or said in result or repr(said) in result
 
     def reject(self) -> None:
         """Turn a failure into a human's rejection, whose words are the call's text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kp_langchain.recording.calls import Call
+from kp_langchain.recording.exception_kinds import leaves_of
 from kp_langchain.recording.plain_values import error_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import default_on_error
@@ -38,6 +39,8 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
 def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     """Return whether an error of a run, or a cause of it, is recorded as a failure below the run.
 
+    A group is if all of its exceptions are.
+
     Args:
         error: What the run raised.
         entry: The run.
@@ -48,7 +51,7 @@ def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return False
-        if id(cause) in recorded_ids:
+        if id(cause) in recorded_ids or all(id(one) in recorded_ids for one in leaves_of(cause)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

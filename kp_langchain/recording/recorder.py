@@ -48,8 +48,6 @@ _MOST_EXAMPLES = 20
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
-# Chains between a tool and what it calls, such as those of `chain.as_tool()`.
-_MAX_CHAINS = 8
 
 
 class Recorder(RootRuns):
@@ -165,19 +163,6 @@ class Recorder(RootRuns):
         root.is_interrupted = False
         root.mark("start", call)
         return root, call
-
-    def _outer_call(self, entry: OpenRun) -> Call | None:
-        """Return the tool or retriever that makes a call; None if a graph inside it does."""
-        outer: OpenRun | None = entry
-        for _ in range(_MAX_CHAINS):
-            if outer is None or outer.parent_id is None:
-                return None
-            outer = self._open.get(outer.parent_id)
-            if outer is None or outer.task != entry.task:
-                return None
-            if outer.call is not None:
-                return outer.call if outer.call.kind != "model" else None
-        return None
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
         entry = self._finish(run_id)
@@ -413,18 +398,8 @@ class Recorder(RootRuns):
 
 def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    if len(call.inner) == 1 and call.inner[0].kind == "model":
-        _drop_repeated(call.inner[0], text)
     call.is_after_rejection = root.human_decision == "rejected"
     root.mark(call.set_result(text), call)
-
-
-def _drop_repeated(model: Call, result: object) -> None:
-    """Drop what the one model that a tool asks said, or its error, if the tool's result has it."""
-    said = model.error if model.has_failed else model.text
-    if said and isinstance(said, str) and isinstance(result, str):
-        # A message that is returned as it is becomes text by `str`.
-        model.is_void = model.is_void or said in result or repr(said) in result
 
 
 @default_on_error(False)

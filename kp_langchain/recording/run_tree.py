@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _MAX_RECENTLY_OVER = 1024
 _ABSENT = object()
+# Chains between a tool and what it calls, such as those of `chain.as_tool()`.
+_MAX_CHAINS = 8
 
 
 class OpenRun:
@@ -129,6 +131,19 @@ class RunTree:
         if not root.is_langgraph and "langgraph_step" in metadata:
             root.is_langgraph = True
         return entry
+
+    def _outer_call(self, entry: OpenRun) -> Call | None:
+        """Return the tool or retriever that makes a call; None if a graph inside it does."""
+        outer: OpenRun | None = entry
+        for _ in range(_MAX_CHAINS):
+            if outer is None or outer.parent_id is None:
+                return None
+            outer = self._open.get(outer.parent_id)
+            if outer is None or outer.task != entry.task:
+                return None
+            if outer.call is not None:
+                return outer.call if outer.call.kind != "model" else None
+        return None
 
     def _finish(self, run_id: UUID) -> OpenRun | None:
         """Claim the end of a run; return None if it is not open."""
