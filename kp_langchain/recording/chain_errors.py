@@ -35,6 +35,19 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
     root.note_error(error)
 
 
+def record_timeout(entry: OpenRun) -> None:
+    """Record that an attempt of a LangGraph node took too long, for which no event has the error.
+
+    Args:
+        entry: The attempt.
+    """
+    call = Call("chain", "", ("chain", entry.task))
+    call.has_failed = True
+    call.error = f"TimeoutError: node {entry.name} did not end in time"
+    entry.root.mark("error", call)
+    entry.root.last_failure = call
+
+
 @default_on_error(False)
 def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     """Return whether an error of a run, or a cause of it, is recorded as a failure below the run.

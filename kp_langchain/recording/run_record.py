@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.recording.human_decisions import HumanDecision
+    from kp_langchain.recording.run_tree import OpenRun
     from kp_langchain.run_keys import RunKeys
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
@@ -92,6 +93,8 @@ class RunRecord:
         provider_calls: The calls of providers' tools without a result yet, by each of their ids.
         last_call: The call that began last.
         last_failure: The error of a chain, as long as nothing has begun after it.
+        attempts: The latest attempts of LangGraph's nodes that have neither returned nor raised an
+            error, by their tasks; cancelled ones stay.
         error_ids: The ids of the exceptions that are recorded already.
         new_input_threads: The threads in which new input was given, so that a paused run in one
             of them is abandoned.
@@ -146,6 +149,7 @@ class RunRecord:
     provider_calls: dict[str, Call] = field(default_factory=dict)
     last_call: Call | None = None
     last_failure: Call | None = None
+    attempts: dict[str, OpenRun] = field(default_factory=dict)
     error_ids: list[int] = field(default_factory=list)
     new_input_threads: set[str] = field(default_factory=set)
     human_decision: HumanDecision | None = None
@@ -205,6 +209,11 @@ class RunRecord:
             self.dropped_texts += bool(text)
         self.room_chars -= min(text_size(text), self.raw_text_chars - 2 * MARGIN_CHARS)
         return text
+
+    def end_attempt(self, entry: OpenRun) -> None:
+        """Note that a chain ended, which may be the attempt of a node."""
+        if self.attempts.get(entry.task) is entry:
+            self.attempts.pop(entry.task, None)
 
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
