@@ -14,7 +14,12 @@ from uuid import UUID
 
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.chain_errors import is_recorded, record_failure, record_timeout
+from kp_langchain.recording.chain_errors import (
+    begin_attempt,
+    end_attempt,
+    is_recorded,
+    record_failure,
+)
 from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
 from kp_langchain.recording.message_parts import parts_of
@@ -46,8 +51,6 @@ _MOST_NAMESPACES = 8
 _MOST_EXAMPLES = 20
 # Middleware of langchain that ends an agent at a limit without an error.
 _LIMIT_NODES = ("ModelCallLimitMiddleware", "ToolCallLimitMiddleware")
-# How LangGraph names what it runs, inside the task of a node, when the node has failed.
-_ERROR_HANDLER = "__error_handler__"
 # The tool that the classic AgentExecutor runs in place of one that it does not know.
 _UNKNOWN_TOOL = "invalid_tool"
 
@@ -80,7 +83,7 @@ class Recorder(RootRuns):
             else:
                 root.inner_namespaces.append({name: metadata.get(name) for name in names})
         if entry.task:
-            self._begin_attempt(entry)
+            begin_attempt(entry, self._open.get(entry.parent_id))  # type: ignore[arg-type]
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run continued after it
             root.last_failure = None
@@ -88,23 +91,6 @@ class Recorder(RootRuns):
             self._resume(root, inputs, metadata)
         if not root.objective and run_id == root.run_id and not continues_in_process(root):
             root.objective = self._objective_of(inputs)
-
-    def _begin_attempt(self, entry: OpenRun) -> None:
-        """Record that an earlier attempt of a LangGraph node timed out, if this is another one.
-
-        LangGraph cancels an attempt that takes too long, and does not wait for that: only that the
-        node begins anew, or its error handler does, shows that it was not the caller.
-        """
-        parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
-        if parent is not None and parent.task == entry.task:
-            return  # a chain inside a node
-        attempts = entry.root.attempts
-        is_handler = entry.name.startswith(_ERROR_HANDLER)
-        task = entry.task.rpartition("|")[0] if is_handler else entry.task
-        if (earlier := attempts.pop(task, None)) is not None:
-            record_timeout(earlier)
-        if len(attempts) < MAX_ITEMS:
-            attempts[entry.task] = entry
 
     def chain_ended(self, run_id: UUID, outputs: object, inputs: object = None) -> None:
         """Record that a chain returned.
@@ -119,7 +105,7 @@ class Recorder(RootRuns):
             return
         root = entry.root
         root.last_seen_s = time.monotonic()
-        root.end_attempt(entry)
+        end_attempt(entry)
         if run_id != root.run_id:
             self._inner_chain_ended(entry, outputs)
             return
@@ -157,7 +143,7 @@ class Recorder(RootRuns):
         root.last_seen_s = time.monotonic()
         meaning = meaning_of(error)
         if meaning != "cancelled":
-            root.end_attempt(entry)
+            end_attempt(entry)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id and not root.objective and inputs is not None:

@@ -210,11 +210,6 @@ class RunRecord:
         self.room_chars -= min(text_size(text), self.raw_text_chars - 2 * MARGIN_CHARS)
         return text
 
-    def end_attempt(self, entry: OpenRun) -> None:
-        """Note that a chain ended, which may be the attempt of a node."""
-        if self.attempts.get(entry.task) is entry:
-            self.attempts.pop(entry.task, None)
-
     def note_error(self, error: BaseException) -> None:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
         if len(self.error_ids) < self.owner.bounds.steps:
