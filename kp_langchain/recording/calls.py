@@ -37,7 +37,6 @@ class Call:
         refusal: The words in which a model refused; "" if it did not.
         is_void: Whether it leaves no step, because it is made again after a pause, is recorded
             elsewhere in the timeline, or is not the agent's own.
-        inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
     """
 
@@ -60,7 +59,6 @@ class Call:
     is_incomplete: bool = False
     refusal: str = ""
     is_void: bool = False
-    inner: tuple[Call, ...] = ()
     returns_examples: bool = False
 
     def end(self) -> None:
@@ -70,8 +68,6 @@ class Call:
 
     def set_result(self, text: Any) -> Mark:
         """Set `text`, or `error` if it has failed; return the mark for the timeline."""
-        if len(self.inner) == 1 and self.inner[0].kind == "model":
-            self.inner[0].leave_to(text)
         if self.has_failed:
             self.error = text
             return "error"

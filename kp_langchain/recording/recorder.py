@@ -277,7 +277,7 @@ class Recorder(RootRuns):
             root.requested_calls.answer(call.tool_call_id)
             text = root.read(gist, output)
             call.has_failed = call.has_failed or is_error_output(output)
-            _mark_end(root, call, text)
+            _mark_end(entry, call, text)
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, output)
@@ -325,7 +325,7 @@ class Recorder(RootRuns):
             if call.kind == "model":  # a model's failure stands where the model was asked
                 call.error, call.is_void = text, False
             else:
-                _mark_end(root, call, text)
+                _mark_end(entry, call, text)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
@@ -408,10 +408,12 @@ class Recorder(RootRuns):
         return True
 
 
-def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
+def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    call.is_after_rejection = root.human_decision == "rejected"
-    root.mark(call.set_result(text), call)
+    if len(entry.inner) == 1 and entry.inner[0].kind == "model":
+        entry.inner[0].leave_to(text)
+    call.is_after_rejection = entry.root.human_decision == "rejected"
+    entry.root.mark(call.set_result(text), call)
 
 
 @default_on_error(False)

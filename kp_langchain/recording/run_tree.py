@@ -43,6 +43,7 @@ class OpenRun:
         thread_id: The LangGraph thread that its metadata name.
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
+        inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -51,7 +52,7 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "is_interrupted", "is_limit_node",
+        "call", "checkpoint_id", "errors_before", "inner", "is_interrupted", "is_limit_node",
         "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
@@ -60,6 +61,7 @@ class OpenRun:
         self.parent_id = parent_id
         self.thread_id = thread_id
         self.call: Call | None = None
+        self.inner: tuple[Call, ...] = ()
         self.name = ""
         self.task = ""
         self.is_limit_node = False
@@ -132,7 +134,7 @@ class RunTree:
             root.is_langgraph = True
         return entry
 
-    def _outer_call(self, entry: OpenRun) -> Call | None:
+    def _outer_call(self, entry: OpenRun) -> OpenRun | None:
         """Return the tool or retriever that makes a call; None if a graph inside it does."""
         outer: OpenRun | None = entry
         for _ in range(_MAX_CHAINS):
@@ -142,7 +144,7 @@ class RunTree:
             if outer is None or outer.task != entry.task:
                 return None
             if outer.call is not None:
-                return outer.call if outer.call.kind != "model" else None
+                return outer if outer.call.kind != "model" else None
         return None
 
     def _finish(self, run_id: UUID) -> OpenRun | None:
