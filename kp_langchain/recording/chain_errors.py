@@ -87,7 +87,8 @@ def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return False
-        if id(cause) in recorded_ids or all(id(one) in recorded_ids for one in leaves_of(cause)):
+        leaf_ids = set(map(id, leaves_of(cause)))
+        if id(cause) in recorded_ids or (leaf_ids and leaf_ids <= set(recorded_ids)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

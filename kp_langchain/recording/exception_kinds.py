@@ -10,6 +10,7 @@ from typing import Final, Literal
 from kp_langchain.recording.safe_reads import attribute
 
 Meaning = Literal["error", "interrupt", "handoff", "cancelled"]
+_BY_WEIGHT: tuple[Meaning, ...] = ("error", "interrupt", "handoff", "cancelled")
 
 _CANCELLED = (
     asyncio.CancelledError,
@@ -30,8 +31,10 @@ def meaning_of(error: object) -> Meaning:
     A group is an error if one of its exceptions is, else a pause if one of them is, and so on.
     """
     meanings = {_own_meaning(one) for one in leaves_of(error)}
-    order: tuple[Meaning, ...] = ("error", "interrupt", "handoff", "cancelled")
-    return next((meaning for meaning in order if meaning in meanings), "error")
+    for meaning in _BY_WEIGHT:
+        if meaning in meanings:
+            return meaning
+    return "error"
 
 
 def members_of(error: object) -> Sequence[object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Set, ValuesView
+from collections.abc import Iterable, Mapping, MutableSequence, Set, ValuesView
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -110,7 +110,7 @@ def error_text(error: object, limit: int) -> str:
     caused it.
     """
     text = _own_error_text(error, limit)
-    reasons = join_texts(islice(_reasons(error, limit), _MAX_REASONS), limit, "; ")
+    reasons = join_texts(iter(_reasons(error, limit)), limit, "; ")
     return clip(f"{text} ({reasons})", limit) if reasons else text
 
 
@@ -120,23 +120,23 @@ def _own_error_text(error: object, limit: int) -> str:
     return clip(f"{name}: {message}" if message else name, limit)
 
 
-def _reasons(error: object, limit: int) -> Iterator[str]:
-    """Yield the texts of what an exception stands for: members of groups, and causes."""
+def _reasons(error: object, limit: int) -> list[str]:
+    """Return the texts of what an exception stands for: members of groups, and causes."""
+    texts: list[str] = []
     waiting, seen = [error], {id(error)}
     for _ in range(MAX_ERRORS_READ):
-        if not waiting:
-            return
+        if not waiting or len(texts) == _MAX_REASONS:
+            break
         one = waiting.pop()
         inner = members_of(one)
         if not inner:
             if one is not error and meaning_of(one) != "cancelled":
-                yield _own_error_text(one, limit)
+                texts.append(_own_error_text(one, limit))
             inner = (_cause(one),) if _says_nothing(one, limit) else ()
-        new = [
-            each for each in inner[: _MAX_REASONS + 1] if each is not None and id(each) not in seen
-        ]
+        new = [each for each in inner[:_MAX_REASONS] if each is not None and id(each) not in seen]
         seen.update(map(id, new))
         waiting += reversed(new)
+    return texts
 
 
 def _cause(error: object) -> object:

@@ -132,6 +132,7 @@ HOSTILE = {
     "long members": group(*(ValueError("x" * 1_000_000) for _ in range(20))),
     "10,000 causes": _chain(10_000),
     "groups of groups": group(*[group(*[group(*[ValueError()] * 50)] * 50)] * 50),
+    "3,000 levels": _deep(3000),
     "a group that hides its members": Lying("m", [ValueError("v")]),
 }
 
