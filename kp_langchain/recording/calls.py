@@ -35,8 +35,8 @@ class Call:
         is_incomplete: Whether it belongs to an answer that was refused, withheld or cut off, or
             waits for an approval.
         refusal: The words in which a model refused; "" if it did not.
-        is_void: Whether it leaves no step, because it is made again after a pause or is recorded
-            elsewhere in the timeline.
+        is_void: Whether it leaves no step, because it is made again after a pause, is recorded
+            elsewhere in the timeline, or is not the agent's own.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
     """
 
@@ -73,6 +73,13 @@ class Call:
             return "error"
         self.text = text
         return "end"
+
+    def leave_to(self, result: Any) -> None:
+        """Leave no step if what it said, or its error, stands in the result of its only caller."""
+        said = self.error if self.has_failed else self.text
+        if said and isinstance(said, str) and isinstance(result, str):
+            # A message that a tool returns as it is becomes text by `str`.
+            self.is_void = self.is_void or said in result or repr(said) in result
 
     def reject(self) -> None:
         """Turn a failure into a human's rejection, whose words are the call's text."""

@@ -1,14 +1,20 @@
-"""Errors that chains raise: each is recorded once, where it was raised first."""
+"""Errors that chains raise: each is recorded once, where it was raised first.
+
+An attempt of a node that takes too long is such an error, too.
+"""
 
 from __future__ import annotations
 
 from kp_langchain.recording.calls import Call
+from kp_langchain.recording.exception_kinds import leaves_of
 from kp_langchain.recording.plain_values import error_text
 from kp_langchain.recording.run_tree import OpenRun
-from kp_langchain.recording.safe_reads import default_on_error
+from kp_langchain.recording.safe_reads import MAX_ITEMS, default_on_error
 from kp_langchain.recording.tool_answers import begin_requested
 
 _MAX_CAUSES = 8
+# How LangGraph names what it runs, within the task of a node, once the node has failed.
+_ERROR_HANDLER = "__error_handler__"
 
 
 def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> None:
@@ -34,9 +40,42 @@ def record_failure(entry: OpenRun, error: BaseException, *, is_root: bool) -> No
     root.note_error(error)
 
 
+def begin_attempt(entry: OpenRun, parent: OpenRun | None) -> None:
+    """Record that an earlier attempt of a LangGraph node timed out, if a chain is the next one.
+
+    LangGraph cancels an attempt that takes too long, without waiting for its end, and no event has
+    the error. Only that the node, or its error handler, begins shows that it was not the caller.
+
+    Args:
+        entry: The chain, which begins in a task.
+        parent: What it is part of, if that is open.
+    """
+    if parent is not None and parent.task == entry.task:
+        return  # a chain inside a node
+    root = entry.root
+    is_handler = entry.name.startswith(_ERROR_HANDLER)
+    task = entry.task.rpartition("|")[0] if is_handler else entry.task
+    if (earlier := root.attempts.pop(task, None)) is not None:
+        call = Call("chain", "", ("chain", task), has_failed=True)
+        call.error = f"TimeoutError: node {earlier.name} did not end in time"
+        root.mark("error", call)
+        root.last_failure = call
+    if len(root.attempts) < MAX_ITEMS:
+        root.attempts[entry.task] = entry
+
+
+def end_attempt(entry: OpenRun) -> None:
+    """Note that a chain returned or raised an error; it may be the attempt of a node."""
+    attempts = entry.root.attempts
+    if attempts.get(entry.task) is entry:
+        attempts.pop(entry.task, None)
+
+
 @default_on_error(False)
 def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     """Return whether an error of a run, or a cause of it, is recorded as a failure below the run.
+
+    A group is if all of its exceptions are.
 
     Args:
         error: What the run raised.
@@ -48,7 +87,8 @@ def is_recorded(error: BaseException, entry: OpenRun) -> bool:
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return False
-        if id(cause) in recorded_ids:
+        leaf_ids = set(map(id, leaves_of(cause)))
+        if id(cause) in recorded_ids or (leaf_ids and leaf_ids <= set(recorded_ids)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

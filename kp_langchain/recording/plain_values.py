@@ -16,6 +16,7 @@ from typing import Any
 from kp_langchain._host_exceptions import raised_by_host
 from kp_langchain.recording.clipping import NAME_CHARS, clip, describe, join_texts, type_name
 from kp_langchain.recording.content_blocks import is_content
+from kp_langchain.recording.exception_kinds import MAX_ERRORS_READ, meaning_of, members_of
 from kp_langchain.recording.media import data_mark
 from kp_langchain.recording.messages import (
     content_text,
@@ -24,13 +25,21 @@ from kp_langchain.recording.messages import (
     message_text,
     messages_in,
 )
-from kp_langchain.recording.safe_reads import MAPPING, MAX_ALL_ITEMS, MAX_DEPTH, MAX_ITEMS
+from kp_langchain.recording.safe_reads import (
+    MAPPING,
+    MAX_ALL_ITEMS,
+    MAX_DEPTH,
+    MAX_ITEMS,
+    attribute,
+)
 
 _SEQUENCE = (list, tuple, Set, MutableSequence, ValuesView)
 _STRUCTURE = (*MAPPING, *_SEQUENCE, int, float)
 _FIELD_LISTS = ("model_fields", "__dataclass_fields__", "__attrs_attrs__")
 _SMALL = (str, int, float, type(None))
 _WRITES_ALL_ARGUMENTS = (BaseException.__str__, KeyError.__str__)
+_COUNTS_MEMBERS = " sub-exception"  # in what Python writes of a group, and whoever quotes that
+_MAX_REASONS = 8
 _BYTES = (bytes, bytearray, memoryview)
 _KEY_CHARS = 200
 _NUMBER_CHARS = 8  # counted for a number, a truth value or None
@@ -95,10 +104,54 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
 
 
 def error_text(error: object, limit: int) -> str:
-    """Return `TypeName: message` of an exception, cut to `limit`."""
+    """Return `TypeName: message` of an exception, cut to `limit`.
+
+    For a group, its exceptions follow in brackets; for any other whose message says nothing, what
+    caused it.
+    """
+    text = _own_error_text(error, limit)
+    reasons = join_texts(iter(_reasons(error, limit)), limit, "; ")
+    return clip(f"{text} ({reasons})", limit) if reasons else text
+
+
+def _own_error_text(error: object, limit: int) -> str:
     message = as_text(error, limit)
     name = clip(type(error).__name__, NAME_CHARS)
     return clip(f"{name}: {message}" if message else name, limit)
+
+
+def _reasons(error: object, limit: int) -> list[str]:
+    """Return the texts of what an exception stands for: members of groups, and causes."""
+    texts: list[str] = []
+    waiting, seen = [error], {id(error)}
+    for _ in range(MAX_ERRORS_READ):
+        if not waiting or len(texts) == _MAX_REASONS:
+            break
+        one = waiting.pop()
+        inner = members_of(one)
+        if not inner:
+            if one is not error and meaning_of(one) != "cancelled":
+                texts.append(_own_error_text(one, limit))
+            inner = (_cause(one),) if _says_nothing(one, limit) else ()
+        new = [each for each in inner[:_MAX_REASONS] if each is not None and id(each) not in seen]
+        seen.update(map(id, new))
+        waiting += reversed(new)
+    return texts
+
+
+def _cause(error: object) -> object:
+    """Return what Python's traceback shows as the cause of an exception."""
+    cause = attribute(error, "__cause__")
+    if cause is None and not attribute(error, "__suppress_context__"):
+        cause = attribute(error, "__context__")
+    return cause
+
+
+def _says_nothing(error: object, limit: int) -> bool:
+    """Return whether a message says no more than the type's name, or only counts a group."""
+    message = as_text(error, limit)
+    words = "".join(filter(str.isalnum, message[:NAME_CHARS])).lower()
+    return words in type(error).__name__.lower() or _COUNTS_MEMBERS in message
 
 
 def fields_of(value: object) -> Mapping[str, object] | None:

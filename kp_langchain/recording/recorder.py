@@ -14,8 +14,13 @@ from uuid import UUID
 
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.calls import Call, CallKind
-from kp_langchain.recording.chain_errors import is_recorded, record_failure
-from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
+from kp_langchain.recording.chain_errors import (
+    begin_attempt,
+    end_attempt,
+    is_recorded,
+    record_failure,
+)
+from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
 from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
@@ -29,7 +34,7 @@ from kp_langchain.recording.root_runs import (
     note_pause,
 )
 from kp_langchain.recording.run_record import RunRecord
-from kp_langchain.recording.run_start import Start, metadata_text
+from kp_langchain.recording.run_start import Start, is_inner_call, mcp_server_in, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
 from kp_langchain.recording.stop_reasons import ended_early, refusal_in
@@ -82,6 +87,8 @@ class Recorder(RootRuns):
                     break
             else:
                 root.inner_namespaces.append({name: metadata.get(name) for name in names})
+        if entry.task:
+            begin_attempt(entry, self._open.get(entry.parent_id))  # type: ignore[arg-type]
         if root.last_failure is not None:
             root.mark("start", root.last_failure)  # the run continued after it
             root.last_failure = None
@@ -103,6 +110,7 @@ class Recorder(RootRuns):
             return
         root = entry.root
         root.last_seen_s = time.monotonic()
+        end_attempt(entry)
         if run_id != root.run_id:
             self._inner_chain_ended(entry, outputs)
             return
@@ -138,12 +146,16 @@ class Recorder(RootRuns):
         root = entry.root
         root.last_seen_s = time.monotonic()
         meaning = meaning_of(error)
+        if meaning != "cancelled":
+            end_attempt(entry)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         if meaning == "error" and not is_recorded(error, entry):
-            record_failure(entry, error, is_root=run_id == root.run_id)
+            # A graph raises the timeout of its node.
+            failed = [one for one in list(root.attempts.values()) if one.parent_id == run_id]
+            record_failure([*failed, entry][0], error, is_root=run_id == root.run_id)
         if run_id == root.run_id:
             self._fail_root(entry, error, meaning)
         elif meaning == "cancelled":
@@ -158,7 +170,14 @@ class Recorder(RootRuns):
         name = short_name(start.name)
         call = entry.call = Call(kind, name, (entry.parent_id, name))
         root = entry.root
-        root.last_call = call
+        entry.task = metadata_text(start.metadata, "langgraph_checkpoint_ns")
+        outer = self._outer_call(entry)
+        if outer is not None:
+            outer.inner = (*outer.inner, call)[:2]
+        is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
+        call.is_void = is_lookup or is_inner_call(start.metadata, root.metadata)
+        if not call.is_void:
+            root.last_call = call
         root.is_interrupted = False
         root.mark("start", call)
         return root, call
@@ -186,7 +205,7 @@ class Recorder(RootRuns):
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
-        if not root.fallback_objective:
+        if not root.fallback_objective and not call.is_void:
             root.fallback_objective = objective_in(messages, self._raw_text_chars)
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(messages)
@@ -214,6 +233,8 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root = entry.root
         try:
+            if call.is_void:  # no thought of the agent's
+                return
             last = call
             refusal = clip(refusal_in(message), self._raw_text_chars)
             metadata = attribute(message, "response_metadata")
@@ -243,7 +264,7 @@ class Recorder(RootRuns):
             call.name, inputs = root.last_action
             call.has_failed = True  # whatever it returns
         call.input = root.read(as_input, inputs)
-        call.mcp_server = as_text(start.metadata.get("mcp_server"), NAME_CHARS) or None
+        call.mcp_server = mcp_server_in(start.metadata) or None
         if isinstance(tool_call_id, str) and tool_call_id:
             call.tool_call_id = tool_call_id
             call.key = ("tool", tool_call_id)
@@ -265,7 +286,7 @@ class Recorder(RootRuns):
             root.requested_calls.answer(call.tool_call_id)
             text = root.read(gist, output)
             call.has_failed = call.has_failed or is_error_output(output)
-            _mark_end(root, call, text)
+            _mark_end(entry, call, text)
         finally:
             if run_id == root.run_id:
                 self._finish_root(root, output)
@@ -296,10 +317,10 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root, meaning = entry.root, meaning_of(error)
         call.is_cancelled = meaning == "cancelled"
-        call.is_void = meaning == "interrupt"
         if call.is_cancelled:
             root.final_message = None
-        if call.is_void:
+        if meaning == "interrupt":
+            call.is_void = True
             root.requested_calls.pause(call)
         if call.kind == "model" and call.is_cancelled:
             # The agent read as much of the answer as it wanted.
@@ -313,9 +334,9 @@ class Recorder(RootRuns):
             root.note_error(error)
             root.requested_calls.answer(call.tool_call_id)
             if call.kind == "model":  # a model's failure stands where the model was asked
-                call.error = text
+                call.error, call.is_void = text, False
             else:
-                _mark_end(root, call, text)
+                _mark_end(entry, call, text)
         if meaning == "interrupt":
             self._pass_on_interrupt(entry)
         if run_id == root.run_id:
@@ -398,10 +419,12 @@ class Recorder(RootRuns):
         return True
 
 
-def _mark_end(root: RunRecord, call: Call, text: Any) -> None:
+def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
-    call.is_after_rejection = root.human_decision == "rejected"
-    root.mark(call.set_result(text), call)
+    if len(entry.inner) == 1 and entry.inner[0].kind == "model":
+        entry.inner[0].leave_to(text)
+    call.is_after_rejection = entry.root.human_decision == "rejected"
+    entry.root.mark(call.set_result(text), call)
 
 
 @default_on_error(False)

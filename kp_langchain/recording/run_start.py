@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kp_langchain.recording.clipping import NAME_CHARS
+from kp_langchain.recording.clipping import NAME_CHARS, short_name
 from kp_langchain.recording.plain_values import as_text
 from kp_langchain.recording.safe_reads import default_on_error
 
 _LONG_ID_CHARS = 10_000
 _DECIMAL_BITS = 512
+# By these, LangChain's middleware marks the models that it asks for itself, and all runs in them.
+_SOURCE, _INTERNAL = "lc_source", "lc_internal_call"
 
 
 class Start(NamedTuple):
@@ -43,6 +45,37 @@ def metadata_text(metadata: Mapping[str, Any], key: str) -> str:
 @default_on_error("")
 def _plain_str(value: object) -> str:
     return str.__str__(value) if isinstance(value, str) else ""
+
+
+@default_on_error("")
+def mcp_server_in(metadata: Mapping[str, Any]) -> str:
+    """Return the name of the MCP server that has a tool, by the tool's metadata; "" if none.
+
+    It is `mcp_server`, or as `langchain.mcp` writes it: `{"mcp": {"server": {"name": ...}}}`.
+    """
+    server = metadata.get("mcp_server")
+    if not server and (mcp := metadata.get("mcp")):
+        server = mcp.get("server")
+    if server and not isinstance(server, str):
+        server = server.get("name")
+    return short_name(server)
+
+
+def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any]) -> bool:
+    """Return whether a call is one of LangChain's own, such as one that summarises the messages.
+
+    Args:
+        metadata: The metadata of the call.
+        root_metadata: Those of the root run; a run that is marked as a whole has no inner calls.
+    """
+    return (_SOURCE in metadata and _differs(_SOURCE, metadata, root_metadata)) or (
+        _INTERNAL in metadata and _differs(_INTERNAL, metadata, root_metadata)
+    )
+
+
+def _differs(key: str, metadata: Mapping[str, Any], root_metadata: Mapping[str, Any]) -> bool:
+    # As text, because values of the user's own may raise when they are compared.
+    return metadata_text(metadata, key) != metadata_text(root_metadata, key)
 
 
 def thread_id_in(metadata: Mapping[str, Any]) -> str | None:

@@ -33,6 +33,8 @@ _MAX_RECENTLY_OVER = 1024
 # Reached only by runs that never end, such as streams that are never closed; then about 20 MB.
 _MAX_LATE = 100_000
 _ABSENT = object()
+# Chains between a tool and what it calls, such as those of `chain.as_tool()`.
+_MAX_CHAINS = 8
 
 
 class OpenRun:
@@ -44,6 +46,7 @@ class OpenRun:
         thread_id: The LangGraph thread that its metadata name.
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
+        inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -52,7 +55,7 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "is_interrupted", "is_limit_node",
+        "call", "checkpoint_id", "errors_before", "inner", "is_interrupted", "is_limit_node",
         "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
@@ -61,6 +64,7 @@ class OpenRun:
         self.parent_id = parent_id
         self.thread_id = thread_id
         self.call: Call | None = None
+        self.inner: tuple[Call, ...] = ()
         self.name = ""
         self.task = ""
         self.is_limit_node = False
@@ -138,6 +142,19 @@ class RunTree:
         if not root.is_langgraph and "langgraph_step" in metadata:
             root.is_langgraph = True
         return entry
+
+    def _outer_call(self, entry: OpenRun) -> OpenRun | None:
+        """Return the tool or retriever that makes a call; None if a graph inside it does."""
+        outer: OpenRun | None = entry
+        for _ in range(_MAX_CHAINS):
+            if outer is None or outer.parent_id is None:
+                return None
+            outer = self._open.get(outer.parent_id)
+            if outer is None or outer.task != entry.task:
+                return None
+            if outer.call is not None:
+                return outer if outer.call.kind != "model" else None
+        return None
 
     def _finish(self, run_id: UUID) -> OpenRun | None:
         """Claim the end of a run; return None if it is not open."""
