@@ -55,6 +55,25 @@ def messages_in(value: object) -> Sequence[Any]:
     return [item for item in islice(_items(value, 0), MAX_ALL_ITEMS) if is_message(item)]
 
 
+@default_on_error(())
+def tool_messages_in(value: object) -> Sequence[Any]:
+    """Return the messages in any form that answer a tool call, where `messages_in` looks."""
+    items = islice(_items(value, 0), MAX_ALL_ITEMS)
+    return [
+        as_messages([item])[0] if isinstance(item, MAPPING) else item
+        for item in items
+        if (isinstance(item, MAPPING) and "tool_call_id" in item) or hasattr(item, "tool_call_id")
+    ]
+
+
+def as_messages(items: Sequence[object]) -> Sequence[Any]:
+    """Return messages in any of the forms that LangChain reads as its own."""
+    # Imported here because it takes 0.2 s; where messages are read, it is imported anyway.
+    from langchain_core.messages import convert_to_messages
+
+    return convert_to_messages(items)  # type: ignore[arg-type]
+
+
 def _items(value: object, depth: int) -> Iterator[object]:
     if is_message(value) or depth >= MAX_DEPTH:
         yield value
@@ -65,13 +84,24 @@ def _items(value: object, depth: int) -> Iterator[object]:
             else:
                 yield item
     elif isinstance(value, (list, tuple)):
-        for item in value[:MAX_ITEMS]:
+        for item in value[-MAX_ITEMS:]:
             if is_command(item):
-                yield from _items(item.update, depth + 1)
+                yield from _items_of_command(item, depth + 1)
+            elif isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], list):
+                yield from item[1][-MAX_ITEMS:]  # a state's key and its value
             else:
                 yield item
     elif is_command(value):
-        yield from _items(value.update, depth + 1)  # type: ignore[attr-defined]
+        yield from _items_of_command(value, depth + 1)
+
+
+def _items_of_command(command: Any, depth: int) -> Iterator[object]:
+    """Yield what a command updates a state with, and what it sends to the nodes that it starts."""
+    update, goto = command.update, command.goto
+    is_plain = isinstance(update, (*MAPPING, list, tuple))
+    yield from _items(update if is_plain else getattr(update, "__dict__", None), depth)
+    for target in goto[:MAX_ITEMS] if isinstance(goto, (list, tuple)) else (goto,):
+        yield from _items(getattr(target, "arg", None), depth)
 
 
 def message_text(message: object, limit: int) -> str:

@@ -29,6 +29,7 @@ from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
 from kp_langchain.recording.stop_reasons import ended_early, refusal_in
 from kp_langchain.recording.tool_answers import (
+    answer_to_call,
     is_error_output,
     record_answers,
     record_answers_in_input,
@@ -254,8 +255,9 @@ class Recorder(RootRuns):
         try:
             root.requested_calls.take(attribute(output, "tool_call_id"))
             root.requested_calls.answer(call.tool_call_id)
-            text = root.read(gist, output)
-            call.has_failed = call.has_failed or is_error_output(output)
+            answer = answer_to_call(output, call.tool_call_id) if call.kind == "tool" else output
+            text = root.read(gist, answer)
+            call.has_failed = call.has_failed or is_error_output(answer)
             _mark_end(root, call, text)
         finally:
             if run_id == root.run_id:

@@ -12,7 +12,13 @@ from typing import Any, Literal
 
 from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.messages import is_command, message_text, messages_in
+from kp_langchain.recording.messages import (
+    is_command,
+    is_message,
+    message_text,
+    messages_in,
+    tool_messages_in,
+)
 from kp_langchain.recording.plain_values import as_input, as_text
 from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
 from kp_langchain.recording.run_record import RunRecord
@@ -136,15 +142,27 @@ def _may_be_rejected(root: RunRecord) -> bool:
     return root.human_decision in ("rejected", "unclear")
 
 
+def answer_to_call(output: object, call_id: str | None) -> Any:
+    """Return what answers a tool's call: the tool's output or, of a command, one of its messages.
+
+    A tool that hands over to another agent returns the whole conversation with its command.
+
+    Args:
+        output: What the tool returned.
+        call_id: The id of the call; None if it is unknown, and the last tool message answers it.
+    """
+    outputs = output[:MAX_ITEMS] if isinstance(output, list) else (output,)
+    if is_message(output) or not any(map(is_command, outputs)):
+        return output
+    answers = tool_messages_in(output)
+    of_call = [one for one in answers if call_id in (None, attribute(one, "tool_call_id"))]
+    return of_call[-1] if of_call else None
+
+
 @default_on_error(False)
 def is_error_output(output: object) -> bool:
-    """Return whether a tool's output is, or carries, a message that says that it failed."""
-    status = getattr(output, "status", None)
-    if status is not None:  # a tool message has one
-        return bool(status == "error")
-    return is_command(output) and any(
-        getattr(message, "status", None) == "error" for message in messages_in(output)
-    )
+    """Return whether a tool's output is a message that says that it failed."""
+    return bool(getattr(output, "status", None) == "error")
 
 
 @default_on_error(())
