@@ -67,7 +67,7 @@ class Recorder(RootRuns):
             return
         run_id, _, name, metadata, _ = start
         root = entry.root
-        entry.name = short_name(name)
+        entry.name, entry.inputs = short_name(name), inputs
         entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
         if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
@@ -115,13 +115,15 @@ class Recorder(RootRuns):
         else:
             if root.requested_calls:
                 record_unanswered(root, outputs)
-            self._finish_root(root, outputs)
+            self._finish_root(root, outputs, entry.inputs if inputs is None else inputs)
 
     def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
         if entry.is_interrupted:  # unless something begins next, the root pauses as well
             root.is_interrupted = True
             note_pause(entry)
+            if (call := root.last_call) is not None and root.requested_calls.of_model(call):
+                call.is_incomplete = True  # it waits for an approval
         if entry.is_limit_node and _jumps_to_end(outputs):
             root.has_reached_limit = True
         if root.requested_calls or root.is_awaiting_first_half:
@@ -166,8 +168,8 @@ class Recorder(RootRuns):
         entry.root.last_seen_s = time.monotonic()
         return entry, entry.call
 
-    def model_started(self, start: Start, messages: object) -> None:
-        """Record that a model was asked, with chat messages or prompts."""
+    def model_started(self, start: Start, messages: object, tools: object = None) -> None:
+        """Record that a model was asked, with chat messages or prompts, and the tools it may use."""
         parent = self._open.get(start.parent_id) if start.parent_id is not None else None
         if parent is not None and (
             parent.root.requested_calls or parent.root.is_awaiting_first_half
@@ -180,6 +182,7 @@ class Recorder(RootRuns):
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
+        call.offers_choice = isinstance(tools, list) and len(tools) > 1
         if not root.fallback_objective:
             root.fallback_objective = objective_in(messages, self._raw_text_chars)
         if not root.objective and root.run_id == start.run_id:

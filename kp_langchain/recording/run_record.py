@@ -11,8 +11,8 @@ from uuid import UUID
 
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
-from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
-from kp_langchain.recording.plain_values import gist_text, text_size
+from kp_langchain.recording.clipping import NAME_CHARS, clip, join_texts, short_name
+from kp_langchain.recording.plain_values import as_input, gist_text, text_size
 from kp_langchain.recording.quotes import Quotes
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
@@ -217,12 +217,29 @@ class RunRecord:
         Called on the worker, because it would take the agent's time.
         """
         limit = self.raw_text_chars
+        if self.ending != "paused":
+            self._add_decisions()
         if self.answer is not None:
             self.answer = gist_text(self.answer, limit)
         for _, call in self.timeline:
             call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
         if self.earlier_part is not None:
             self._drop_last_texts()
+
+    def _add_decisions(self) -> None:
+        """Add the tool calls that nobody made to what the models said that asked for them.
+
+        A router or a grader asks for a call only to answer in its form.
+        """
+        for request in self.requested_calls.decisions:
+            model = request.model
+            if model is None or model.kind != "model" or model.is_incomplete:
+                continue
+            structure = self.read(as_input, request.arguments)
+            if request.name and (model.offers_choice or not structure):  # it tells the choice
+                structure = {request.name: structure}
+            texts = (gist_text(one, self.raw_text_chars) for one in (model.text, structure))
+            model.text = join_texts(texts, self.raw_text_chars)
 
     def drop_quotes(self) -> None:
         """Drop what model and retriever only repeat of the examples that the run was shown.

@@ -41,6 +41,7 @@ class OpenRun:
         thread_id: The LangGraph thread that its metadata name.
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
+        inputs: What a chain was given, by reference.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -49,7 +50,7 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "is_interrupted", "is_limit_node",
+        "call", "checkpoint_id", "errors_before", "inputs", "is_interrupted", "is_limit_node",
         "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ class OpenRun:
         self.thread_id = thread_id
         self.call: Call | None = None
         self.name = ""
+        self.inputs: object = None
         self.task = ""
         self.is_limit_node = False
         self.errors_before = len(root.error_ids)

@@ -68,8 +68,8 @@ def record_answers(root: RunRecord, outputs: object) -> None:
             continue
         call_id = attribute(message, "tool_call_id")
         verdict = _structure_verdict(outputs) if call_id in requested_here else None
-        if verdict == "accepted":  # it is the run's answer, which is recorded as such
-            root.requested_calls.take(call_id)
+        if verdict == "accepted":
+            root.requested_calls.accept(call_id)
         else:
             is_refused = verdict == "refused"
             _record_answer(root, message, is_refused, by_human=_may_be_rejected(root))
