@@ -62,14 +62,15 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
         return gist(response, limit)
     given = inputs if isinstance(inputs, MAPPING) and inputs is not outputs else {}
     messages = outputs.get("messages")
-    has_messages = isinstance(messages, (list, tuple)) and bool(messages)
-    if has_messages and (answer := _last_answer(messages, given.get("messages", inputs), limit)):
+    if not isinstance(messages, (list, tuple)):
+        messages = ()
+    if answer := _last_answer(messages, given.get("messages", inputs), limit):
         return answer
     for key in _KEYS:
         if key in outputs and not _is_given(outputs[key], given.get(key)):
             return _value(outputs[key], limit)
     items = islice(outputs.items(), MAX_ITEMS)
-    if has_messages or all(_is_given(value, given.get(key)) for key, value in items):
+    if messages or all(_is_given(value, given.get(key)) for key, value in items):
         return ""
     return gist(outputs, limit)
 
@@ -106,8 +107,9 @@ def _last_answer(messages: Sequence[Any], inputs: object, limit: int) -> Any:
         inputs: The messages or the text that it was given, the last of which is the question.
         limit: Characters to keep.
     """
-    is_list = isinstance(inputs, (list, tuple)) and inputs is not messages
-    question = (inputs[-1] if inputs else None) if is_list else inputs
+    question = inputs
+    if isinstance(inputs, (list, tuple)):
+        question = inputs[-1] if inputs and inputs is not messages else None
     is_known = role_and_content(question)[0] is not None
     for message in islice(reversed(messages), MAX_ITEMS):
         if is_known and _is_same_message(message, question):

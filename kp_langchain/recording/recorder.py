@@ -169,7 +169,7 @@ class Recorder(RootRuns):
         return entry, entry.call
 
     def model_started(self, start: Start, messages: object, tools: object = None) -> None:
-        """Record that a model was asked, with chat messages or prompts, and the tools it may use."""
+        """Record that a model was asked: with chat messages or prompts, and by which tools."""
         parent = self._open.get(start.parent_id) if start.parent_id is not None else None
         if parent is not None and (
             parent.root.requested_calls or parent.root.is_awaiting_first_half

@@ -14,7 +14,6 @@ from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.messages import (
     is_command,
-    is_message,
     message_text,
     messages_in,
     tool_messages_in,
@@ -151,8 +150,8 @@ def answer_to_call(output: object, call_id: str | None) -> Any:
         output: What the tool returned.
         call_id: The id of the call; None if it is unknown, and the last tool message answers it.
     """
-    outputs = output[:MAX_ITEMS] if isinstance(output, list) else (output,)
-    if is_message(output) or not any(map(is_command, outputs)):
+    outputs = output[:MAX_ITEMS] if type(output) is list else (output,)
+    if not any(map(is_command, outputs)):
         return output
     answers = tool_messages_in(output)
     of_call = [one for one in answers if call_id in (None, attribute(one, "tool_call_id"))]
