@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -98,28 +98,34 @@ def parsing_error_in(outputs: object) -> BaseException | None:
 
 
 def _last_answer(messages: Sequence[Any], inputs: object, limit: int) -> Any:
-    """Return the last answer among the messages after those that the run was given; "" if none.
+    """Return the last answer among the messages since the run's inputs; "" if there is none."""
+    for message in messages_since(inputs, messages):
+        if not _is_of_user(message):
+            return _last_message(message, limit)
+    return ""
 
-    A message in the user's role is an answer if it has a name: agents may speak to each other so.
+
+def messages_since(inputs: object, messages: Sequence[Any]) -> Iterator[Any]:
+    """Yield the messages that came after those that a run was given, the newest first.
 
     Args:
+        inputs: The messages or the text that it was given; the last is the question. If they are
+            something else, the last message of a user is.
         messages: All messages when the run ended.
-        inputs: The messages or the text that it was given, the last of which is the question.
-        limit: Characters to keep.
     """
     question = inputs
     if isinstance(inputs, (list, tuple)):
         question = inputs[-1] if inputs and inputs is not messages else None
     is_known = role_and_content(question)[0] is not None
     for message in islice(reversed(messages), MAX_ITEMS):
-        if is_known and _is_same_message(message, question):
-            return ""
-        role, _ = role_and_content(message)
-        if role not in _NOT_ANSWERING or _field(message, "name"):
-            return _last_message(message, limit)
-        if not is_known:
-            return ""
-    return ""
+        if _is_same_message(message, question) if is_known else _is_of_user(message):
+            return
+        yield message
+
+
+def _is_of_user(message: object) -> bool:
+    """Return whether no agent wrote a message: those of agents in the user's role have a name."""
+    return role_and_content(message)[0] in _NOT_ANSWERING and not _field(message, "name")
 
 
 def _is_same_message(one: object, other: object) -> bool:

@@ -36,6 +36,7 @@ class Call:
             waits for an approval.
         refusal: The words in which a model refused; "" if it did not.
         offers_choice: Whether a model could choose between several tools, by what it was asked.
+        is_remote: Whether only the state that a remote graph returned shows it.
         is_void: Whether it leaves no step, because it is made again after a pause or is recorded
             elsewhere in the timeline.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
@@ -60,6 +61,7 @@ class Call:
     is_incomplete: bool = False
     refusal: str = ""
     offers_choice: bool = False
+    is_remote: bool = False
     is_void: bool = False
     returns_examples: bool = False
 

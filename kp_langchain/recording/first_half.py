@@ -42,6 +42,7 @@ _CALL_FIELDS = {
     "stopped": "is_incomplete",
     "refusal": "refusal",
     "choice": "offers_choice",
+    "remote": "is_remote",
     "void": "is_void",
 }
 # The same for fields of a record that are stored and read back as they are.

@@ -17,23 +17,22 @@ from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.chain_errors import is_recorded, record_failure
 from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
-from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.plain_values import as_input, as_text, error_text, gist, text_size
-from kp_langchain.recording.provider_calls import mark_parts
+from kp_langchain.recording.remote_graphs import record_remote_answers
 from kp_langchain.recording.root_runs import RootRuns, continues_in_process, note_pause
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
-from kp_langchain.recording.stop_reasons import ended_early, refusal_in
+from kp_langchain.recording.stop_reasons import ended_early
 from kp_langchain.recording.tool_answers import (
     answer_to_call,
     is_error_output,
     record_answers,
     record_answers_in_input,
-    record_requests,
+    record_model_answer,
     record_unanswered,
 )
 from kp_langchain.run_keys import have_same_keys
@@ -99,6 +98,8 @@ class Recorder(RootRuns):
             return
         root = entry.root
         root.last_seen_s = time.monotonic()
+        if not entry.has_remote_answers and record_remote_answers(root, entry.inputs, outputs):
+            self._note_remote_answers(entry)
         if run_id != root.run_id:
             self._inner_chain_ended(entry, outputs)
             return
@@ -116,6 +117,12 @@ class Recorder(RootRuns):
             if root.requested_calls:
                 record_unanswered(root, outputs)
             self._finish_root(root, outputs, entry.inputs if inputs is None else inputs)
+
+    def _note_remote_answers(self, entry: OpenRun) -> None:
+        """Note in the runs around one that they return the same answers again."""
+        while (parent := self._open.get(entry.parent_id) if entry.parent_id else None) is not None:
+            parent.has_remote_answers = True
+            entry = parent
 
     def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
@@ -211,18 +218,11 @@ class Recorder(RootRuns):
         entry, call = ended_call
         root = entry.root
         try:
-            last = call
-            refusal = clip(refusal_in(message), self._raw_text_chars)
-            metadata = attribute(message, "response_metadata")
-            call.is_incomplete = bool(refusal) or ended_early(metadata) or ended_early(info)
+            call.is_incomplete = ended_early(info)
             if message is None:
                 call.text = root.read(clip, text)
-            elif parts := parts_of(message, self._raw_text_chars):
-                last = mark_parts(root, call, parts)
             else:
-                call.text = root.read(message_text, message)
-            last.refusal = refusal
-            record_requests(root, last, message)
+                record_model_answer(root, call, message)
             root.logprobs = logprobs
         finally:
             if run_id == root.run_id:

@@ -42,6 +42,7 @@ class OpenRun:
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inputs: What a chain was given, by reference.
+        has_remote_answers: Whether a chain inside it returned the answers of a remote graph.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -50,8 +51,8 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "inputs", "is_interrupted", "is_limit_node",
-        "name", "parent_id", "root", "task", "thread_id",
+        "call", "checkpoint_id", "errors_before", "has_remote_answers", "inputs",
+        "is_interrupted", "is_limit_node", "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
     def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
@@ -61,6 +62,7 @@ class OpenRun:
         self.call: Call | None = None
         self.name = ""
         self.inputs: object = None
+        self.has_remote_answers = False
         self.task = ""
         self.is_limit_node = False
         self.errors_before = len(root.error_ids)
