@@ -103,7 +103,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
             request.call_id,
             redaction.text(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
-            # What the last answer asks for is not a decision yet: a tool may begin it.
+            # What the last answer asks for may still begin when the run is resumed.
             None if request.model in (None, record.last_call) else numbers.get(request.model),
         ]
         for request in record.requested_calls.decisions

@@ -129,8 +129,7 @@ class Recorder(RootRuns):
         if entry.is_interrupted:  # unless something begins next, the root pauses as well
             root.is_interrupted = True
             note_pause(entry)
-            if (call := root.last_call) is not None and root.requested_calls.of_model(call):
-                call.is_incomplete = True  # it waits for an approval
+            root.waiting_model = root.last_call
         if entry.is_limit_node and _jumps_to_end(outputs):
             root.has_reached_limit = True
         if root.requested_calls or root.is_awaiting_first_half:

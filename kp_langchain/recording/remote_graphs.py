@@ -12,7 +12,7 @@ from typing import Any
 
 from kp_langchain.recording.answer import messages_since
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.messages import as_messages, is_command
+from kp_langchain.recording.messages import as_messages, is_command, is_message
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, default_on_error
 from kp_langchain.recording.tool_answers import record_answer, record_model_answer
@@ -47,6 +47,8 @@ def record_remote_answers(root: RunRecord, inputs: object, outputs: object) -> b
 
 @default_on_error(())
 def _remote_messages(inputs: object, outputs: object) -> Sequence[Any]:
+    if is_message(outputs):  # like many
+        return ()
     state: Any = outputs.update if is_command(outputs) else outputs  # type: ignore[attr-defined]
     if not isinstance(state, MAPPING):
         return ()

@@ -183,7 +183,7 @@ class RootRuns(RunTree):
         has_paused_inside = root.is_interrupted
         if has_paused_inside:
             root.requested_calls.wait()
-        root.is_interrupted = False
+        root.is_interrupted, root.waiting_model = False, None
         if thread_id is None:
             return
         if has_paused_inside and thread_id in root.new_input_threads:  # its own graph continues

@@ -97,6 +97,8 @@ class RunRecord:
             of them is abandoned.
         human_decision: What a human decided on the paused run; None where nobody was asked.
         is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
+        waiting_model: The model that was called last when a graph inside it paused that has not
+            been resumed: its tool calls wait for an approval.
         has_reached_limit: Whether a limit of steps or calls ended it.
         is_over: Whether it has ended, been abandoned, or been left to a parent process.
         is_settled: Whether its fate is counted, or it is handed to the worker.
@@ -150,6 +152,7 @@ class RunRecord:
     new_input_threads: set[str] = field(default_factory=set)
     human_decision: HumanDecision | None = None
     is_interrupted: bool = False
+    waiting_model: Call | None = None
     has_reached_limit: bool = False
     is_over: bool = False
     is_settled: bool = False
@@ -234,6 +237,8 @@ class RunRecord:
         for request in self.requested_calls.decisions:
             model = request.model
             if model is None or model.kind != "model" or model.is_incomplete:
+                continue
+            if model is self.waiting_model:
                 continue
             structure = self.read(as_input, request.arguments)
             if request.name and (model.offers_choice or not structure):  # it tells the choice

@@ -175,6 +175,8 @@ def answer_to_call(output: object, call_id: str | None) -> Any:
         output: What the tool returned.
         call_id: The id of the call; None if it is unknown, and the last tool message answers it.
     """
+    if attribute(output, "tool_call_id") is not None:  # like most
+        return output
     outputs = output[:MAX_ITEMS] if type(output) is list else (output,)
     if not any(map(is_command, outputs)):
         return output

@@ -9,13 +9,14 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from kp_langchain import ScoredTrace, TraceStore, trace_from_messages
@@ -202,6 +203,48 @@ def test_a_decision_before_a_pause_is_recorded_when_the_run_ends(
         assert scored is not None
     assert thoughts(scored) == ['{"step": "poem"}', "I search.", "a poem"]
     assert shape(scored.trace) == ["thought", "thought", "call search", "saw search", "thought"]
+
+
+def test_a_decision_in_a_sub_graph_that_pauses_after_it() -> None:
+    def approve(_state: Any) -> Any:
+        interrupt("may I?")
+        return {}
+
+    router, writer = structured(), ScriptedChatModel([say("a poem")])
+    inner = StateGraph(MessagesState)
+    inner.add_node("route", lambda state: (router.invoke(state["messages"]), {})[1])
+    inner.add_node("approve", approve)
+    inner.add_edge(START, "route")
+    inner.add_edge("route", "approve")
+    outer = StateGraph(MessagesState)
+    outer.add_node("inner", inner.compile())
+    outer.add_node("poem", lambda state: {"messages": [writer.invoke(state["messages"])]})
+    outer.add_edge(START, "inner")
+    outer.add_edge("inner", "poem")
+    graph, watching = outer.compile(checkpointer=InMemorySaver()), handler()
+    config: Any = {"callbacks": [watching], "configurable": {"thread_id": "inner"}}
+    graph.invoke(ASK, config)
+    graph.invoke(Command(resume="yes"), config)
+    scored = watching.last(60)
+    assert scored is not None
+    assert thoughts(scored) == ['{"step": "poem"}', "a poem"]
+
+
+def test_a_call_that_waits_for_an_approval_decides_nothing() -> None:
+    gate = HumanInTheLoopMiddleware(interrupt_on={"search": True})
+    model = ScriptedChatModel([say("I search.", call("search", q="a"))])
+    inner = create_agent(model, [search], middleware=[gate], checkpointer=InMemorySaver())
+
+    @tool
+    def consult(q: str) -> str:
+        """Ask an agent that may wait for a human."""
+        inner.invoke({"messages": [("user", q)]}, {"configurable": {"thread_id": "waits"}})
+        return "it waits"
+
+    outer = ScriptedChatModel([say("", call("consult", q="x")), say("42")])
+    scored = run(create_agent(outer, [consult]))
+    assert thoughts(scored)[-1] == "42"
+    assert "I search." in thoughts(scored)
 
 
 def test_the_answer_of_a_model_alone_may_be_a_structure() -> None:
