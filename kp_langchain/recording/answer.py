@@ -129,12 +129,11 @@ def _is_of_user(message: object) -> bool:
 
 
 def _is_same_message(one: object, other: object) -> bool:
-    ids = _field(one, "id"), _field(other, "id")
-    if all(ids):
-        return bool(ids[0] == ids[1])
     (role, content), (other_role, other_content) = map(role_and_content, (one, other))
-    is_same_role = _ROLES.get(role, role) == _ROLES.get(other_role, other_role)
-    return is_same_role and bool(content == other_content)
+    if _ROLES.get(role, role) != _ROLES.get(other_role, other_role):
+        return False
+    ids = _field(one, "id"), _field(other, "id")
+    return bool(ids[0] == ids[1] if all(ids) else content == other_content)
 
 
 def _field(message: object, name: str) -> Any:

@@ -186,6 +186,8 @@ def additional_text(extra: Mapping[str, Any], limit: int) -> str:
 
 def role_and_content(message: object) -> tuple[object, object]:
     """Return who wrote a message and what it holds, from any form of message LangChain reads."""
+    if is_message(message):  # like most
+        return message.type, message.content  # type: ignore[attr-defined]
     if isinstance(message, str):
         return "human", message
     if isinstance(message, (list, tuple)) and len(message) == 2:

@@ -98,8 +98,9 @@ class Recorder(RootRuns):
             return
         root = entry.root
         root.last_seen_s = time.monotonic()
-        if not entry.has_remote_answers and record_remote_answers(root, entry.inputs, outputs):
-            self._note_remote_answers(entry)
+        given = entry.inputs if inputs is None else inputs
+        if not entry.has_calls and record_remote_answers(root, given, outputs):
+            self._note_call_inside(entry)
         if run_id != root.run_id:
             self._inner_chain_ended(entry, outputs)
             return
@@ -116,13 +117,16 @@ class Recorder(RootRuns):
         else:
             if root.requested_calls:
                 record_unanswered(root, outputs)
-            self._finish_root(root, outputs, entry.inputs if inputs is None else inputs)
+            self._finish_root(root, outputs, given)
 
-    def _note_remote_answers(self, entry: OpenRun) -> None:
-        """Note in the runs around one that they return the same answers again."""
-        while (parent := self._open.get(entry.parent_id) if entry.parent_id else None) is not None:
-            parent.has_remote_answers = True
-            entry = parent
+    def _note_call_inside(self, entry: OpenRun) -> None:
+        """Note in the runs around one that a call inside them is recorded."""
+        inner: OpenRun | None = entry
+        while inner is not None and inner.parent_id is not None:
+            inner = self._open.get(inner.parent_id)
+            if inner is None or inner.has_calls:
+                return
+            inner.has_calls = True
 
     def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
@@ -164,6 +168,7 @@ class Recorder(RootRuns):
         root.last_call = call
         root.is_interrupted = False
         root.mark("start", call)
+        self._note_call_inside(entry)
         return root, call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:

@@ -42,7 +42,7 @@ class OpenRun:
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inputs: What a chain was given, by reference.
-        has_remote_answers: Whether a chain inside it returned the answers of a remote graph.
+        has_calls: Whether a call inside it is recorded, so that its outputs show nothing new.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -51,7 +51,7 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "has_remote_answers", "inputs",
+        "call", "checkpoint_id", "errors_before", "has_calls", "inputs",
         "is_interrupted", "is_limit_node", "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ class OpenRun:
         self.call: Call | None = None
         self.name = ""
         self.inputs: object = None
-        self.has_remote_answers = False
+        self.has_calls = False
         self.task = ""
         self.is_limit_node = False
         self.errors_before = len(root.error_ids)

@@ -210,9 +210,10 @@ def test_a_run_that_pauses_there_is_paused(server: Server) -> None:
     assert shape(scored.trace) == LOOKED_UP
 
 
-def test_an_answer_that_only_a_local_model_gave_is_recorded_once(server: Server) -> None:
+def test_an_answer_given_here_is_recorded_once_in_whatever_form() -> None:
     def answer(state: Any) -> Any:
-        return {"messages": [ScriptedChatModel([say("It is 42.")]).invoke(state["messages"])]}
+        message = ScriptedChatModel([say("It is 42.")]).invoke(state["messages"])
+        return {"messages": [message.model_dump()]}
 
     trace = run(with_node(answer)).trace
     assert shape(trace) == ["thought"]
