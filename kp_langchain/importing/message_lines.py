@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 from kp_langchain.importing.ids import NAMESPACE
 from kp_langchain.importing.langchain_values import restore
 from kp_langchain.importing.recorded_run import RecordedRun
-from kp_langchain.recording.from_messages import read_messages
+from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.verdict_reader import read_verdict
 
 _IDS = ("run_id", "id", "trace_id")

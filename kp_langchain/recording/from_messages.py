@@ -16,14 +16,13 @@ from langchain_core.messages import (
     HumanMessage,
     MessageLikeRepresentation,
     ToolMessage,
-    convert_to_messages,
 )
 
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.outcome import choose_outcome, looks_successful
-from kp_langchain.recording.provider_messages import with_langchain_calls
+from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
@@ -85,20 +84,6 @@ def trace_from_messages(
         answer=answer,
         redaction=Redactor(record.owner.counters, record.owner.bounds.text_chars),
     )
-
-
-def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
-    """Return messages in any form that LangChain reads as messages.
-
-    Raises:
-        ValueError: Something in them cannot be read.
-    """
-    if isinstance(messages, str):
-        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
-    try:
-        return convert_to_messages(list(with_langchain_calls(messages)))
-    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
-        raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _verdict(

@@ -58,20 +58,16 @@ def messages_in(value: object) -> Sequence[Any]:
 @default_on_error(())
 def tool_messages_in(value: object) -> Sequence[Any]:
     """Return the messages in any form that answer a tool call, where `messages_in` looks."""
-    items = islice(_items(value, 0), MAX_ALL_ITEMS)
-    return [
-        as_messages([item])[0] if isinstance(item, MAPPING) else item
-        for item in items
-        if (isinstance(item, MAPPING) and "tool_call_id" in item) or hasattr(item, "tool_call_id")
-    ]
+    # Imported here because it takes 0.2 s, unless an agent has loaded it.
+    from kp_langchain.recording.provider_messages import read_messages
 
-
-def as_messages(items: Sequence[object]) -> Sequence[Any]:
-    """Return messages in any of the forms that LangChain reads as its own."""
-    # Imported here because it takes 0.2 s; where messages are read, it is imported anyway.
-    from langchain_core.messages import convert_to_messages
-
-    return convert_to_messages(items)  # type: ignore[arg-type]
+    answers: list[Any] = []
+    for item in islice(_items(value, 0), MAX_ALL_ITEMS):
+        if isinstance(item, MAPPING) and "tool_call_id" in item:
+            answers += read_messages([item])  # type: ignore[list-item]
+        elif hasattr(item, "tool_call_id"):
+            answers.append(item)
+    return answers
 
 
 def _items(value: object, depth: int) -> Iterator[object]:

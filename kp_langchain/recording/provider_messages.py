@@ -9,11 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    MessageLikeRepresentation,
+    ToolMessage,
+    convert_to_messages,
+)
 
 from kp_langchain.recording.json_text import json_or_text
 
 _ASSISTANT = ("assistant", "ai")
+
+
+def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+    """Return messages in any form that LangChain reads as messages.
+
+    Raises:
+        ValueError: Something in them cannot be read.
+    """
+    if isinstance(messages, str):
+        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
+    try:
+        return convert_to_messages(list(with_langchain_calls(messages)))
+    except (KeyError, TypeError, AttributeError, NotImplementedError, RecursionError) as error:
+        raise ValueError(f"the messages cannot be read: {type(error).__name__}: {error}") from error
 
 
 def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from kp_langchain.recording.answer import messages_since
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.messages import as_messages, is_command, is_message
+from kp_langchain.recording.messages import is_command, is_message
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, default_on_error
 from kp_langchain.recording.tool_answers import record_answer, record_model_answer
@@ -58,7 +58,10 @@ def _remote_messages(inputs: object, outputs: object) -> Sequence[Any]:
             if given is messages:  # only passed on
                 return ()
             new = [one for one in messages_since(given, messages) if _is_remote(one)]
-            return as_messages(new[::-1])
+            # Imported here because it takes 0.2 s, unless an agent has loaded it.
+            from kp_langchain.recording.provider_messages import read_messages
+
+            return read_messages(new[::-1])
     return ()
 
 
