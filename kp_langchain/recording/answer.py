@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from kp_langchain.recording.clipping import clip, join_texts
@@ -22,40 +24,128 @@ from kp_langchain.recording.reasoning import split_reasoning
 from kp_langchain.recording.safe_reads import (
     MAPPING,
     MAX_ALL_ITEMS,
+    MAX_ITEMS,
+    attribute,
     default_on_error,
     list_items,
 )
 
+_NOT_ANSWERING = ("human", "user", "system", "developer")
+_ROLES: dict[object, str] = {"user": "human", "assistant": "ai"}
+_PARSED_KEYS = {"raw", "parsed", "parsing_error"}
+_IMMUTABLE = (str, int, float, bool, type(None))
 _KEYS = ("output", "answer", "result", "response", "final_answer", "text", "content")
 
 
 @default_on_error(None)
-def answer_in(outputs: object, limit: int) -> Any:
-    """Return the `gist` of the answer that a run's outputs hold; None where nothing was returned.
+def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
+    """Return the `gist` of the answer that a run's outputs hold; "" if they hold none.
+
+    What the run was given is no answer. None where nothing was returned, or only a tool call: then
+    what the model said last is the answer.
 
     Args:
         outputs: What the run returned.
         limit: Characters to keep.
+        inputs: What it was given.
     """
     if outputs is None:
         return None
-    if isinstance(outputs, MAPPING):
-        if (response := structured_response_in(outputs)) is not None:
-            return gist(response, limit)
-        messages = outputs.get("messages")
-        if isinstance(messages, (list, tuple)) and messages:
-            return _last_message(messages[-1], limit)
-        for key in _KEYS:
-            if key in outputs:
-                return _value(outputs[key], limit)
-        return gist(outputs, limit) if outputs else ""
-    return _last_message(outputs, limit) if is_message(outputs) else _value(outputs, limit)
+    if is_message(outputs):
+        return _last_message(outputs, limit) or (None if attribute(outputs, "tool_calls") else "")
+    if isinstance(outputs, (list, tuple)) and any(map(_is_human, outputs[-MAX_ITEMS:])):
+        return _last_answer(outputs, inputs, limit)
+    if not isinstance(outputs, MAPPING):
+        return _value(outputs, limit)
+    response = structured_response_in(outputs)
+    if response is not None or _is_parsed(outputs):
+        return gist(response, limit)
+    given = inputs if isinstance(inputs, MAPPING) and inputs is not outputs else {}
+    messages = outputs.get("messages")
+    if not isinstance(messages, (list, tuple)):
+        messages = ()
+    if answer := _last_answer(messages, given.get("messages", inputs), limit):
+        return answer
+    for key in _KEYS:
+        if key in outputs and not _is_given(outputs[key], given.get(key)):
+            return _value(outputs[key], limit)
+    items = islice(outputs.items(), MAX_ITEMS)
+    if messages or all(_is_given(value, given.get(key)) for key, value in items):
+        return ""
+    return gist(outputs, limit)
+
+
+def _is_parsed(outputs: Mapping[Any, Any]) -> bool:
+    """Return whether this is what `with_structured_output(include_raw=True)` returns."""
+    return outputs.keys() == _PARSED_KEYS
 
 
 @default_on_error(None)
 def structured_response_in(outputs: object) -> Any:
-    """Return the structured response that an agent's outputs hold; None if they hold none."""
-    return outputs.get("structured_response") if isinstance(outputs, MAPPING) else None
+    """Return the structured response that a run's outputs hold; None if they hold none."""
+    if not isinstance(outputs, MAPPING):
+        return None
+    return outputs.get("parsed" if _is_parsed(outputs) else "structured_response")
+
+
+@default_on_error(None)
+def parsing_error_in(outputs: object) -> BaseException | None:
+    """Return why a structured response could not be parsed; None if it could, or there is none."""
+    if not isinstance(outputs, MAPPING) or not _is_parsed(outputs):
+        return None
+    error = outputs["parsing_error"]
+    return error if isinstance(error, BaseException) else None
+
+
+def _last_answer(messages: Sequence[Any], inputs: object, limit: int) -> Any:
+    """Return the last answer among the messages since the run's inputs; "" if there is none."""
+    for message in messages_since(inputs, messages):
+        if not _is_of_user(message):
+            return _last_message(message, limit)
+    return ""
+
+
+def messages_since(inputs: object, messages: Sequence[Any]) -> Iterator[Any]:
+    """Yield the messages that came after those that a run was given, the newest first.
+
+    Args:
+        inputs: The messages or the text that it was given; the last is the question. If they are
+            something else, the last message of a user is.
+        messages: All messages when the run ended.
+    """
+    question = inputs
+    if isinstance(inputs, (list, tuple)):
+        question = inputs[-1] if inputs and inputs is not messages else None
+    is_known = role_and_content(question)[0] is not None
+    for message in islice(reversed(messages), MAX_ITEMS):
+        if _is_same_message(message, question) if is_known else _is_of_user(message):
+            return
+        yield message
+
+
+def _is_of_user(message: object) -> bool:
+    """Return whether no agent wrote a message: those of agents in the user's role have a name."""
+    return role_and_content(message)[0] in _NOT_ANSWERING and not _field(message, "name")
+
+
+def _is_same_message(one: object, other: object) -> bool:
+    (role, content), (other_role, other_content) = map(role_and_content, (one, other))
+    if _ROLES.get(role, role) != _ROLES.get(other_role, other_role):
+        return False
+    ids = _field(one, "id"), _field(other, "id")
+    return bool(ids[0] == ids[1] if all(ids) else content == other_content)
+
+
+def _field(message: object, name: str) -> Any:
+    return message.get(name) if isinstance(message, MAPPING) else getattr(message, name, None)
+
+
+def _is_human(value: object) -> bool:
+    return getattr(value, "type", None) == "human"
+
+
+def _is_given(value: object, given: object) -> bool:
+    return type(value) in _IMMUTABLE and type(given) is type(value) and value == given
 
 
 def _value(value: object, limit: int) -> Any:

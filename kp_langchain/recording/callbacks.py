@@ -122,11 +122,13 @@ class LangChainCallbacks(BaseCallbackHandler):
         tags: list[str] | None = None,
         metadata: dict[str, Any] | None = None,
         name: str | None = None,
+        invocation_params: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
         self._recorder.model_started(
             Start(run_id, parent_run_id, name or _name(serialized), metadata or _NO_METADATA, tags),
             messages[0] if messages else (),
+            (invocation_params or _NO_METADATA).get("tools"),
         )
 
     @guarded

@@ -35,6 +35,8 @@ class Call:
         is_incomplete: Whether it belongs to an answer that was refused, withheld or cut off, or
             waits for an approval.
         refusal: The words in which a model refused; "" if it did not.
+        offers_choice: Whether a model could choose between several tools, by what it was asked.
+        is_remote: Whether only the state that a remote graph returned shows it.
         is_void: Whether it leaves no step, because it is made again after a pause, is recorded
             elsewhere in the timeline, or is not the agent's own.
         returns_examples: Whether it is, or contains, the search that found the run's examples.
@@ -58,6 +60,8 @@ class Call:
     retries: int = 0
     is_incomplete: bool = False
     refusal: str = ""
+    offers_choice: bool = False
+    is_remote: bool = False
     is_void: bool = False
     returns_examples: bool = False
 

@@ -41,6 +41,8 @@ _CALL_FIELDS = {
     "retries": "retries",
     "stopped": "is_incomplete",
     "refusal": "refusal",
+    "choice": "offers_choice",
+    "remote": "is_remote",
     "void": "is_void",
 }
 # The same for fields of a record that are stored and read back as they are.
@@ -95,13 +97,16 @@ def first_half_body(
 
 def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[list[Any]]:
     limit = record.owner.bounds.text_chars
+    numbers = _call_numbers(record)
     return [
         [
             request.call_id,
             redaction.text(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
+            # What the last answer asks for may still begin when the run is resumed.
+            None if request.model in (None, record.last_call) else numbers.get(request.model),
         ]
-        for request in record.requested_calls
+        for request in record.requested_calls.decisions
         if redaction.text(request.call_id, level) == request.call_id
     ]
 
@@ -115,12 +120,8 @@ def _paused_calls_body(record: RunRecord, redaction: Redactor, level: str) -> li
 
 
 def _timeline_body(record: RunRecord, redaction: Redactor, level: str) -> dict[str, Any]:
-    calls: dict[Call, int] = {}
-    marks = [
-        (mark, calls.setdefault(call, len(calls)))
-        for mark, call in record.timeline
-        if not call.is_void or call.tool_call_id is not None  # which is made again, in its place
-    ]
+    calls = _call_numbers(record)
+    marks = [(mark, calls[call]) for mark, call in record.timeline if call in calls]
     key_numbers: dict[object, int] = {}
     return {
         "calls": [
@@ -129,6 +130,15 @@ def _timeline_body(record: RunRecord, redaction: Redactor, level: str) -> dict[s
         ],
         "marks": marks,
     }
+
+
+def _call_numbers(record: RunRecord) -> dict[Call, int]:
+    """Return the calls of a run that are stored, numbered in order."""
+    calls: dict[Call, int] = {}
+    for _, call in record.timeline:
+        if not call.is_void or call.tool_call_id is not None:  # that is made again, in its place
+            calls.setdefault(call, len(calls))
+    return calls
 
 
 def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> dict[str, Any]:
@@ -163,11 +173,12 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         if type(body[name]) is not type(getattr(record, field)):
             raise TypeError(f"{name} is a {type(body[name]).__name__}")
         setattr(record, field, body[name])
-    for call_id, name, arguments in body["requested"]:
-        record.requested_calls.add(RequestedCall(call_id, name, arguments))
+    calls = [_call(call, record.run_id) for call in body["calls"]]
+    for call_id, name, arguments, *of_model in body["requested"]:
+        model = calls[of_model[0]] if of_model and of_model[0] is not None else None
+        record.requested_calls.add(RequestedCall(call_id, name, arguments, model))
     for call_id, name in body.get("paused_calls", ()):
         record.requested_calls.add_paused(call_id, name)
-    calls = [_call(call, record.run_id) for call in body["calls"]]
     for mark, at in body["marks"]:
         record.mark(cast("Mark", mark), calls[at])
     record.timeline.dropped += body["dropped_steps"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langchain_core.messages import (
@@ -16,16 +16,13 @@ from langchain_core.messages import (
     HumanMessage,
     MessageLikeRepresentation,
     ToolMessage,
-    convert_to_messages,
 )
-from pydantic import ValidationError
 
 from kp_langchain.agent_id import check_agent_id
 from kp_langchain.config import DomainPolicy
-from kp_langchain.printable import first_fault
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.outcome import choose_outcome, looks_successful
-from kp_langchain.recording.provider_messages import with_langchain_calls
+from kp_langchain.recording.provider_messages import read_messages
 from kp_langchain.recording.recorder import Recorder
 from kp_langchain.recording.redactor import Redactor
 from kp_langchain.recording.run_record import RunRecord
@@ -35,11 +32,6 @@ from kp_langchain.recording.trace_builder import build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.verdict import Verdict
-
-_UNREADABLE = (
-    *(KeyError, TypeError, AttributeError, ValueError),
-    *(NotImplementedError, RecursionError),
-)
 
 
 def trace_from_messages(
@@ -92,36 +84,6 @@ def trace_from_messages(
         answer=answer,
         redaction=Redactor(record.owner.counters, record.owner.bounds.text_chars),
     )
-
-
-def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
-    """Return messages in any form that LangChain reads as messages.
-
-    Raises:
-        ValueError: Something in them cannot be read.
-    """
-    if isinstance(messages, str):
-        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
-    number = 0
-
-    def numbered() -> Iterator[Any]:
-        nonlocal number
-        for number, message in enumerate(messages, 1):  # noqa: B007
-            yield message
-
-    try:
-        return [
-            message
-            for one in with_langchain_calls(numbered())
-            for message in convert_to_messages([one])
-        ]
-    except _UNREADABLE as error:
-        # The error's own text may quote what was said.
-        why = first_fault(error) if isinstance(error, ValidationError) else type(error).__name__
-        raise ValueError(
-            f"the messages cannot be read, at number {number} ({why}); each needs a role and "
-            "content, and each tool call a name"
-        ) from error
 
 
 def _verdict(

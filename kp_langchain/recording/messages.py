@@ -55,6 +55,21 @@ def messages_in(value: object) -> Sequence[Any]:
     return [item for item in islice(_items(value, 0), MAX_ALL_ITEMS) if is_message(item)]
 
 
+@default_on_error(())
+def tool_messages_in(value: object) -> Sequence[Any]:
+    """Return the messages in any form that answer a tool call, where `messages_in` looks."""
+    # Imported here because it takes 0.2 s, unless an agent has loaded it.
+    from kp_langchain.recording.provider_messages import read_messages
+
+    answers: list[Any] = []
+    for item in islice(_items(value, 0), MAX_ALL_ITEMS):
+        if isinstance(item, MAPPING) and "tool_call_id" in item:
+            answers += read_messages([item])  # type: ignore[list-item]
+        elif hasattr(item, "tool_call_id"):
+            answers.append(item)
+    return answers
+
+
 def _items(value: object, depth: int) -> Iterator[object]:
     if is_message(value) or depth >= MAX_DEPTH:
         yield value
@@ -65,13 +80,24 @@ def _items(value: object, depth: int) -> Iterator[object]:
             else:
                 yield item
     elif isinstance(value, (list, tuple)):
-        for item in value[:MAX_ITEMS]:
+        for item in value[-MAX_ITEMS:]:
             if is_command(item):
-                yield from _items(item.update, depth + 1)
+                yield from _items_of_command(item, depth + 1)
+            elif isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], list):
+                yield from item[1][-MAX_ITEMS:]  # a state's key and its value
             else:
                 yield item
     elif is_command(value):
-        yield from _items(value.update, depth + 1)  # type: ignore[attr-defined]
+        yield from _items_of_command(value, depth + 1)
+
+
+def _items_of_command(command: Any, depth: int) -> Iterator[object]:
+    """Yield what a command updates a state with, and what it sends to the nodes that it starts."""
+    update, goto = command.update, command.goto
+    is_plain = isinstance(update, (*MAPPING, list, tuple))
+    yield from _items(update if is_plain else getattr(update, "__dict__", None), depth)
+    for target in goto[:MAX_ITEMS] if isinstance(goto, (list, tuple)) else (goto,):
+        yield from _items(getattr(target, "arg", None), depth)
 
 
 def message_text(message: object, limit: int) -> str:
@@ -156,6 +182,8 @@ def additional_text(extra: Mapping[str, Any], limit: int) -> str:
 
 def role_and_content(message: object) -> tuple[object, object]:
     """Return who wrote a message and what it holds, from any form of message LangChain reads."""
+    if is_message(message):  # like most
+        return message.type, message.content  # type: ignore[attr-defined]
     if isinstance(message, str):
         return "human", message
     if isinstance(message, (list, tuple)) and len(message) == 2:

@@ -36,7 +36,7 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
         if isinstance(part, ProviderResult):
             # Google's results name no call: they belong to the last one.
             call = _take_open_call(root, part) if part.ids else newest
-            call = call or _new_call("tool", part.name)
+            call = call or _new_call(answer, "tool", part.name)
             call.is_incomplete = answer.is_incomplete
             _mark_end(root, call, part)
             continue
@@ -45,14 +45,13 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
                 _add_open_call(root, part.ids, earlier)  # approved after an earlier answer
                 earlier.is_incomplete = answer.is_incomplete
                 continue
-            newest = last = _new_call("tool", part.name)
+            newest = last = _new_call(answer, "tool", part.name)
             last.is_incomplete = answer.is_incomplete or part.is_approval_request
             last.input = root.read(as_input, part.input)
             last.mcp_server = short_name(part.mcp_server) or None
             _add_open_call(root, part.ids, last)
         elif at:
-            last = _new_call("model", answer.name)
-            last.is_incomplete = answer.is_incomplete
+            last = _new_call(answer, "model", answer.name)
             last.text = root.read(clip, part.text)
         else:
             answer.text = root.read(clip, part.text)
@@ -63,9 +62,10 @@ def mark_parts(root: RunRecord, answer: Call, parts: Sequence[Part]) -> Call:
     return last
 
 
-def _new_call(kind: CallKind, name: str) -> Call:
+def _new_call(answer: Call, kind: CallKind, name: str) -> Call:
     call = Call(kind, short_name(name), object())  # a unique key: these calls are never retried
     call.has_ended = True
+    call.is_incomplete, call.is_remote = answer.is_incomplete, answer.is_remote
     return call
 
 

@@ -9,11 +9,53 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    MessageLikeRepresentation,
+    ToolMessage,
+    convert_to_messages,
+)
+from pydantic import ValidationError
 
+from kp_langchain.printable import first_fault
 from kp_langchain.recording.json_text import json_or_text
 
 _ASSISTANT = ("assistant", "ai")
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, ValueError),
+    *(NotImplementedError, RecursionError),
+)
+
+
+def read_messages(messages: Iterable[MessageLikeRepresentation]) -> list[BaseMessage]:
+    """Return messages in any form that LangChain reads as messages.
+
+    Raises:
+        ValueError: Something in them cannot be read.
+    """
+    if isinstance(messages, str):
+        raise ValueError("messages is one text; give a list of messages")  # noqa: TRY004
+    number = 0
+
+    def numbered() -> Iterator[Any]:
+        nonlocal number
+        for number, message in enumerate(messages, 1):  # noqa: B007
+            yield message
+
+    try:
+        return [
+            message
+            for one in with_langchain_calls(numbered())
+            for message in convert_to_messages([one])
+        ]
+    except _UNREADABLE as error:
+        # The error's own text may quote what was said.
+        why = first_fault(error) if isinstance(error, ValidationError) else type(error).__name__
+        raise ValueError(
+            f"the messages cannot be read, at number {number} ({why}); each needs a role and "
+            "content, and each tool call a name"
+        ) from error
 
 
 def with_langchain_calls(messages: Iterable[Any]) -> Iterator[Any]:

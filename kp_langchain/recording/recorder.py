@@ -22,11 +22,10 @@ from kp_langchain.recording.chain_errors import (
 )
 from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
-from kp_langchain.recording.message_parts import parts_of
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.plain_values import as_input, as_text, error_text, gist, text_size
-from kp_langchain.recording.provider_calls import mark_parts
+from kp_langchain.recording.remote_graphs import record_remote_answers
 from kp_langchain.recording.root_runs import (
     RootRuns,
     continues_in_process,
@@ -37,12 +36,13 @@ from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.run_start import Start, is_inner_call, mcp_server_in, metadata_text
 from kp_langchain.recording.run_tree import OpenRun
 from kp_langchain.recording.safe_reads import MAX_ITEMS, attribute, default_on_error
-from kp_langchain.recording.stop_reasons import ended_early, refusal_in
+from kp_langchain.recording.stop_reasons import ended_early
 from kp_langchain.recording.tool_answers import (
+    answer_to_call,
     is_error_output,
     record_answers,
     record_answers_in_input,
-    record_requests,
+    record_model_answer,
     record_unanswered,
 )
 from kp_langchain.run_keys import have_same_keys
@@ -76,7 +76,7 @@ class Recorder(RootRuns):
             return
         run_id, _, name, metadata, _ = start
         root = entry.root
-        entry.name = short_name(name)
+        entry.name, entry.inputs = short_name(name), inputs
         entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
         if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
@@ -111,6 +111,9 @@ class Recorder(RootRuns):
         root = entry.root
         root.last_seen_s = time.monotonic()
         end_attempt(entry)
+        given = entry.inputs if inputs is None else inputs
+        if not entry.has_calls and record_remote_answers(root, given, outputs):
+            self._note_call_inside(entry)
         if run_id != root.run_id:
             self._inner_chain_ended(entry, outputs)
             return
@@ -126,13 +129,23 @@ class Recorder(RootRuns):
         else:
             if root.requested_calls:
                 record_unanswered(root, outputs)
-            self._finish_root(root, outputs)
+            self._finish_root(root, outputs, given)
+
+    def _note_call_inside(self, entry: OpenRun) -> None:
+        """Note in the runs around one that a call inside them is recorded."""
+        inner: OpenRun | None = entry
+        while inner is not None and inner.parent_id is not None:
+            inner = self._open.get(inner.parent_id)
+            if inner is None or inner.has_calls:
+                return
+            inner.has_calls = True
 
     def _inner_chain_ended(self, entry: OpenRun, outputs: object) -> None:
         root = entry.root
         if entry.is_interrupted:  # unless something begins next, the root pauses as well
             root.is_interrupted = True
             note_pause(entry)
+            root.waiting_model = root.last_call
         if entry.is_limit_node and _jumps_to_end(outputs):
             root.has_reached_limit = True
         if root.requested_calls or root.is_awaiting_first_half:
@@ -180,6 +193,7 @@ class Recorder(RootRuns):
             root.last_call = call
         root.is_interrupted = False
         root.mark("start", call)
+        self._note_call_inside(entry)
         return root, call
 
     def _end_call(self, run_id: UUID) -> tuple[OpenRun, Call] | None:
@@ -190,8 +204,8 @@ class Recorder(RootRuns):
         entry.root.last_seen_s = time.monotonic()
         return entry, entry.call
 
-    def model_started(self, start: Start, messages: object) -> None:
-        """Record that a model was asked, with chat messages or prompts."""
+    def model_started(self, start: Start, messages: object, tools: object = None) -> None:
+        """Record that a model was asked: with chat messages or prompts, and by which tools."""
         parent = self._open.get(start.parent_id) if start.parent_id is not None else None
         if parent is not None and (
             parent.root.requested_calls or parent.root.is_awaiting_first_half
@@ -205,6 +219,7 @@ class Recorder(RootRuns):
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
+        call.offers_choice = isinstance(tools, list) and len(tools) > 1
         if not root.fallback_objective and not call.is_void:
             root.fallback_objective = objective_in(messages, self._raw_text_chars)
         if not root.objective and root.run_id == start.run_id:
@@ -235,18 +250,11 @@ class Recorder(RootRuns):
         try:
             if call.is_void:  # no thought of the agent's
                 return
-            last = call
-            refusal = clip(refusal_in(message), self._raw_text_chars)
-            metadata = attribute(message, "response_metadata")
-            call.is_incomplete = bool(refusal) or ended_early(metadata) or ended_early(info)
+            call.is_incomplete = ended_early(info)
             if message is None:
                 call.text = root.read(clip, text)
-            elif parts := parts_of(message, self._raw_text_chars):
-                last = mark_parts(root, call, parts)
             else:
-                call.text = root.read(message_text, message)
-            last.refusal = refusal
-            record_requests(root, last, message)
+                record_model_answer(root, call, message)
             if not attribute(message, "tool_calls"):
                 root.final_message = text if message is None else message
             root.logprobs = logprobs
@@ -284,8 +292,9 @@ class Recorder(RootRuns):
         try:
             root.requested_calls.take(attribute(output, "tool_call_id"))
             root.requested_calls.answer(call.tool_call_id)
-            text = root.read(gist, output)
-            call.has_failed = call.has_failed or is_error_output(output)
+            answer = answer_to_call(output, call.tool_call_id) if call.kind == "tool" else output
+            text = root.read(gist, answer)
+            call.has_failed = call.has_failed or is_error_output(answer)
             _mark_end(entry, call, text)
         finally:
             if run_id == root.run_id:

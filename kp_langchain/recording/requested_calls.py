@@ -8,7 +8,7 @@ a call does so with a message that has its id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kp_langchain.recording.calls import Call
@@ -24,7 +24,7 @@ class RequestedCall:
 
     Attributes:
         call_id: Its id, which the tool's answer names; "" if it has none.
-        name: The tool's name.
+        name: The tool's name; "" if the call only gives an answer its form.
         arguments: The user's own value, read only once it is known that no tool begins the call.
         model: The call of the model that asked, if known.
         error: Why the arguments cannot be parsed; empty if they can.
@@ -76,11 +76,12 @@ class RequestedCalls:
     """The tool calls of one run that nobody has answered yet. It is true if there are any."""
 
     __slots__ = (
-        "_by_id", "_earlier_ids", "_names_of_paused", "_open", "_seen_ids", "_unparsed",
-        "_waiting_ids",
+        "_accepted", "_by_id", "_earlier_ids", "_names_of_paused", "_open", "_seen_ids",
+        "_unparsed", "_waiting_ids",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self._accepted: list[RequestedCall] = []  # structured answers
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
         self._earlier_ids: set[str] = set()  # added from before a pause
         self._open: dict[str, Call] = {}  # a tool has begun them
@@ -109,6 +110,16 @@ class RequestedCalls:
     def take(self, call_id: object) -> RequestedCall | None:
         """Remove and return the call of this id that no tool has begun."""
         return self._by_id.pop(call_id, None) if isinstance(call_id, str) else None
+
+    def accept(self, call_id: object) -> None:
+        """Note that the call of this id is an answer in a structure, which was accepted as such."""
+        if (request := self.take(call_id)) is not None and len(self._accepted) < _MAX_REQUESTS:
+            self._accepted.append(replace(request, name=""))
+
+    @property
+    def decisions(self) -> list[RequestedCall]:
+        """The calls of a run that has ended which nobody made: structures, such as a route."""
+        return [*self._accepted, *self]
 
     def begin(self, call: Call, arguments: object) -> None:
         """Note that a tool begins a call now, and find the call's id if the tool does not know it.
@@ -178,7 +189,9 @@ class RequestedCalls:
         Can be called again after the store has extended `earlier`; calls added the first time are
         not added again, because they may have been answered since.
         """
-        new = {key: one for key, one in earlier._by_id.items() if key not in self._earlier_ids}
+        known = self._earlier_ids | self._seen_ids
+        new = {key: one for key, one in earlier._by_id.items() if key not in known}
+        self._accepted, earlier._accepted = [*earlier._accepted, *self._accepted], []
         self._by_id = {**new, **self._by_id}
         self._earlier_ids.update(new)
         self._waiting_ids |= earlier._waiting_ids

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kp_langchain.recording import paused_in_memory
-from kp_langchain.recording.answer import answer_in, structured_response_in
+from kp_langchain.recording.answer import answer_in, parsing_error_in
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
@@ -87,18 +87,15 @@ class RootRuns(RunTree):
         objective = user_objective_of(inputs) if user_objective_of is not None else ""
         return clip(objective, limit) if objective else objective_in(inputs, limit)
 
-    def _finish_root(self, root: RunRecord, output: object) -> None:
-        """End a root run that returned."""
+    def _finish_root(self, root: RunRecord, output: object, inputs: object = None) -> None:
+        """End a root run that returned, with what it was given if that is known."""
+        if (error := parsing_error_in(output)) is not None:
+            self._end_with_error(root, error)
+            return
         try:
-            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars)
+            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs)
             root.claimed_confidence = confidence_in(output)
             call = root.last_call
-            if (
-                call is not None
-                and call.kind == "model"
-                and structured_response_in(output) is not None
-            ):
-                call.text = call.text or root.answer or ""  # it answered with a structure alone
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
             if self._keep_output:
@@ -121,8 +118,11 @@ class RootRuns(RunTree):
             case "handoff":
                 self._finish_root(root, None)
             case _:
-                root.error = error_text(error, self._raw_text_chars)
-                self._end_root(root, "failed")
+                self._end_with_error(root, error)
+
+    def _end_with_error(self, root: RunRecord, error: BaseException) -> None:
+        root.error = error_text(error, self._raw_text_chars)
+        self._end_root(root, "failed")
 
     def _end_root(self, root: RunRecord, ending: Ending) -> None:
         if not self._take(root):
@@ -211,7 +211,7 @@ class RootRuns(RunTree):
         has_paused_inside = root.is_interrupted
         if has_paused_inside:
             root.requested_calls.wait()
-        root.is_interrupted = False
+        root.is_interrupted, root.waiting_model = False, None
         if thread_id is None:
             return
         if has_paused_inside and thread_id in root.new_input_threads:  # its own graph continues

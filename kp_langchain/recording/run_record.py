@@ -12,8 +12,8 @@ from uuid import UUID
 from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
-from kp_langchain.recording.clipping import NAME_CHARS, clip, short_name
-from kp_langchain.recording.plain_values import gist_text, text_size
+from kp_langchain.recording.clipping import NAME_CHARS, clip, join_texts, short_name
+from kp_langchain.recording.plain_values import as_input, gist_text, text_size
 from kp_langchain.recording.quotes import Quotes
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
@@ -103,6 +103,8 @@ class RunRecord:
             of them is abandoned.
         human_decision: What a human decided on the paused run; None where nobody was asked.
         is_interrupted: Whether a graph inside it has paused, and nothing has begun since.
+        waiting_model: The model that was called last when a graph inside it paused that has not
+            been resumed: its tool calls wait for an approval.
         has_reached_limit: Whether a limit of steps or calls ended it.
         is_over: Whether it has ended, been abandoned, or been left to a parent process.
         is_settled: Whether its fate is counted, or it is handed to the worker.
@@ -158,6 +160,7 @@ class RunRecord:
     new_input_threads: set[str] = field(default_factory=set)
     human_decision: HumanDecision | None = None
     is_interrupted: bool = False
+    waiting_model: Call | None = None
     has_reached_limit: bool = False
     is_over: bool = False
     is_settled: bool = False
@@ -225,12 +228,31 @@ class RunRecord:
         Called on the worker, because it would take the agent's time.
         """
         limit = self.raw_text_chars
+        if self.ending != "paused":
+            self._add_decisions()
         if self.answer is not None:
             self.answer = gist_text(self.answer, limit)
         for _, call in self.timeline:
             call.text, call.error = gist_text(call.text, limit), gist_text(call.error, limit)
         if self.earlier_part is not None:
             self._drop_last_texts()
+
+    def _add_decisions(self) -> None:
+        """Add the tool calls that nobody made to what the models said that asked for them.
+
+        A router or a grader asks for a call only to answer in its form.
+        """
+        for request in self.requested_calls.decisions:
+            model = request.model
+            if model is None or model.kind != "model" or model.is_incomplete:
+                continue
+            if model is self.waiting_model:
+                continue
+            structure = self.read(as_input, request.arguments)
+            if request.name and (model.offers_choice or not structure):  # it tells the choice
+                structure = {request.name: structure}
+            texts = (gist_text(one, self.raw_text_chars) for one in (model.text, structure))
+            model.text = join_texts(texts, self.raw_text_chars)
 
     def drop_quotes(self) -> None:
         """Drop what model and retriever only repeat of the examples that the run was shown.

@@ -47,6 +47,8 @@ class OpenRun:
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
+        inputs: What a chain was given, by reference.
+        has_calls: Whether a call inside it is recorded, so that its outputs show nothing new.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.
         errors_before: Exceptions that were recorded when it began.
@@ -55,8 +57,8 @@ class OpenRun:
     """
 
     __slots__ = (
-        "call", "checkpoint_id", "errors_before", "inner", "is_interrupted", "is_limit_node",
-        "name", "parent_id", "root", "task", "thread_id",
+        "call", "checkpoint_id", "errors_before", "has_calls", "inner", "inputs",
+        "is_interrupted", "is_limit_node", "name", "parent_id", "root", "task", "thread_id",
     )  # fmt: skip
 
     def __init__(self, root: RunRecord, parent_id: UUID | None, thread_id: str | None) -> None:
@@ -66,6 +68,8 @@ class OpenRun:
         self.call: Call | None = None
         self.inner: tuple[Call, ...] = ()
         self.name = ""
+        self.inputs: object = None
+        self.has_calls = False
         self.task = ""
         self.is_limit_node = False
         self.errors_before = len(root.error_ids)

@@ -115,12 +115,14 @@ class _Builder:
         self.step_list = StepList()
         self.last_call: Call | None = None
         self._fatal = fatal
+        self._origin: Step = {}  # what each step says of where it comes from
         self._tool_calls: dict[object, Step] = {}  # by the calls' keys
         self._failing: dict[object, _Failure] = {}  # calls that may be tried again, by their keys
         self._failures: list[_Failure] = []
 
     def add(self, at: int, mark: Mark, call: Call) -> None:
         """Add the mark at position `at` of the timeline."""
+        self._origin = {"remote": True} if call.is_remote else {}
         if call.kind == "chain":
             if mark == "error":
                 self._add_failure(call, at, call.error)
@@ -193,7 +195,7 @@ class _Builder:
 
     def add_step(self, kind: str, **fields: Any) -> Step:
         """Add a step of a kind, and return it."""
-        step = {"step_id": len(self.step_list.steps), "type": kind, **fields}
+        step = {"step_id": len(self.step_list.steps), "type": kind, **fields, **self._origin}
         self.step_list.steps.append(step)
         return step
 

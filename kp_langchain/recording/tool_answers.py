@@ -12,13 +12,42 @@ from typing import Any, Literal
 
 from kp_langchain.recording.answer import structured_response_in
 from kp_langchain.recording.calls import Call
-from kp_langchain.recording.messages import is_command, message_text, messages_in
+from kp_langchain.recording.clipping import clip
+from kp_langchain.recording.message_parts import parts_of
+from kp_langchain.recording.messages import (
+    is_command,
+    message_text,
+    messages_in,
+    tool_messages_in,
+)
 from kp_langchain.recording.plain_values import as_input, as_text
+from kp_langchain.recording.provider_calls import mark_parts
 from kp_langchain.recording.requested_calls import RequestedCall, UnnamedCallKey, requests_in
 from kp_langchain.recording.run_record import RunRecord
 from kp_langchain.recording.safe_reads import MAPPING, MAX_ITEMS, attribute, default_on_error
+from kp_langchain.recording.stop_reasons import ended_early, refusal_in
 
 _UNPARSED = "the arguments of the call cannot be parsed"
+
+
+def record_model_answer(root: RunRecord, call: Call, message: object) -> None:
+    """Record what a model answered, and the tool calls that it made or asks for.
+
+    Args:
+        root: The run; changed.
+        call: The call of the model; changed.
+        message: The answer.
+    """
+    refusal = clip(refusal_in(message), root.raw_text_chars)
+    metadata = attribute(message, "response_metadata")
+    call.is_incomplete = call.is_incomplete or bool(refusal) or ended_early(metadata)
+    last = call
+    if parts := parts_of(message, root.raw_text_chars):
+        last = mark_parts(root, call, parts)
+    else:
+        call.text = root.read(message_text, message)
+    last.refusal = refusal
+    record_requests(root, last, message)
 
 
 def record_requests(root: RunRecord, model: Call, message: object) -> None:
@@ -62,11 +91,11 @@ def record_answers(root: RunRecord, outputs: object) -> None:
             continue
         call_id = attribute(message, "tool_call_id")
         verdict = _structure_verdict(outputs) if call_id in requested_here else None
-        if verdict == "accepted":  # it is the run's answer, which is recorded as such
-            root.requested_calls.take(call_id)
+        if verdict == "accepted":
+            root.requested_calls.accept(call_id)
         else:
             is_refused = verdict == "refused"
-            _record_answer(root, message, is_refused, by_human=_may_be_rejected(root))
+            record_answer(root, message, is_refused, by_human=_may_be_rejected(root))
 
 
 def record_answers_in_input(root: RunRecord, messages: object) -> None:
@@ -79,7 +108,7 @@ def record_answers_in_input(root: RunRecord, messages: object) -> None:
         messages: The model's input.
     """
     for message in _last_tool_messages(messages):
-        _record_answer(root, message, by_human=root.human_decision != "approved")
+        record_answer(root, message, by_human=root.human_decision != "approved")
 
 
 def record_unanswered(root: RunRecord, outputs: object) -> None:
@@ -101,10 +130,10 @@ def record_unanswered(root: RunRecord, outputs: object) -> None:
             call.is_rejected = _may_be_rejected(root) and has_waited
 
 
-def _record_answer(
+def record_answer(
     root: RunRecord, message: object, is_refused: bool = False, *, by_human: bool
-) -> None:
-    """Record what answers a call that no tool ended.
+) -> Call | None:
+    """Record what answers a call that no tool ended, and return the call if there is one.
 
     Args:
         root: The run; changed.
@@ -125,10 +154,11 @@ def _record_answer(
         call = Call("tool", "", UnnamedCallKey(call_id, by_human))
         root.mark("start", call)
     if call is None:
-        return
+        return None
     call.has_ended, call.is_cancelled = True, False
     call.has_failed = has_failed and not call.is_rejected
     root.mark(call.set_result(root.read(message_text, message)), call)
+    return call
 
 
 def _may_be_rejected(root: RunRecord) -> bool:
@@ -136,15 +166,29 @@ def _may_be_rejected(root: RunRecord) -> bool:
     return root.human_decision in ("rejected", "unclear")
 
 
+def answer_to_call(output: object, call_id: str | None) -> Any:
+    """Return what answers a tool's call: the tool's output or, of a command, one of its messages.
+
+    A tool that hands over to another agent returns the whole conversation with its command.
+
+    Args:
+        output: What the tool returned.
+        call_id: The id of the call; None if it is unknown, and the last tool message answers it.
+    """
+    if attribute(output, "tool_call_id") is not None:  # like most
+        return output
+    outputs = output[:MAX_ITEMS] if type(output) is list else (output,)
+    if not any(map(is_command, outputs)):
+        return output
+    answers = tool_messages_in(output)
+    of_call = [one for one in answers if call_id in (None, attribute(one, "tool_call_id"))]
+    return of_call[-1] if of_call else None
+
+
 @default_on_error(False)
 def is_error_output(output: object) -> bool:
-    """Return whether a tool's output is, or carries, a message that says that it failed."""
-    status = getattr(output, "status", None)
-    if status is not None:  # a tool message has one
-        return bool(status == "error")
-    return is_command(output) and any(
-        getattr(message, "status", None) == "error" for message in messages_in(output)
-    )
+    """Return whether a tool's output is a message that says that it failed."""
+    return bool(getattr(output, "status", None) == "error")
 
 
 @default_on_error(())

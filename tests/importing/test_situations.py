@@ -20,8 +20,6 @@ assert situations_of_requests  # importing it adds its situations to the list
 # What no tracer's file holds, by situation: how many traces the handler and the import have, or
 # the parts of the traces that differ.
 DIFFERENT: dict[str, tuple[int, int] | set[str]] = {
-    # The words of the executor itself are an event that no tracer records.
-    "AgentExecutor, stream to the iteration limit": {"outcome", "success", "score"},
     # A breakpoint is an event of LangGraph's that no tracer records.
     "breakpoint before tools, then continued": (1, 2),
     "a human rejects by changing the state": (1, 2),
