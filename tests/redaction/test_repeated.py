@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from kp_langchain.redaction import Redaction, redact
 
@@ -72,3 +75,20 @@ def test_a_redactor_gets_no_text_with_a_secret_that_another_part_names() -> None
     result = redact({"password": _PASSWORD, "a": f"typed {_PASSWORD}"}, redactor=look)
     assert not any(_PASSWORD in text for text in seen)
     assert result.value["A"] == "TYPED [REDACTED:PASSWORD]"
+
+
+_VALUES = [f"Zk{n}#mQ{n + 3}v!pLd" for n in range(12)]
+
+
+@pytest.mark.parametrize("between", ["\n", " ", ", ", " | ", '" "'])
+@pytest.mark.parametrize("name", ["password=", "password: ", "the password ", "api key for bob: "])
+@pytest.mark.parametrize("wrap", [str, lambda text: json.dumps([json.dumps({"a": text})])])
+@pytest.mark.parametrize("values", [_VALUES[:1] * 12, _VALUES[:2] * 6, _VALUES])
+def test_no_text_is_given_up_because_secrets_repeat(
+    between: str, name: str, wrap: Callable[[str], str], values: list[str]
+) -> None:
+    for text in (name + between.join(values), between.join(name + value for value in values)):
+        result = redact(wrap(text))
+        assert "failed" not in result.counts
+        assert values[0] not in result.value
+        assert redact(result.value) == Redaction(result.value, {})
