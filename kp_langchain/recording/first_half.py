@@ -77,8 +77,9 @@ def first_half_body(
         "started_at": record.started_at.isoformat(),
         "domain": domain,
         "langgraph": record.is_langgraph,
-        "objective": redaction.text(record.objective, level),
-        "fallback_objective": redaction.text(record.fallback_objective, level),
+        "objective": redaction.task(record.objective, level),
+        "fallback_objective": redaction.task(record.fallback_objective, level),
+        "question": redaction.text(record.question, level),
         "dropped_steps": record.timeline.dropped,
         "dropped_texts": record.dropped_texts,
         "requested": _requests_body(record, redaction, level),
@@ -163,6 +164,8 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         if type(body[name]) is not type(getattr(record, field)):
             raise TypeError(f"{name} is a {type(body[name]).__name__}")
         setattr(record, field, body[name])
+    question = body.get("question", "")  # an earlier version wrote none
+    record.question = question if isinstance(question, str) else ""
     for call_id, name, arguments in body["requested"]:
         record.requested_calls.add(RequestedCall(call_id, name, arguments))
     for call_id, name in body.get("paused_calls", ()):

@@ -75,8 +75,15 @@ def redact(
     if level not in LEVELS:
         levels = ", ".join(repr(name) for name in LEVELS)
         raise ConfigError(f"unknown privacy level {level!r}; use one of {levels}")
-    clean_value, counts = _session_type()(rules=rules, redactor=redactor).redact(value, level)
+    clean_value, counts = open_session(rules=rules, redactor=redactor).redact(value, level)
     return Redaction(clean_value, dict(counts))
+
+
+def open_session(
+    *, rules: Rules | None = None, redactor: Callable[[str], str] | None = None
+) -> Session:
+    """Return a session that redacts the parts of one run; the arguments are those of `redact`."""
+    return _session_type()(rules=rules, redactor=redactor)
 
 
 def load() -> None:

@@ -101,7 +101,7 @@ def _request_in(text: str) -> _Request | None:
         return None
     best: _Request | None = None
     plain = without_accents(low)
-    places = [(start, end, field) for start, end, field in names_in(text, low)]
+    places: list[tuple[int, int, SensitiveField | None]] = list(names_in(text, low))
     places += [
         (match.start(), match.end(), None)
         for match in _WORD.finditer(low)
@@ -183,7 +183,7 @@ def _is_sure(token: str, request: _Request) -> bool:
         return True
     if looks_like_bare_password(token):
         return field.kind in _PASSWORDS or len(token) >= 8 or field.kind in CODE_KINDS
-    has_sign = looks_like_password(token) and not token[-1] in "!?" and token[0] not in "#@$"
+    has_sign = looks_like_password(token) and token[-1] not in "!?" and token[0] not in "#@$"
     return field.kind in _PASSWORDS and has_sign and len(token) >= 6 and not token.isdigit()
 
 

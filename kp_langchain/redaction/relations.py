@@ -98,7 +98,7 @@ def value_in_prose(
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
         )
-    return extent or _before(text, start, end, field) or _beside(text, start, end, name, field)
+    return extent or _before(text, start, end, field) or _beside(text, start, end, field)
 
 
 def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
@@ -174,7 +174,7 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     return (stop - len(value), stop) if is_evident(value, field) else None
 
 
-def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -> Extent | None:
+def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of an unmistakable value among the words after the name or before it."""
     if field.kind not in _KINDS_BESIDE or not (field.is_strong or field.kind == "password"):
         return None

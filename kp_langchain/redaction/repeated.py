@@ -70,12 +70,16 @@ class _Named(NamedTuple):
 
 
 class Secrets:
-    """The secrets that a value, or the parts of one run, have named so far; a bounded number."""
+    """The secrets that a value, or the parts of one run, have named so far; a bounded number.
+
+    Attributes:
+        chars: The characters of all of them.
+    """
 
     def __init__(self) -> None:
+        self.chars = 0
         self._named: dict[str, _Named] = {}
         self._answers: dict[str, str] = {}
-        self._chars = 0
         self._search: _Search | None = None
 
     def __bool__(self) -> bool:
@@ -124,9 +128,9 @@ class Secrets:
         if known is not None and known.reach >= named.reach:
             return
         if known is None:
-            if len(self._named) >= _MOST or self._chars + len(secret) > _MOST_CHARS:
+            if len(self._named) >= _MOST or self.chars + len(secret) > _MOST_CHARS:
                 return
-            self._chars += len(secret)
+            self.chars += len(secret)
         self._named[secret] = named
         self._search = None
 

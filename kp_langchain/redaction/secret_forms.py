@@ -15,7 +15,7 @@ _SAFE_IN_URLS = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")
 _HEX_IN_URLS = re.compile("%[0-9A-F]{2}")
 _WRITE_JSON = (encode_basestring, encode_basestring_ascii)
 _SHORTEST_ENCODED = 8  # characters; fewer may be part of any word
-_BASE64_GROUP = (3, 4)  # bytes, and the characters that stand for them
+_BYTES_OF_GROUP = 3
 
 
 def written_forms(secret: str) -> set[str]:
@@ -39,8 +39,7 @@ def encoded_forms(secret: str) -> Iterator[str]:
     three places it begins in a group. Of each, the characters that the secret alone decides.
     """
     content = secret.encode("utf-8", "surrogatepass")
-    size, characters = _BASE64_GROUP
-    for before in range(size):
+    for before in range(_BYTES_OF_GROUP):
         code = b64encode(b"\0" * before + content).decode()
         first = -(-before * 8 // 6)
         last = (before + len(content)) * 8 // 6
