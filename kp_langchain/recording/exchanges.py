@@ -27,10 +27,17 @@ _HUMAN = ("human", "user")
 
 
 class Exchange(NamedTuple):
-    """A question, or its end, and what the human answered."""
+    """A question, or its end, and what the human answered.
+
+    Attributes:
+        question: The end of the question.
+        answer: The answer.
+        is_step: Whether a tool asked, whose observation the answer is.
+    """
 
     question: str
     answer: str
+    is_step: bool = False
 
 
 @default_on_error(())
@@ -104,4 +111,4 @@ def exchange_by_tool(call: Call) -> Iterator[Exchange]:
         return
     for value in islice((call.input or {}).values(), _MAX_ANSWERS):
         if isinstance(value, str) and value and call.text:
-            yield Exchange(_end_of(value), call.text)
+            yield Exchange(_end_of(value), call.text, is_step=True)

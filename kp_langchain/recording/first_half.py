@@ -137,7 +137,8 @@ def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> 
     for name, field in _CALL_FIELDS.items():
         value = getattr(call, field)
         if isinstance(value, str):
-            body[name] = redaction.text(value, level)
+            answer = redaction.secrets.clean_answer(value, is_step=True)
+            body[name] = redaction.text(answer, level)
         elif isinstance(value, Mapping):
             body[name] = redaction.mapping(value, level)
         elif value is None or isinstance(value, (bool, int, float)):

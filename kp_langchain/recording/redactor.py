@@ -81,10 +81,9 @@ class Redactor:
         """
         self._redacted_texts.clear()
         try:
-            for question, answer in exchanges:
-                self._session.learn_answer(clean(question), clean(answer))
-            for part in parts:
-                self._session.learn(clean_json(part), level)
+            for question, answer, is_step in exchanges:
+                self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
+            self._session.learn([clean_json(part) for part in parts], level)
         except Exception as error:  # noqa: BLE001 - what it would have learned of may be left
             self._count_failure(describe_error(error))
 
@@ -142,7 +141,8 @@ class Redactor:
         """Return a step in wire form, redacted at a privacy level."""
         out = dict(step)
         if "content" in out:
-            out["content"] = self.text(out["content"], level)
+            content = self.secrets.clean_answer(out["content"], is_step=True)
+            out["content"] = self.text(content, level)
         if "tool" in out:  # its keys are ours; only its values come from the run
             out["tool"] = {
                 key: _without_cuts(self.text(text, level)) or _REMOVED

@@ -121,7 +121,12 @@ def _request_in(text: str) -> _Request | None:
         is_bare = field is None
         if is_bare and not TABLE["no_codes"].isdisjoint(words):
             continue
-        asks = _asks(sentence, words, is_last=not low[sentence_end:].strip())
+        rest = low[sentence_end:].strip()
+        asks = _asks(sentence, words, is_last=not rest)
+        if not asks and rest:
+            next_words = _WORD.findall(rest)
+            refers = not TABLE["pronouns"].isdisjoint(next_words)
+            asks = refers and _asks(rest, next_words, is_last=True)
         best = _Request(
             field or SensitiveField("api_key" if low[start:end] == "key" else "otp"),
             _PHRASE_NAME.search(low, max(0, start - 24), end + 12) is not None,
@@ -159,7 +164,8 @@ def _read_answer(answer: str, request: _Request) -> list[Secret]:
         return []
     code = _code(answer, kind)
     if code:
-        return [Secret(kind, code)]
+        digits = re.sub(r"[ \-]", "", code)
+        return [Secret(kind, text) for text in dict.fromkeys((code, digits))]
     if kind not in _PASSWORDS or request.is_bare:
         return []
     word = _last_word(words)

@@ -32,6 +32,7 @@ from kp_langchain.redaction.values import (
 )
 
 _LONG = 12
+_DIGITS_OF_CODE = 6  # often written in two groups
 _CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
 _SHORTEST_WORD = 6
 _SHORTEST_MIXED = 8
@@ -79,7 +80,7 @@ class Secrets:
     def __init__(self) -> None:
         self.chars = 0
         self._named: dict[str, _Named] = {}
-        self._answers: dict[str, str] = {}
+        self._answers: dict[tuple[str, bool], str] = {}
         self._search: _Search | None = None
 
     def __bool__(self) -> bool:
@@ -100,23 +101,26 @@ class Secrets:
         if reach is not None:
             self._add(secret, _Named(kind, reach))
 
-    def note_answer(self, answer: str, secrets: Iterable[tuple[str, str]]) -> None:
+    def note_answer(
+        self, answer: str, secrets: Iterable[tuple[str, str]], *, is_step: bool = False
+    ) -> None:
         """Add the secrets that an answer gives, and have the answer itself be cleaned of them.
 
         Args:
             answer: The whole answer.
             secrets: Kind and text of each secret.
+            is_step: Whether the answer is a step of the run, and not its task.
         """
         clean = answer.strip()
         for kind, secret in secrets:
             self.note(kind, secret, is_answer=True)
             clean = clean.replace(secret, placeholder(kind))
         if clean != answer.strip() and len(self._answers) < _MOST:
-            self._answers[answer.strip()] = clean
+            self._answers[answer.strip(), is_step] = clean
 
-    def clean_answer(self, text: str) -> str:
+    def clean_answer(self, text: str, *, is_step: bool = False) -> str:
         """Return an answer that gives secrets without them; any other text as it is."""
-        return self._answers.get(text.strip(), text) if self._answers else text
+        return self._answers.get((text.strip(), is_step), text) if self._answers else text
 
     def add_all(self, other: Secrets) -> None:
         """Add the secrets of another value."""
@@ -257,6 +261,8 @@ def _forms(named: dict[str, _Named]) -> Iterator[_Form]:
     for secret, (kind, reach) in named.items():
         is_phrase = any(map(str.isspace, secret))
         secrets = {secret}
+        if len(secret) == _DIGITS_OF_CODE and secret.isdigit():
+            secrets |= {f"{secret[:3]}{joint}{secret[3:]}" for joint in " -"}
         if is_phrase:
             words = re.split(r"[\s,]+", secret)
             secrets |= {

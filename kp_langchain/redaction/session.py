@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from kp_langchain.redaction.beside import typed_secrets
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.questions import secrets_given
 from kp_langchain.redaction.repeated import Secrets
@@ -35,21 +36,31 @@ class Session:
         self._redactor = redactor
         self._clean_texts: dict[bool, CleanTexts] = defaultdict(dict)
 
-    def learn(self, value: Any, level: str) -> None:
-        """Take note of the secrets that a value names.
+    def learn(self, parts: Sequence[Any], level: str) -> None:
+        """Take note of the secrets that the parts name.
 
         Args:
-            value: Any value.
-            level: The privacy level at which it will be redacted.
+            parts: All parts: texts, and mappings such as the inputs of tools.
+            level: The privacy level at which they will be redacted.
         """
-        self._walker(level).walk(value)
+        for part in parts:
+            self._walker(level).walk(part)
+        for kind, word in typed_secrets(parts):
+            if not self._rules.allows(word):
+                self.secrets.note(kind, word, is_answer=True)
 
-    def learn_answer(self, question: str, answer: str) -> None:
-        """Take note of the secrets that an answer gives, if the question asks for one."""
+    def learn_answer(self, question: str, answer: str, *, is_step: bool) -> None:
+        """Take note of the secrets that an answer gives, if the question asks for one.
+
+        Args:
+            question: What somebody was asked.
+            answer: What they answered.
+            is_step: Whether the answer is a step of the run, and not its task.
+        """
         given = secrets_given(question, answer)
         secrets = [one for one in given if not self._rules.allows(one.text)]
         if secrets:
-            self.secrets.note_answer(answer, secrets)
+            self.secrets.note_answer(answer, secrets, is_step=is_step)
 
     def redact(self, value: Any, level: str) -> tuple[Any, Counter[str]]:
         """Return a value redacted, and the number of replacements per kind."""
