@@ -83,7 +83,7 @@ class Redactor:
         try:
             for question, answer, is_step in exchanges:
                 self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
-            self._session.learn([clean_json(part) for part in parts], level)
+            self._session.learn([clean_json(part) for part in parts if part], level)
         except Exception as error:  # noqa: BLE001 - what it would have learned of may be left
             self._count_failure(describe_error(error))
 

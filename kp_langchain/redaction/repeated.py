@@ -44,6 +44,8 @@ _OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
 _PASSWORD = SensitiveField("password")
 _NUMBER = re.compile(r"\d{4,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
 _NUMBER_OR_SIGNS = re.compile(r"[\d.eE+\-]*")  # JSON has numbers without quotes
+_ADDRESS = re.compile(r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
+_PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
 _PHRASE = re.compile(r"[^\W\d_]{2,}(?:[\s,]+[^\W\d_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
@@ -172,13 +174,13 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     size = len(secret)
     if _NUMBER.fullmatch(secret):
         return Reach.BESIDE if kind in CODE_KINDS or is_answer or kind == "password" else None
-    if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret):
+    if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
         return None
     if _PHRASE.fullmatch(secret):
         return Reach.WORD if size >= _LONG + 4 else None
     if any(map(str.isspace, secret)):
         return None
-    if "/" in secret and not is_random(secret):  # perhaps a path
+    if _PATH.fullmatch(secret) and not is_random(secret):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     is_hash = size >= 20 and HASH_LIKE.fullmatch(secret) is not None
     if is_hash or is_unmistakable(secret, _PASSWORD) or (size >= 20 and is_random(secret)):
@@ -288,7 +290,7 @@ class _Text:
     def __init__(self, content: bytes, *, is_whole_value: bool) -> None:
         self._content = content
         self._characters = content.decode("latin-1")  # one for each byte
-        self._is_whole_value = is_whole_value
+        self._whole_value = content.strip(_AROUND_VALUE) if is_whole_value else b""
 
     def match(self, forms: list[_Form], start: int, position: int) -> tuple[int, int, str] | None:
         """Return start, end and kind of the secret that begins at `start`, if one does.
@@ -353,8 +355,7 @@ class _Text:
             return False
         if reach is Reach.WORD:
             return True
-        rest = content[:start].strip(_AROUND_VALUE) + content[end:].strip(_AROUND_VALUE)
-        if self._is_whole_value and not rest:
+        if self._whole_value == content[start:end]:
             return True
         return beside.marks(content, start, end)
 

@@ -43,8 +43,9 @@ class Session:
             parts: All parts: texts, and mappings such as the inputs of tools.
             level: The privacy level at which they will be redacted.
         """
+        walker = self._walker(level)
         for part in parts:
-            self._walker(level).walk(part)
+            walker.walk(part)
         for kind, word in typed_secrets(parts):
             if not self._rules.allows(word):
                 self.secrets.note(kind, word, is_answer=True)
