@@ -176,7 +176,7 @@ class Drafter:
         self, record: RunRecord, redaction: Redactor
     ) -> tuple[str, DomainPolicy]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
+        domain = (record.domain and redaction.name(record.domain, "aggregated")) or self.domain
         domain = self.domain if redaction.has_failed else domain
         return domain, self.policy_for(domain)
 

@@ -43,6 +43,7 @@ _CALL_FIELDS = {
     "refusal": "refusal",
     "void": "is_void",
 }
+_NAMES = ("name", "mcp_server")
 # The same for fields of a record that are stored and read back as they are.
 _RECORD_FIELDS = {
     "domain": "domain",
@@ -73,7 +74,7 @@ def first_half_body(
     """
     body = {
         "run_id": str(record.run_id),
-        "name": redaction.text(record.name, level),
+        "name": redaction.name(record.name, level),
         "started_at": record.started_at.isoformat(),
         "domain": domain,
         "langgraph": record.is_langgraph,
@@ -99,7 +100,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
     return [
         [
             request.call_id,
-            redaction.text(request.name, level),
+            redaction.name(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
         ]
         for request in record.requested_calls
@@ -109,7 +110,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
 
 def _paused_calls_body(record: RunRecord, redaction: Redactor, level: str) -> list[list[str]]:
     return [
-        [call_id, redaction.text(name, level)]
+        [call_id, redaction.name(name, level)]
         for call_id, name in record.requested_calls.names_of_paused.items()
         if redaction.text(call_id, level) == call_id
     ]
@@ -137,8 +138,11 @@ def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> 
     for name, field in _CALL_FIELDS.items():
         value = getattr(call, field)
         if isinstance(value, str):
-            answer = redaction.secrets.clean_answer(value, is_step=True)
-            body[name] = redaction.text(answer, level)
+            if name in _NAMES:
+                body[name] = redaction.name(value, level)
+            else:
+                answer = redaction.secrets.clean_answer(value, is_step=True)
+                body[name] = redaction.text(answer, level)
         elif isinstance(value, Mapping):
             body[name] = redaction.mapping(value, level)
         elif value is None or isinstance(value, (bool, int, float)):

@@ -57,3 +57,9 @@ def remember(keys: Iterable[Key], secrets: Secrets) -> None:
         while len(_known) > MOST_CONVERSATIONS or (chars > MOST_CHARS and len(_known) > 1):
             _, oldest = _known.popitem(last=False)
             chars -= oldest.chars
+
+
+def forget_all() -> None:
+    """Forget what is known of every conversation."""
+    with _lock:
+        _known.clear()

@@ -62,7 +62,7 @@ class Redactor:
         self._hook = hook
         self._session = open_session(rules=rules, redactor=hook)
         # Texts recur: the name of a tool with each call, the last thought as the answer.
-        self._redacted_texts: dict[tuple[str, str], str] = {}
+        self._redacted_texts: dict[tuple[str, str, bool], str] = {}
         self.has_failed = False
         self._is_out_of_order = False
 
@@ -97,11 +97,11 @@ class Redactor:
         self._redacted_texts.clear()
         self._count_failure(reason)
 
-    def _redact(self, value: Any, level: str) -> Any:
+    def _redact(self, value: Any, level: str, *, is_name: bool = False) -> Any:
         if self._is_out_of_order:
             return UNREDACTABLE
         try:
-            clean_value, counts = self._session.redact(clean_json(value), level)
+            clean_value, counts = self._session.redact(clean_json(value), level, is_name=is_name)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
             self._count_failure(describe_error(error))
             return UNREDACTABLE
@@ -123,19 +123,25 @@ class Redactor:
         """Return a task as `text` does; an answer to a question for a secret is one itself."""
         return self.text(self.secrets.clean_answer(clean(value)), level)
 
-    def text(self, value: str, level: str) -> str:
+    def name(self, value: str, level: str) -> str:
+        """Return the name of a tool, run or domain as `text` does; any word may be one."""
+        return self.text(value, level, is_name=True)
+
+    def text(self, value: str, level: str, *, is_name: bool = False) -> str:
         """Return a text redacted at a privacy level, and cut to the bound."""
-        text = self._redacted_texts.get((value, level))
+        text = self._redacted_texts.get((value, level, is_name))
         if text is None:
             margin = MARGIN_CHARS if len(value) > self._max_chars else 0
-            text = clip(str(self._redact(value, level)), self._max_chars, margin=margin)
+            text = clip(
+                str(self._redact(value, level, is_name=is_name)), self._max_chars, margin=margin
+            )
             if self._hook is None:
-                self._redacted_texts[value, level] = text
+                self._redacted_texts[value, level, is_name] = text
         return text
 
     def is_unchanged(self, value: str) -> bool:
         """Return whether redaction at the strictest level leaves a text unchanged."""
-        return bool(self._redact(value, "aggregated") == value)
+        return bool(self._redact(value, "aggregated", is_name=True) == value)
 
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Return a step in wire form, redacted at a privacy level."""
@@ -145,7 +151,7 @@ class Redactor:
             out["content"] = self.text(content, level)
         if "tool" in out:  # its keys are ours; only its values come from the run
             out["tool"] = {
-                key: _without_cuts(self.text(text, level)) or _REMOVED
+                key: _without_cuts(self.name(text, level)) or _REMOVED
                 for key, text in out["tool"].items()
             }
         if "input" in out:

@@ -140,12 +140,13 @@ class Secrets:
         self._named[secret] = named
         self._search = None
 
-    def replace(self, value: Any, counts: Counter[str]) -> Any:
+    def replace(self, value: Any, counts: Counter[str], *, is_name: bool = False) -> Any:
         """Return a redacted value in which the secrets are replaced wherever else they occur.
 
         Args:
             value: What a `Walker` has returned.
             counts: The number of replacements per kind; updated.
+            is_name: Whether it is the name of a tool or the like, which may be any word.
         """
         if not self._named:
             return value
@@ -164,7 +165,7 @@ class Secrets:
             return placeholder(named.kind)
 
         if isinstance(value, str):
-            is_word = not any(map(str.isdigit, value))
+            is_word = not is_name and not any(map(str.isdigit, value))
             return search.clean(value, counts, is_whole_value=is_word)
         return _Rebuilder(clean, clean_number).rebuild(value)
 

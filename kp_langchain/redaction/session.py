@@ -63,12 +63,18 @@ class Session:
         if secrets:
             self.secrets.note_answer(answer, secrets, is_step=is_step)
 
-    def redact(self, value: Any, level: str) -> tuple[Any, Counter[str]]:
-        """Return a value redacted, and the number of replacements per kind."""
+    def redact(self, value: Any, level: str, *, is_name: bool = False) -> tuple[Any, Counter[str]]:
+        """Return a value redacted, and the number of replacements per kind.
+
+        Args:
+            value: Any value.
+            level: The privacy level.
+            is_name: Whether it is the name of a tool or the like, which may be any word.
+        """
         walker = self._walker(level)
         clean = walker.walk(value)
         try:
-            clean = self.secrets.replace(clean, walker.counts)
+            clean = self.secrets.replace(clean, walker.counts, is_name=is_name)
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             walker.counts["failed"] += 1
             clean = placeholder("failed")

@@ -52,7 +52,10 @@ _NOT_GIVEN = [
     ("What is your password?", "never mind"),
     ("What is your password?", "ask Bob"),
     ("What is your password?", "I forgot it, can you reset it for me?"),
-    ("What is your password?", "I would rather log in myself and then tell you what I see there. " * 7),
+    (
+        "What is your password?",
+        "I would rather log in myself and then tell you what I see there. " * 7,
+    ),
     ("Wie lautet Ihr Passwort?", "nein"),
     ("Wie lautet Ihr Passwort?", "Das habe ich nicht"),
     ("¿Cuál es tu contraseña?", "no la tengo"),

@@ -99,7 +99,7 @@ def test_no_text_is_given_up_because_secrets_repeat(
         assert redact(result.value) == Redaction(result.value, {})
 
 
-_STRONG = "Zk7#mQ2v!pL/d\"x9"
+_STRONG = 'Zk7#mQ2v!pL/d"x9'
 _KEY = "b3f0a9c2d1e84f7796a5c4d3e2f1a0b9"
 
 
