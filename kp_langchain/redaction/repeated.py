@@ -17,7 +17,7 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from kp_langchain.redaction import beside
 from kp_langchain.redaction.blobs import BLOB
-from kp_langchain.redaction.field_names import SensitiveField
+from kp_langchain.redaction.field_names import SensitiveField, split_name
 from kp_langchain.redaction.identifiers import KINDS
 from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
 from kp_langchain.redaction.spans import distinct_key, placeholder, starts_word
@@ -34,6 +34,7 @@ from kp_langchain.redaction.values import (
 _LONG = 12
 _DIGITS_OF_CODE = 6  # often written in two groups
 _CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
+_LONG_KEY = 20
 _SHORTEST_WORD = 6
 _SHORTEST_MIXED = 8
 _MAX_CHARS = 4096
@@ -46,7 +47,7 @@ _NUMBER = re.compile(r"\d{4,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
 _NUMBER_OR_SIGNS = re.compile(r"[\d.eE+\-]*")  # JSON has numbers without quotes
 _ADDRESS = re.compile(r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
 _PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
-_PHRASE = re.compile(r"[^\W\d_]{2,}(?:[\s,]+[^\W\d_]{2,}){2,32}")
+_PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 _OF_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
@@ -178,13 +179,14 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
         return None
     if _PHRASE.fullmatch(secret):
-        return Reach.WORD if size >= _LONG + 4 else None
+        return Reach.WORD if size >= _LONG else None
     if any(map(str.isspace, secret)):
         return None
-    if _PATH.fullmatch(secret) and not is_random(secret):
+    if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
-    is_hash = size >= 20 and HASH_LIKE.fullmatch(secret) is not None
-    if is_hash or is_unmistakable(secret, _PASSWORD) or (size >= 20 and is_random(secret)):
+    is_hash = size >= _LONG_KEY and HASH_LIKE.fullmatch(secret) is not None
+    is_generated = size >= _LONG_KEY and (is_random(secret) or _changes_often(secret))
+    if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):
         return Reach.ANYWHERE
     if size >= _LONG and (looks_like_bare_password(secret) or looks_generated(secret)):
         return Reach.PART
@@ -193,9 +195,16 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.WORD
     if size >= _SHORTEST_MIXED and (looks_like_password(secret) or _HYPHENATED.fullmatch(secret)):
         return Reach.WORD
-    if size >= (3 if is_answer else _SHORTEST_WORD):
+    has_digit = any(map(str.isdigit, secret))
+    if size >= (3 if is_answer else _SHORTEST_WORD - has_digit):
         return Reach.BESIDE
     return None
+
+
+def _changes_often(secret: str) -> bool:
+    """Return whether a long text changes case or kind as often as no path does."""
+    has_digit = any(map(str.isdigit, secret))
+    return has_digit and len(secret) >= _LONG_KEY and 4 * len(split_name(secret)) > len(secret)
 
 
 class _Form(NamedTuple):
