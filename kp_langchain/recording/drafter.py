@@ -16,7 +16,7 @@ from uuid import UUID
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.errors import VerdictError
 from kp_langchain.near_names import warn_of_domain
-from kp_langchain.recording import paused_in_memory
+from kp_langchain.recording import live_secrets, paused_in_memory
 from kp_langchain.recording.draft import Draft
 from kp_langchain.recording.first_half import first_half_body
 from kp_langchain.recording.join_paused import join_paused
@@ -33,7 +33,7 @@ from kp_langchain.recording.safe_reads import default_on_error
 from kp_langchain.recording.steps import StepList, build_steps
 from kp_langchain.recording.trace_builder import build_trace
 from kp_langchain.recording.verdict_reader import read_verdict
-from kp_langchain.run_keys import Kind, RunKeys, collect, namespace_in, stored_form
+from kp_langchain.run_keys import Kind, RunKeys, collect, id_text, namespace_in, stored_form
 from kp_langchain.schema import TraceStep
 from kp_langchain.verdict import LONGEST_NOTE_CHARS, Verdict
 
@@ -125,7 +125,7 @@ class Drafter:
             self.paused_runs.add(record, half)
 
     def _half(self, record: RunRecord, redaction: Redactor) -> dict[str, Any]:
-        domain, policy = self._domain_and_policy(record, redaction)
+        domain, policy = self._learn(record, redaction)
         level = policy.privacy_level
         earlier = record.earlier_part or EarlierPart()
         return first_half_body(
@@ -158,18 +158,32 @@ class Drafter:
             redaction.fail(describe_error(error))
             return make(redaction)
 
+    def _learn(self, record: RunRecord, redaction: Redactor) -> tuple[str, DomainPolicy]:
+        """Have a run redacted as a whole, and return its domain with the policy of that."""
+        _, policy = self._domain_and_policy(record, redaction)
+        conversations = self._conversations(record)
+        live_secrets.recall(conversations, redaction.secrets)
+        redaction.learn(record.parts(), policy.privacy_level, record.answers())
+        live_secrets.remember([*conversations, ("run", str(record.run_id))], redaction.secrets)
+        return self._domain_and_policy(record, redaction)
+
+    def _conversations(self, record: RunRecord) -> list[live_secrets.Key]:
+        sessions = (id_text(record.metadata.get(name)) for name in self.run_keys.session)
+        keys = [("thread", record.thread_id or ""), *(("session", one) for one in sessions)]
+        return [(kind, text) for kind, text in keys if text]
+
     def _domain_and_policy(
         self, record: RunRecord, redaction: Redactor
     ) -> tuple[str, DomainPolicy]:
         # The run's own metadata named it, so it is as little to be trusted as the run's text.
-        domain = (record.domain and redaction.text(record.domain, "aggregated")) or self.domain
+        domain = (record.domain and redaction.name(record.domain, "aggregated")) or self.domain
         domain = self.domain if redaction.has_failed else domain
         return domain, self.policy_for(domain)
 
     def _draft(
         self, record: RunRecord, step_list: StepList, redaction: Redactor
     ) -> tuple[Draft, Judge | None]:
-        domain, policy = self._domain_and_policy(record, redaction)
+        domain, policy = self._learn(record, redaction)
         warn_of_domain(domain, self.domains)
         level = policy.privacy_level
         earlier = record.earlier_part or EarlierPart()
@@ -195,6 +209,7 @@ class Drafter:
             answer=answer,
             redaction=redaction,
         )
+        live_secrets.remember([("run", trace.id)], redaction.secrets)
         draft = Draft(
             trace=trace,
             run_id=record.run_id,
@@ -269,11 +284,12 @@ class Drafter:
 
         return judge
 
-    def redact_note(self, verdict: Verdict, level: str = "aggregated") -> Verdict:
+    def redact_note(self, verdict: Verdict, run: str, level: str = "aggregated") -> Verdict:
         """Redact the note of a verdict; by default at the strictest level, whatever run it is for.
 
         Args:
             verdict: The verdict.
+            run: The id of the run; what a run of this process has named goes from its note.
             level: The privacy level.
         """
         note = verdict.note
@@ -282,6 +298,7 @@ class Drafter:
         redaction = Redactor(
             self.functions.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
         )
+        live_secrets.recall([("run", run)], redaction.secrets)
         if self.redactor is None:
             return replace(verdict, note=redaction.text(note, level))
         try:

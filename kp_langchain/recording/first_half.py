@@ -45,6 +45,7 @@ _CALL_FIELDS = {
     "remote": "is_remote",
     "void": "is_void",
 }
+_NAMES = ("name", "mcp_server")
 # The same for fields of a record that are stored and read back as they are.
 _RECORD_FIELDS = {
     "domain": "domain",
@@ -75,12 +76,13 @@ def first_half_body(
     """
     body = {
         "run_id": str(record.run_id),
-        "name": redaction.text(record.name, level),
+        "name": redaction.name(record.name, level),
         "started_at": record.started_at.isoformat(),
         "domain": domain,
         "langgraph": record.is_langgraph,
-        "objective": redaction.text(record.objective, level),
-        "fallback_objective": redaction.text(record.fallback_objective, level),
+        "objective": redaction.task(record.objective, level),
+        "fallback_objective": redaction.task(record.fallback_objective, level),
+        "question": redaction.text(record.question, level),
         "dropped_steps": record.timeline.dropped,
         "dropped_texts": record.dropped_texts,
         "requested": _requests_body(record, redaction, level),
@@ -101,7 +103,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
     return [
         [
             request.call_id,
-            redaction.text(request.name, level),
+            redaction.name(request.name, level),
             redaction.mapping(as_input(request.arguments, limit), level),
             # What the last answer asks for may still begin when the run is resumed.
             None if request.model in (None, record.last_call) else numbers.get(request.model),
@@ -113,7 +115,7 @@ def _requests_body(record: RunRecord, redaction: Redactor, level: str) -> list[l
 
 def _paused_calls_body(record: RunRecord, redaction: Redactor, level: str) -> list[list[str]]:
     return [
-        [call_id, redaction.text(name, level)]
+        [call_id, redaction.name(name, level)]
         for call_id, name in record.requested_calls.names_of_paused.items()
         if redaction.text(call_id, level) == call_id
     ]
@@ -146,7 +148,11 @@ def _call_body(call: Call, key_number: int, redaction: Redactor, level: str) -> 
     for name, field in _CALL_FIELDS.items():
         value = getattr(call, field)
         if isinstance(value, str):
-            body[name] = redaction.text(value, level)
+            if name in _NAMES:
+                body[name] = redaction.name(value, level)
+            else:
+                answer = redaction.secrets.clean_answer(value, is_step=True)
+                body[name] = redaction.text(answer, level)
         elif isinstance(value, Mapping):
             body[name] = redaction.mapping(value, level)
         elif value is None or isinstance(value, (bool, int, float)):
@@ -173,6 +179,8 @@ def first_half_record(body: Mapping[str, Any], owner: RecordOwner) -> RunRecord:
         if type(body[name]) is not type(getattr(record, field)):
             raise TypeError(f"{name} is a {type(body[name]).__name__}")
         setattr(record, field, body[name])
+    question = body.get("question", "")  # an earlier version wrote none
+    record.question = question if isinstance(question, str) else ""
     calls = [_call(call, record.run_id) for call in body["calls"]]
     for call_id, name, arguments, *of_model in body["requested"]:
         model = calls[of_model[0]] if of_model and of_model[0] is not None else None

@@ -74,15 +74,18 @@ def trace_from_messages(
         )
     answer = step_list.last_thought if record.answer is None else record.answer
     verdict = _verdict(step_list, answer, success, confidence)
+    policy = policy or DomainPolicy()
+    redaction = Redactor(record.owner.counters, record.owner.bounds.text_chars)
+    redaction.learn(record.parts(), policy.privacy_level, record.answers())
     return build_trace(
         record,
         step_list,
         domain=domain,
         agent_id=check_agent_id(agent_id) if agent_id else None,
-        policy=policy or DomainPolicy(),
+        policy=policy,
         verdict=verdict,
         answer=answer,
-        redaction=Redactor(record.owner.counters, record.owner.bounds.text_chars),
+        redaction=redaction,
     )
 
 
@@ -133,6 +136,7 @@ def replay_messages(
     first, end = _extent(messages)
     root = start.run_id
     recorder.chain_started(start, {"messages": messages[:first]})
+    recorder.conversation_seen(root, messages)
     on_started()
     results = [one for one in messages if isinstance(one, ToolMessage)]
     for message in messages[first:end]:

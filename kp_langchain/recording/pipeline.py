@@ -325,7 +325,7 @@ class Pipeline:
         verdict = first_decisive(verdicts)
         if verdict is None or verdict is draft.reported:  # that one is redacted already
             return verdict
-        return self.drafter.redact_note(verdict, draft.policy.privacy_level)
+        return self.drafter.redact_note(verdict, str(draft.run_id), draft.policy.privacy_level)
 
 
 def _add_sibling(run_id: UUID, trace_id: str) -> None:

@@ -7,7 +7,7 @@ whatever thread an event comes from, and takes no lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -22,6 +22,7 @@ from kp_langchain.recording.chain_errors import (
 )
 from kp_langchain.recording.clipping import clip, short_name
 from kp_langchain.recording.exception_kinds import meaning_of
+from kp_langchain.recording.exchanges import exchanges_in, newest_exchanges
 from kp_langchain.recording.messages import message_text
 from kp_langchain.recording.objective import objective_in
 from kp_langchain.recording.plain_values import as_input, as_text, error_text, gist, text_size
@@ -162,7 +163,7 @@ class Recorder(RootRuns):
         if meaning != "cancelled":
             end_attempt(entry)
         if meaning == "interrupt":
-            self._pass_on_interrupt(entry)
+            self._pass_on_interrupt(entry, error)
         if run_id == root.run_id and not root.objective and inputs is not None:
             root.objective = self._objective_of(inputs)
         if meaning == "error" and not is_recorded(error, entry):
@@ -215,15 +216,23 @@ class Recorder(RootRuns):
         if begun_call is None:
             return
         root, call = begun_call
-        root.final_message = None
+        if not call.is_void:
+            root.final_message = None
         # Attempts of one call have one parent, or one LangGraph task, and one input.
         place = metadata_text(start.metadata, "langgraph_checkpoint_ns") or call.key[0]  # type: ignore[index]
         call.key = ("model", place, _input_fingerprint(messages))
+        root.note_exchanges(newest_exchanges(messages))
         call.offers_choice = isinstance(tools, list) and len(tools) > 1
         if not root.fallback_objective and not call.is_void:
             root.fallback_objective = objective_in(messages, self._raw_text_chars)
         if not root.objective and root.run_id == start.run_id:
             root.objective = self._objective_of(messages)
+
+    def conversation_seen(self, run_id: UUID, messages: Sequence[object]) -> None:
+        """Note what a human was asked and answered in the messages of an open run."""
+        entry = self._open.get(run_id)
+        if entry is not None:
+            entry.root.note_exchanges(exchanges_in(messages))
 
     def model_answered(
         self,
@@ -347,7 +356,7 @@ class Recorder(RootRuns):
             else:
                 _mark_end(entry, call, text)
         if meaning == "interrupt":
-            self._pass_on_interrupt(entry)
+            self._pass_on_interrupt(entry, error)
         if run_id == root.run_id:
             self._fail_root(entry, error, meaning)
 

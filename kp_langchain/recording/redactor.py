@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.clipping import clean, clip
 from kp_langchain.recording.plain_values import plain, text_size
-from kp_langchain.redaction import redact
+from kp_langchain.redaction import open_session
 
 if TYPE_CHECKING:
     from kp_langchain.recording.counters import Counters
+    from kp_langchain.recording.exchanges import Exchange
     from kp_langchain.redaction.custom_rules import Rules
+    from kp_langchain.redaction.repeated import Secrets
 
 UNREDACTABLE = "[REDACTED:failed]"
 _REMOVED = "(removed)"  # in place of an empty text if the wire form requires a text
@@ -57,12 +59,33 @@ class Redactor:
     ) -> None:
         self._counters = counters
         self._max_chars = max_chars
-        self._rules = rules
         self._hook = hook
+        self._session = open_session(rules=rules, redactor=hook)
         # Texts recur: the name of a tool with each call, the last thought as the answer.
-        self._redacted_texts: dict[tuple[str, str], str] = {}
+        self._redacted_texts: dict[tuple[str, str, bool], str] = {}
         self.has_failed = False
         self._is_out_of_order = False
+
+    @property
+    def secrets(self) -> Secrets:
+        """What the run has named; add to it what is known from elsewhere."""
+        return self._session.secrets
+
+    def learn(self, parts: Iterable[Any], level: str, exchanges: Iterable[Exchange] = ()) -> None:
+        """Take note of the secrets that a run names, so that they go from all of it.
+
+        Args:
+            parts: All that will be redacted, as it will be.
+            level: The privacy level at which it will be.
+            exchanges: What a human was asked and answered.
+        """
+        self._redacted_texts.clear()
+        try:
+            for question, answer, is_step in exchanges:
+                self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
+            self._session.learn([clean_json(part) for part in parts if part], level)
+        except Exception as error:  # noqa: BLE001 - what it would have learned of may be left
+            self._count_failure(describe_error(error))
 
     def fail(self, reason: str) -> None:
         """Drop every text from now on, because the user's function failed.
@@ -74,19 +97,17 @@ class Redactor:
         self._redacted_texts.clear()
         self._count_failure(reason)
 
-    def _redact(self, value: Any, level: str) -> Any:
+    def _redact(self, value: Any, level: str, *, is_name: bool = False) -> Any:
         if self._is_out_of_order:
             return UNREDACTABLE
         try:
-            redaction = redact(
-                clean_json(value), level=level, rules=self._rules, redactor=self._hook
-            )
+            clean_value, counts = self._session.redact(clean_json(value), level, is_name=is_name)
         except BaseException as error:  # noqa: BLE001 - the payload is dropped, not kept
             self._count_failure(describe_error(error))
             return UNREDACTABLE
-        if redaction.counts.get("failed"):  # it dropped the parts that it could not redact
+        if counts.get("failed"):  # it dropped the parts that it could not redact
             self._count_failure("parts dropped")
-        return redaction.value
+        return clean_value
 
     def _count_failure(self, reason: str) -> None:
         self.has_failed = True
@@ -98,28 +119,39 @@ class Redactor:
             reason,
         )
 
-    def text(self, value: str, level: str) -> str:
+    def task(self, value: str, level: str) -> str:
+        """Return a task as `text` does; an answer to a question for a secret is one itself."""
+        return self.text(self.secrets.clean_answer(clean(value)), level)
+
+    def name(self, value: str, level: str) -> str:
+        """Return the name of a tool, run or domain as `text` does; any word may be one."""
+        return self.text(value, level, is_name=True)
+
+    def text(self, value: str, level: str, *, is_name: bool = False) -> str:
         """Return a text redacted at a privacy level, and cut to the bound."""
-        text = self._redacted_texts.get((value, level))
+        text = self._redacted_texts.get((value, level, is_name))
         if text is None:
             margin = MARGIN_CHARS if len(value) > self._max_chars else 0
-            text = clip(str(self._redact(value, level)), self._max_chars, margin=margin)
+            text = clip(
+                str(self._redact(value, level, is_name=is_name)), self._max_chars, margin=margin
+            )
             if self._hook is None:
-                self._redacted_texts[value, level] = text
+                self._redacted_texts[value, level, is_name] = text
         return text
 
     def is_unchanged(self, value: str) -> bool:
         """Return whether redaction at the strictest level leaves a text unchanged."""
-        return bool(self._redact(value, "aggregated") == value)
+        return bool(self._redact(value, "aggregated", is_name=True) == value)
 
     def step(self, step: Mapping[str, Any], level: str) -> dict[str, Any]:
         """Return a step in wire form, redacted at a privacy level."""
         out = dict(step)
         if "content" in out:
-            out["content"] = self.text(out["content"], level)
+            content = self.secrets.clean_answer(out["content"], is_step=True)
+            out["content"] = self.text(content, level)
         if "tool" in out:  # its keys are ours; only its values come from the run
             out["tool"] = {
-                key: _without_cuts(self.text(text, level)) or _REMOVED
+                key: _without_cuts(self.name(text, level)) or _REMOVED
                 for key, text in out["tool"].items()
             }
         if "input" in out:

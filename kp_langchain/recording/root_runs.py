@@ -17,6 +17,7 @@ from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
 from kp_langchain.recording.exception_kinds import Meaning
+from kp_langchain.recording.exchanges import answers_in, question_in
 from kp_langchain.recording.human_decisions import decision_in
 from kp_langchain.recording.messages import is_command
 from kp_langchain.recording.objective import objective_in
@@ -208,9 +209,11 @@ class RootRuns(RunTree):
             return
         if inputs is not None:
             root.human_decision = decision_in(inputs)
+            root.resumed_with = answers_in(inputs)
         has_paused_inside = root.is_interrupted
         if has_paused_inside:
             root.requested_calls.wait()
+            root.note_resumed(root)
         root.is_interrupted, root.waiting_model = False, None
         if thread_id is None:
             return
@@ -253,7 +256,8 @@ class RootRuns(RunTree):
             if root.resumption is not None and root.resumption.checkpoint_id is None:
                 root.resumption.checkpoint_id = _checkpoint_text(checkpoint_id)
 
-    def _pass_on_interrupt(self, entry: OpenRun) -> None:
+    def _pass_on_interrupt(self, entry: OpenRun, error: BaseException) -> None:
+        entry.root.question = question_in(error) or entry.root.question
         parent = self._open.get(entry.parent_id) if entry.parent_id is not None else None
         if parent is not None:
             parent.is_interrupted = True

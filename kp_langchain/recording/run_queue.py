@@ -113,7 +113,7 @@ class RunQueue:
 
         def write() -> None:
             try:
-                redacted = self._drafter.redact_note(verdict)
+                redacted = self._drafter.redact_note(verdict, run)
                 writer.write_verdict(
                     run, redacted, self._sender, self._counters, self._deliver_again
                 )

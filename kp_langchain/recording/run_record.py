@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -13,6 +13,7 @@ from kp_langchain.recording.answer import answer_in
 from kp_langchain.recording.bounds import MARGIN_CHARS
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.clipping import NAME_CHARS, clip, join_texts, short_name
+from kp_langchain.recording.exchanges import MAX_EXCHANGES, Exchange, exchange_by_tool
 from kp_langchain.recording.plain_values import as_input, gist_text, text_size
 from kp_langchain.recording.quotes import Quotes
 from kp_langchain.recording.record_owner import RecordOwner
@@ -129,6 +130,9 @@ class RunRecord:
         examples: The texts of these examples.
         inner_namespaces: The metadata that name a namespace, of chains inside it where they differ
             from its own.
+        exchanges: What was asked of a human and answered, in the messages that models were given.
+        question: Why it paused, as the graph tells the human who is to decide; "" if it did not.
+        resumed_with: The texts with which a human resumed it.
     """
 
     owner: RecordOwner
@@ -183,6 +187,9 @@ class RunRecord:
     shown: dict[str, ShownTrace] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
     inner_namespaces: list[Mapping[str, Any]] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    question: str = ""
+    resumed_with: tuple[str, ...] = ()
 
     def __post_init__(self, start: Start) -> None:
         self.run_id, _, name, self.metadata, self.tags = start
@@ -221,6 +228,32 @@ class RunRecord:
         """Remember a recorded exception, so that it is not recorded again when it propagates."""
         if len(self.error_ids) < self.owner.bounds.steps:
             self.error_ids.append(id(error))
+
+    def note_exchanges(self, exchanges: Iterable[Exchange]) -> None:
+        """Remember what a human was asked and answered."""
+        for exchange in exchanges:
+            if len(self.exchanges) < MAX_EXCHANGES and exchange not in self.exchanges:
+                self.exchanges.append(exchange)
+
+    def note_resumed(self, earlier: RunRecord) -> None:
+        """Remember what the human answered to the question of a part before a pause."""
+        answers, self.resumed_with = self.resumed_with, ()
+        self.note_exchanges(Exchange(earlier.question, answer) for answer in answers)
+
+    def parts(self) -> Iterator[Any]:
+        """Yield all that is recorded of it in words, once it is written out."""
+        yield from (self.objective, self.fallback_objective, self.name, self.error, self.question)
+        yield self.answer
+        for call in dict.fromkeys(call for _, call in self.timeline):
+            yield from (call.name, call.input, call.text, call.error)
+        for request in self.requested_calls:
+            yield as_input(request.arguments, self.raw_text_chars)
+
+    def answers(self) -> Iterator[Exchange]:
+        """Yield what a human was asked and answered, also by way of a tool."""
+        yield from self.exchanges
+        for call in dict.fromkeys(call for _, call in self.timeline):
+            yield from exchange_by_tool(call)
 
     def write_out(self) -> None:
         """Turn the structures among answer, texts and errors into text.
@@ -325,6 +358,8 @@ class RunRecord:
         The task, the name and the start are those of the earlier part; what was reported later,
         such as a verdict or a domain, prevails.
         """
+        self.note_resumed(earlier)
+        self.note_exchanges(earlier.exchanges)
         self.objective = earlier.objective or self.objective
         self.fallback_objective = earlier.fallback_objective or self.fallback_objective
         self.name = earlier.name or self.name

@@ -50,7 +50,7 @@ def build_trace(
                 "visibility": policy.visibility,
                 "privacy_level": level,
             },
-            "task": {"objective": redaction.text(objective, level) or "(removed)"},
+            "task": {"objective": redaction.task(objective, level) or "(removed)"},
             "steps": [redaction.step(step, level) for step in step_list.steps],
             "outcome": {
                 "result_summary": redaction.text(record.error or answer, level),

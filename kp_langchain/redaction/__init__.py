@@ -11,7 +11,7 @@ from kp_langchain.errors import ConfigError
 from kp_langchain.redaction.custom_rules import Rules
 
 if TYPE_CHECKING:
-    from kp_langchain.redaction.walk import Walker
+    from kp_langchain.redaction.session import Session
 
 __all__ = ["LEVELS", "Redaction", "Rules", "redact"]
 
@@ -75,14 +75,15 @@ def redact(
     if level not in LEVELS:
         levels = ", ".join(repr(name) for name in LEVELS)
         raise ConfigError(f"unknown privacy level {level!r}; use one of {levels}")
-    identifiers, rules = level != "private", rules or _NO_RULES
-    walker = _walker_type()(identifiers=identifiers, rules=rules)
-    clean_value = walker.redact(value)
-    if redactor is not None:  # it gets texts from which all is gone that goes
-        last = _walker_type()(identifiers=identifiers, rules=rules, redactor=redactor)
-        clean_value = last.walk(clean_value)
-        walker.counts.update(last.counts)
-    return Redaction(clean_value, dict(walker.counts))
+    clean_value, counts = open_session(rules=rules, redactor=redactor).redact(value, level)
+    return Redaction(clean_value, dict(counts))
+
+
+def open_session(
+    *, rules: Rules | None = None, redactor: Callable[[str], str] | None = None
+) -> Session:
+    """Return a session that redacts the parts of one run; the arguments are those of `redact`."""
+    return _session_type()(rules=rules, redactor=redactor)
 
 
 def load() -> None:
@@ -91,10 +92,7 @@ def load() -> None:
 
 
 @cache
-def _walker_type() -> type[Walker]:
-    from kp_langchain.redaction.walk import Walker
+def _session_type() -> type[Session]:
+    from kp_langchain.redaction.session import Session
 
-    return Walker
-
-
-_NO_RULES = Rules()
+    return Session

@@ -134,6 +134,26 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
                 position = extent[1]
 
 
+def names_in(text: str, low: str) -> Iterator[tuple[int, int, SensitiveField]]:
+    """Yield start and end of each name of a secret in a text, and what it says about its value.
+
+    Args:
+        text: Any text.
+        low: The text in lower case, of the same length.
+    """
+    plain = without_accents(low)
+    position = 0
+    for first, last in stems_in(low):
+        if first < position:
+            continue
+        start, end = _name_around(plain, first, last, position)
+        tail = _TAIL.match(plain, end)
+        position = end = tail.end() if tail and classify_name(plain[start : tail.end()]) else end
+        _, field = _classify(text, plain, start, end)
+        if field is not None and not field.is_identifier:
+            yield start, end, field
+
+
 def _parts_after(
     text: str, end: int, field: SensitiveField, parts: re.Pattern[str]
 ) -> Iterator[Extent]:

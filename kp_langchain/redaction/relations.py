@@ -60,6 +60,8 @@ _REACH = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
 _REACH_AFTER = 160
+_REPLACED = "[REDACTED:"
+_MOST_REPLACED = 4
 _WORD = re.compile(r"(?<![A-Za-z0-9\\])[A-Za-z0-9!#$%^&*+\-_.~?@/=]{10,512}", re.ASCII)
 _STOPS = ".!?="
 # Before a value that another name has: "id: ...", but not the speaker of a dialogue
@@ -96,7 +98,7 @@ def value_in_prose(
             or linked_value(RELATIONS, text, start, end, field)
             or _space(text, end, name, field)
         )
-    return extent or _before(text, start, end, field) or _beside(text, start, end, name, field)
+    return extent or _before(text, start, end, field) or _beside(text, start, end, field)
 
 
 def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
@@ -172,14 +174,17 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
     return (stop - len(value), stop) if is_evident(value, field) else None
 
 
-def _beside(text: str, start: int, end: int, name: str, field: SensitiveField) -> Extent | None:
+def _beside(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of an unmistakable value among the words after the name or before it."""
     if field.kind not in _KINDS_BESIDE or not (field.is_strong or field.kind == "password"):
         return None
-    if is_mixed(name):
+    if is_mixed(text[start:end]):
         return None  # "dPw" at the end of a hash
     first = max(0, start - _REACH_BEFORE)
     line_start = text.rfind("\n", first, start) + 1 or first
+    # Each pass over the text may replace one value beside the name, and the passes must end.
+    if text.count(_REPLACED, line_start, end + _REACH_AFTER) >= _MOST_REPLACED:
+        return None
     parts = itertools.chain(
         _words_with_digits(text, end, end + _REACH_AFTER),
         reversed(_words_with_digits(text, line_start, start)),

@@ -180,7 +180,7 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
         keys: All keys that are texts.
         has_field: Whether a sensitive field contains the mapping.
     """
-    by_plain = {_plain_key(key): key for key in keys}
+    by_plain = {plain_key(key): key for key in keys}
 
     def those_in(group: frozenset[str]) -> list[str]:
         return [key for key in by_plain if key in group]
@@ -210,7 +210,8 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
     return _Keys(by_plain, names, elements, marks, values, tokens, columns, rows, is_schema)
 
 
-def _plain_key(key: str) -> str:
+def plain_key(key: str) -> str:
+    """Return a key as the tables write it: in lower case and without separators."""
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
 
 
@@ -250,7 +251,7 @@ def _entries_beside(
     named: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
-        is_marked = is_marked or _plain_key(kind) in KEYS.secret_types
+        is_marked = is_marked or plain_key(kind) in KEYS.secret_types
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind

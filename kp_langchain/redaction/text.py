@@ -15,7 +15,6 @@ from kp_langchain.redaction import (
     issuers,
     key_blocks,
     named_values,
-    repeated,
 )
 from kp_langchain.redaction.blobs import BLOB, summary
 from kp_langchain.redaction.custom_rules import Rules
@@ -24,6 +23,7 @@ from kp_langchain.redaction.harmless import HarmlessTexts
 from kp_langchain.redaction.identifiers import FINDERS as IDENTIFIERS
 from kp_langchain.redaction.identifiers import KINDS, narrow
 from kp_langchain.redaction.pseudonyms import pseudonym
+from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, Span, placeholder
 from kp_langchain.redaction.stems import words_in
 from kp_langchain.redaction.unicode_escapes import decode_escapes
@@ -75,7 +75,7 @@ def _harmless_texts(*_rules: object) -> HarmlessTexts:
 def redact_text(
     text: str,
     kinds: list[str],
-    secrets: repeated.Secrets,
+    secrets: Secrets | None = None,
     *,
     identifiers: bool,
     rules: Rules | None = None,
@@ -115,7 +115,8 @@ def redact_text(
             pieces += [text[position:start], replacement(kind, text[start:end], rules)]
             position = end
             kinds.append(kind)
-            repeated.note(secrets, kind, text[start:end])
+            if secrets is not None:
+                secrets.note(kind, text[start:end])
         text = "".join([*pieces, text[position:]])
     raise UnstableTextError
 

@@ -61,6 +61,7 @@ _COMPOUND = re.compile(
 )
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
 _HARD_SIGN = re.compile(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
+_SIGN_INSIDE = re.compile(r"[A-Za-z][!#%*^+$&][A-Za-z]")
 _TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
 _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
@@ -140,11 +141,16 @@ def looks_like_bare_password(value: str) -> bool:
     return (
         len(value) >= 6
         and looks_like_password(value)
-        and any(map(str.isdigit, value))
+        and (any(map(str.isdigit, value)) or _is_scrambled_with_sign(value))
         and "://" not in value
         and _ARGUMENT.match(value) is None
         and _TECHNICAL_TERM.fullmatch(value) is None
     )
+
+
+def _is_scrambled_with_sign(value: str) -> bool:
+    """Return whether a value without digits changes case very often, and has a sign inside."""
+    return len(value) >= 8 and _SIGN_INSIDE.search(value) is not None and is_mixed(value)
 
 
 def is_evident(value: str, field: SensitiveField) -> bool:

@@ -12,12 +12,12 @@ from pathlib import PurePath
 from typing import Any
 
 from kp_langchain.errors import UnstableTextError
-from kp_langchain.redaction import repeated
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import has_type, parts_of
+from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     PRIVATE_KEY,
@@ -37,6 +37,9 @@ _TEXT_TYPES = (str, Literal)
 # Types whose values contain no text.
 _TEXTLESS_TYPES = (complex, Decimal, Fraction, date, time, timedelta, tzinfo, uuid.UUID, range)
 
+CleanTexts = dict[str, tuple[str, list[str]]]
+"""What texts have become, and the kinds of the replacements in them."""
+
 
 class Walker:
     """Rebuilds one value with everything sensitive replaced.
@@ -44,11 +47,12 @@ class Walker:
     Args:
         identifiers: Whether to redact identifiers as well as secrets.
         rules: The user's rules.
+        secrets: The secrets that may occur elsewhere; added to.
+        clean_texts: What texts have become; added to.
         redactor: The user's function for each remaining text, if any.
 
     Attributes:
         counts: The number of replacements per kind so far.
-        secrets: The secrets found so far that may occur elsewhere, with their kinds.
     """
 
     def __init__(
@@ -56,10 +60,13 @@ class Walker:
         *,
         identifiers: bool,
         rules: Rules,
+        secrets: Secrets,
+        clean_texts: CleanTexts,
         redactor: Callable[[str], str] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.secrets: repeated.Secrets = {}
+        self._secrets = secrets
+        self._clean_texts = clean_texts
         self._identifiers = identifiers
         self._rules = rules
         self._redactor = redactor
@@ -67,7 +74,6 @@ class Walker:
         self._harmless = harmless_texts(rules, identifiers=identifiers)
         # Of a short text that is known to stay as it is, only the user's redactor may change a part.
         self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
-        self._clean_texts: dict[str, tuple[str, list[str]]] = {}
         self._open_containers: set[int] = set()
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
@@ -96,17 +102,9 @@ class Walker:
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             return self._replace("failed")
 
-    def redact(self, value: Any) -> Any:
-        """Return `value` redacted, also where its secrets occur again."""
-        clean = self.walk(value)
-        try:
-            return repeated.replace(clean, self.secrets, self.counts) if self.secrets else clean
-        except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
-            return self._replace("failed")
-
     def _replace(self, kind: str, match: str = "") -> str:
         self.counts[kind] += 1
-        repeated.note(self.secrets, kind, match)
+        self._secrets.note(kind, match)
         return replacement(kind, match, self._rules) if match else placeholder(kind)
 
     def _replaced(self, _value: Any, clean: Any) -> Any:
@@ -163,9 +161,11 @@ class Walker:
 
     def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
         walker = _DocumentWalker(
-            identifiers=self._identifiers, rules=self._rules, clean_texts=self._clean_texts
+            identifiers=self._identifiers,
+            rules=self._rules,
+            secrets=self._secrets,
+            clean_texts=self._clean_texts,
         )
-        walker.secrets = self.secrets
         for document in documents:
             walker.walk_document(document)
         return walker
@@ -174,7 +174,7 @@ class Walker:
         return redact_text(
             text,
             kinds,
-            self.secrets,
+            self._secrets,
             identifiers=self._identifiers,
             rules=self._rules,
             mask=mask,
@@ -221,7 +221,7 @@ class Walker:
         )
 
     def _is_unchanged(self, text: str) -> bool:
-        return redact_text(text, [], {}, identifiers=True, rules=self._rules) == text
+        return redact_text(text, [], identifiers=True, rules=self._rules) == text
 
     def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
         content = bytes(value)
@@ -379,10 +379,11 @@ class _DocumentWalker(Walker):
     """
 
     def __init__(
-        self, *, identifiers: bool, rules: Rules, clean_texts: dict[str, tuple[str, list[str]]]
+        self, *, identifiers: bool, rules: Rules, secrets: Secrets, clean_texts: CleanTexts
     ) -> None:
-        super().__init__(identifiers=identifiers, rules=rules)
-        self._clean_texts = clean_texts
+        super().__init__(
+            identifiers=identifiers, rules=rules, secrets=secrets, clean_texts=clean_texts
+        )
         self.changes: dict[int, str] = {}
 
     def walk_document(self, document: Document) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
+import re
+import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from kp_langchain.redaction import Redaction, redact
+from kp_langchain.redaction.spans import PLACEHOLDER
 
 _PASSWORD = "nectar-tiger-bottle-816"  # noqa: S105 - not in use
 
@@ -72,3 +80,114 @@ def test_a_redactor_gets_no_text_with_a_secret_that_another_part_names() -> None
     result = redact({"password": _PASSWORD, "a": f"typed {_PASSWORD}"}, redactor=look)
     assert not any(_PASSWORD in text for text in seen)
     assert result.value["A"] == "TYPED [REDACTED:PASSWORD]"
+
+
+_VALUES = [f"Zk{n}#mQ{n + 3}v!pLd" for n in range(12)]
+
+
+@pytest.mark.parametrize("between", ["\n", " ", ", ", " | ", '" "'])
+@pytest.mark.parametrize("name", ["password=", "password: ", "the password ", "api key for bob: "])
+@pytest.mark.parametrize("wrap", [str, lambda text: json.dumps([json.dumps({"a": text})])])
+@pytest.mark.parametrize("values", [_VALUES[:1] * 12, _VALUES[:2] * 6, _VALUES])
+def test_no_text_is_given_up_because_secrets_repeat(
+    between: str, name: str, wrap: Callable[[str], str], values: list[str]
+) -> None:
+    for text in (name + between.join(values), between.join(name + value for value in values)):
+        result = redact(wrap(text))
+        assert "failed" not in result.counts
+        assert values[0] not in result.value
+        assert redact(result.value) == Redaction(result.value, {})
+
+
+_STRONG = 'Zk7#mQ2v!pL/d"x9'
+_KEY = "b3f0a9c2d1e84f7796a5c4d3e2f1a0b9"
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("secret", [_STRONG, _KEY, _PASSWORD])
+@pytest.mark.parametrize(
+    "write",
+    [
+        json.dumps,
+        lambda secret: json.dumps(json.dumps({"a": secret})),
+        repr,
+        urllib.parse.quote,
+        lambda secret: re.sub("%..", lambda code: code[0].lower(), urllib.parse.quote(secret)),
+        urllib.parse.quote_plus,
+        html.escape,
+        str.upper,
+        str.lower,
+        _base64,
+        lambda secret: _base64(f"bob:{secret}").rstrip("="),
+        lambda secret: base64.urlsafe_b64encode(f"a-user?>:{secret}".encode()).decode(),
+        lambda secret: f"Basic {_base64(f'bobby:{secret}')[:-6]}…",
+        lambda secret: secret.encode().hex(),
+        lambda secret: f"{secret[:12]}…",
+        lambda secret: f"{secret[:14]}...",
+    ],
+)
+def test_a_secret_goes_in_every_form(secret: str, write: Callable[[str], str]) -> None:
+    form = write(secret)
+    value = redact({"password": secret, "a": ["before", f"it is {form} here"]}).value["a"][1]
+    assert value.startswith("it is ")
+    assert value.endswith(" here")
+    kept = PLACEHOLDER.sub("", value.removeprefix("it is ").removesuffix(" here"))
+    assert PLACEHOLDER.search(value)
+    assert kept.strip("\"'{}:\\ a….") in ("", "Basic"), value
+
+
+def test_of_a_passphrase_its_words_go_in_every_form() -> None:
+    words = ["ripple", "sunset", "velvet", "orbit", "canyon"]
+    for joint in (" ", ", ", "-", "\n", '", "'):
+        text = f"typed [{joint.join(words)}] there"
+        value = redact({"seed_phrase": " ".join(words), "a": text}).value["a"]
+        assert value == "typed [[REDACTED:private_key]] there"
+
+
+@pytest.mark.parametrize(
+    ("secret", "kept"),
+    [
+        ({"password": "sunflower"}, "We sell sunflower oil, olive oil and a sunflower."),
+        ({"password": "sunflower"}, '{"oil": "sunflower", "price": 3}'),
+        ({"pin": "4471"}, "There are 4471 rows; 4471 of them are new."),
+        ({"pin": "4471"}, '{"count": 4471, "text": 4471}'),
+        ({"password": "admin"}, "The admin typed a command."),
+        ({"password": "test"}, "Typed test data; the test is in /test/test.py."),
+        ({"password": "changeme"}, "typed changeme"),
+        ({"password": "password"}, "typed password into the password field"),
+        ({"password": "postgres15"}, "image: postgres15:latest, postgres15-alpine, my-postgres15"),
+        ({"api_key": "www.shop-24.example"}, "see www.shop-24.example"),
+    ],
+)
+def test_what_is_also_an_ordinary_word_stays(secret: dict[str, str], kept: str) -> None:
+    assert redact({**secret, "a": kept}).value["a"] == kept
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ({"password": "sunflower"}, "typed sunflower into #x"),
+        ({"password": "sunflower"}, "Ich habe sunflower eingetippt: tippe sunflower"),
+        ({"password": "sunflower"}, "the password (sunflower) was wrong"),
+        ({"password": "sunflower"}, "sunflower is the password"),
+        ({"password": "sunflower"}, '{"element": 5, "value": "sunflower"}'),
+        ({"pin": "4471"}, "I entered the PIN: 4471."),
+        ({"pin": "4471"}, "typed 4471; done"),
+        ({"password": "plover83"}, "login as bob/plover83 failed"),
+    ],
+)
+def test_a_word_goes_where_something_beside_it_says_what_it_is(
+    secret: dict[str, str], text: str
+) -> None:
+    value = redact({**secret, "a": text}).value["a"]
+    assert next(iter(secret.values())) not in value.replace("habe sunflower", "")
+
+
+def test_what_is_typed_into_a_field_goes_as_a_whole() -> None:
+    given = {"pin": "4471", "fill": {"selector": "#x", "text": "4471"}, "keys": 4471, "n": 4471}
+    result = redact(given).value
+    assert result["fill"]["text"] == result["keys"] == "[REDACTED:pin]"
+    assert result["n"] == 4471

@@ -1,0 +1,88 @@
+"""Which answers to which questions are secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from kp_langchain.redaction.questions import secrets_given
+
+_STRONG = "Zk7#mQ2v!pLd"
+_KEY = "b3f0a9c2d1e84f7796a5c4d3e2f1a0b9"
+_SEED = "ripple sunset velvet orbit canyon ladder mushroom pelican tornado glimpse harvest zebra"
+
+_GIVEN = [
+    ("What is the password of your account?", _STRONG, _STRONG),
+    ("What is the password of your account?", f"it's `{_STRONG}`, thanks", _STRONG),
+    ("I cannot go on without your password.", _STRONG, _STRONG),
+    ("What is your password?", "plover83", "plover83"),
+    ("What is your password?", "sunflower", "sunflower"),
+    ("What is your password?", "Sure, sunflower", "sunflower"),
+    ("I need your password to continue.", "sunflower", "sunflower"),
+    ("Password:", "sunflower", "sunflower"),
+    ("What are your username and password?", "bob / sunflower", "sunflower"),
+    ("What are your username and password?", "bob:plover83", "plover83"),
+    ("What's the wifi passphrase?", "correct horse battery staple", "correct horse battery staple"),
+    ("What is your PIN?", "4471", "4471"),
+    ("I sent a 6-digit code to your phone. Please enter it.", "482913", "482913"),
+    ("What is the verification code?", "It is 482 913", "482 913"),
+    ("Which API key shall I use?", f"use {_KEY} please", _KEY),
+    ("Which key?", _KEY, _KEY),
+    ("Please share the access token.", "tok_8f3kd92ms01", "tok_8f3kd92ms01"),
+    ("Please give me your 12-word recovery phrase.", _SEED, _SEED),
+    ("Wie lautet Ihr Passwort?", "sonnenblume", "sonnenblume"),
+    ("Wie lautet Ihr Passwort?", "Es lautet sonnenblume", "sonnenblume"),
+    ("Bitte geben Sie Ihre PIN ein.", "4471", "4471"),
+    ("Quel est votre mot de passe ?", "tournesol", "tournesol"),
+    ("¿Cuál es tu contraseña?", "es girasol", "girasol"),
+    ("Qual è la tua password?", "girasole", "girasole"),
+    ("Qual é a sua senha?", "girassol", "girassol"),
+    ("Wat is je wachtwoord?", "zonnebloem", "zonnebloem"),
+    ("Jakie jest Twoje hasło?", "slonecznik7", "slonecznik7"),
+    ("Какой у вас пароль?", "подсолнух", "подсолнух"),
+    ("您的密码是什么？", "zhangsan88", "zhangsan88"),
+    ("パスワードを教えてください。", "himawari7", "himawari7"),
+    ("비밀번호가 무엇인가요?", "haebaragi9", "haebaragi9"),
+]
+
+_NOT_GIVEN = [
+    ("What is your password?", "no"),
+    ("What is your password?", "I do not have one"),
+    ("What is your password?", "I don't know"),
+    ("What is your password?", "Why do you need it?"),
+    ("What is your password?", "never mind"),
+    ("What is your password?", "ask Bob"),
+    ("What is your password?", "I forgot it, can you reset it for me?"),
+    (
+        "What is your password?",
+        "I would rather log in myself and then tell you what I see there. " * 7,
+    ),
+    ("Wie lautet Ihr Passwort?", "nein"),
+    ("Wie lautet Ihr Passwort?", "Das habe ich nicht"),
+    ("¿Cuál es tu contraseña?", "no la tengo"),
+    ("Quel est votre mot de passe ?", "je ne sais pas"),
+    ("Какой у вас пароль?", "не знаю"),
+    ("Do you want to change your password?", "sure"),
+    ("Did you forget your password?", "yes"),
+    ("Your password was changed. Which city?", "Bern"),
+    ("Your password was changed. Anything else?", "Book a flight to Bern"),
+    ("Which password manager do you use?", "bitwarden"),
+    ("What is the password policy?", "strong"),
+    ("What is your postal code?", "8001"),
+    ("Which error code do you see?", "4041"),
+    ("What is the token limit?", "4096"),
+    ("How many rows are there?", "4471"),
+    ("What is your name?", "Bob"),
+    ("", "sunflower"),
+]
+
+
+@pytest.mark.parametrize(("question", "answer", "secret"), _GIVEN)
+def test_an_answer_to_a_question_for_a_secret_gives_it(
+    question: str, answer: str, secret: str
+) -> None:
+    assert secret in [one.text for one in secrets_given(question, answer)]
+
+
+@pytest.mark.parametrize(("question", "answer"), _NOT_GIVEN)
+def test_other_answers_give_none(question: str, answer: str) -> None:
+    assert secrets_given(question, answer) == []
