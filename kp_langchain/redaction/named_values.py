@@ -82,7 +82,7 @@ _MAX_ITEMS = 40
 # The rest of a string in parts, or what it became: "..." "...", "..." + "...", "..." -> "..."
 _NEXT_PART = re.compile(
     r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80}|->|=>|\u2192)[ \t]{0,4}
-    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote))""",
+    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
     re.VERBOSE,
 )
 _MAX_NAMES_IN_WORD = 8

@@ -16,6 +16,7 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from kp_langchain.redaction.blobs import BLOB
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.identifiers import KINDS
+from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import distinct_key, placeholder, starts_word
 from kp_langchain.redaction.values import is_unmistakable, looks_like_bare_password
 
@@ -70,7 +71,8 @@ def replace(value: Any, secrets: Secrets, counts: Counter[str]) -> Any:
                 counts[kind] += 1
                 pieces += [content[position:start], placeholder(kind).encode()]
                 position = end
-        return b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
+        clean_text = b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
+        return quote_scalars(text, clean_text)
 
     return _rebuild(value, clean, {})
 

@@ -26,7 +26,7 @@ _LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
-_COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
+_COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*|,[ \t]{1,4}[\w.\-]{1,64}[:=][ \t].*")
 
 
 def unquoted_value(
@@ -75,7 +75,7 @@ def unquoted_value(
 
 
 def _words_of_line(text: str, span: Extent, *, has_space: bool) -> Extent | None:
-    """Extend the value `span` to the end of its line, a comment left out; None if that is prose.
+    """Extend the value `span` to the end of its line, a comment and other fields left out; None if that is prose.
 
     A line of more than six words, or one that starts with a placeholder, does not extend it.
     """

@@ -18,6 +18,7 @@ from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import has_type, parts_of
+from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
     PRIVATE_KEY,
@@ -138,19 +139,12 @@ class Walker:
         kinds: list[str] = []
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
-            if not documents:
-                text = self._plain_text(text, kinds)
+            clean = self._clean(text, documents, kinds)
+            written = quote_scalars(source, clean) if kinds else clean
+            is_settled = written == clean and (clean == text or not documents)
+            text = written
+            if is_settled:
                 break
-            walker = self._walk_documents(documents)
-            if walker.counts:
-                documents = read_documents(text, with_places=True)
-                walker = self._walk_documents(documents)
-                kinds.extend(walker.counts.elements())
-            masked = mask_documents(text, documents, walker.changes)
-            clean = masked.restore(self._plain_text(masked.text, kinds, masked.mask))
-            if clean == text:
-                break
-            text = clean
         else:
             raise UnstableTextError
         if kinds:
@@ -160,6 +154,18 @@ class Walker:
         else:
             self._harmless.add(text)
         return text
+
+    def _clean(self, text: str, documents: list[Document], kinds: list[str]) -> str:
+        """Return a text redacted once, each string of its documents by itself."""
+        if not documents:
+            return self._plain_text(text, kinds)
+        walker = self._walk_documents(documents)
+        if walker.counts:
+            documents = read_documents(text, with_places=True)
+            walker = self._walk_documents(documents)
+            kinds.extend(walker.counts.elements())
+        masked = mask_documents(text, documents, walker.changes)
+        return masked.restore(self._plain_text(masked.text, kinds, masked.mask))
 
     def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
         walker = _DocumentWalker(
