@@ -28,6 +28,7 @@ _START = re.compile(
     re.VERBOSE,
 )
 _NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
+_KEY_OF_PHP = re.compile(r"\[\"[^\"\n]{1,80}\"\]=>")  # as var_dump prints it
 _TYPE_NAME = re.compile(r"(?<!\w)[A-Z]\w{0,80}\Z")
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -197,6 +198,8 @@ class _Reader:
         """Return whether the bracket here opens a value, rather than a subscript or a call."""
         opening = self._text[self._at]
         before = self._text[max(0, self._at - 82) : self._at]
+        if opening == "[" and _KEY_OF_PHP.match(self._text, self._at):
+            return False
         if opening == "(":
             return _TYPE_NAME.search(before) is not None
         return opening != "[" or not (before[-1:].isalnum() or before[-1:] in ("_", ")", "]"))

@@ -42,6 +42,7 @@ from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
+    is_cookie_secret,
     is_evident,
     is_random,
     is_sensitive,
@@ -85,6 +86,17 @@ _NEXT_PART = re.compile(
     (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
     re.VERBOSE,
 )
+# What a value became: "from ... to ...", "... -> ..."
+_NEXT_VALUE = re.compile(
+    r"""["'`]?[ \t](?:to|into|auf|al?|\u00e0|naar|na|til|till|\u043d\u0430|->|=>|\u2192)[ \t]["'`]?
+    (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
+    re.VERBOSE,
+)
+_KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
+_PRINTED = re.compile(r"\] => ")  # by print_r of PHP
+_BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_COOKIE = re.compile(r"(?P<name>[^\s=;]+)=(?P<value>[^;]*)")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
 # characters. A text with more names without values is no prose.
@@ -125,13 +137,23 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         searches_left -= value is None
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
-            is_plural = plain.endswith("s", 0, position)
-            yield Span(start, end, field.kind)
+            parts = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
+            for extent in cookie_values(text, start, end) if field.kind == "cookie" else [value[0]]:
+                yield Span(*extent, field.kind)
             position = max(position, end)
-            parts = _NEXT_ITEM if is_plural else _NEXT_PART
             for extent in _parts_after(text, position, field, parts):
                 yield Span(*extent, field.kind)
                 position = extent[1]
+
+
+def cookie_values(text: str, start: int, end: int) -> Iterator[Extent]:
+    """Yield the values in a header's cookies, `text[start:end]`, without choices and attributes."""
+    pairs = list(_COOKIE.finditer(text, start, end))
+    for pair in pairs:
+        if is_cookie_secret(pair["name"], pair["value"]):
+            yield pair.span("value")
+    if not pairs:
+        yield start, end
 
 
 def _parts_after(
@@ -139,8 +161,8 @@ def _parts_after(
 ) -> Iterator[Extent]:
     """Yield the other values of a list, "recovery codes: ..., ...", or the other parts of a value."""
     for _ in range(_MAX_ITEMS):
-        part = parts.match(text, end)
-        if part is None or (parts is _NEXT_ITEM and not is_evident(part["value"], field)):
+        part = parts.match(text, end) or _NEXT_VALUE.match(text, end)
+        if part is None or (part.re is not _NEXT_PART and not is_evident(part["value"], field)):
             return
         end = part.end()
         yield part.span("value")
@@ -175,8 +197,9 @@ def _value_of_name(
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()
     after = text[end : end + 1]
-    if after == "]" and text[max(0, start - 1) : start] == "[":
-        return None  # cache[token]
+    before = text[max(0, start - 2) : start]
+    if before == "//" or (after == "]" and before[-1:] == "[" and not _PRINTED.match(text, end)):
+        return None  # https://token:...@host, cache[token]
     name, field = _classify(text, plain, start, end)
     if field is None:
         word = plain[start:end]
@@ -214,6 +237,8 @@ def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, Sensiti
     """Return the name at `text[start:end]`, with words before it if needed, and what it says."""
     name = text[start:end]
     field = classify_name(name)
+    if field is None and text[end : end + 1] == "(":
+        field = classify_name(_BUILDER.sub("", name, count=1))  # with_api_key("...")
     if field is None:
         return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
     if plain[start:end] == "token" and _is_model_token(text, start):
@@ -249,6 +274,11 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
             yield value_at(text, sign.end())
     elif word == "key" and text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
         extent = bare_word(text, end + 1)
+        value = text[slice(*extent)] if extent else ""
+        if len(value) >= 20 and is_random(value) and not _UUID.fullmatch(value):
+            yield extent
+    elif word == "key" and starts_line(text, start) and (sign := _KEY_SIGN.match(text, end)):
+        extent = value_at(text, sign.end())
         value = text[slice(*extent)] if extent else ""
         if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
             yield extent

@@ -180,7 +180,13 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
         keys: All keys that are texts.
         has_field: Whether a sensitive field contains the mapping.
     """
-    by_plain = {_plain_key(key): key for key in keys}
+    by_plain = {plain_key(key): key for key in keys}
+    for stem in [key[:-5] for key in by_plain if key.endswith("value") and len(key) > 5]:
+        # {"ParameterKey": ..., "ParameterValue": ...}
+        for noun in ("key", "name"):
+            if stem + noun in by_plain and not by_plain.keys() & {noun, "value"}:
+                by_plain[noun] = by_plain.pop(stem + noun)
+                by_plain["value"] = by_plain.pop(stem + "value")
 
     def those_in(group: frozenset[str]) -> list[str]:
         return [key for key in by_plain if key in group]
@@ -210,7 +216,8 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
     return _Keys(by_plain, names, elements, marks, values, tokens, columns, rows, is_schema)
 
 
-def _plain_key(key: str) -> str:
+def plain_key(key: str) -> str:
+    """Return a key without what its writing adds: "keyName" and "key_name" are "keyname"."""
     return key.lower().replace("_", "").replace("-", "") if len(key) < 40 else key
 
 
@@ -250,7 +257,7 @@ def _entries_beside(
     named: NamedField | None = None
     element: NamedField | None = None
     if has_type(kind, str):
-        is_marked = is_marked or _plain_key(kind) in KEYS.secret_types
+        is_marked = is_marked or plain_key(kind) in KEYS.secret_types
         field = None if is_marked else classify(kind)
         if field is not None and field.kind in _TYPES_AS_NAMES:
             element = field, kind

@@ -17,15 +17,18 @@ from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
+from kp_langchain.redaction.named_values import cookie_values
 from kp_langchain.redaction.objects import has_type, parts_of
 from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
+    KEYS,
     PRIVATE_KEY,
     MappingFields,
     NamedField,
     header_fields,
     lines_of_key,
+    plain_key,
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
@@ -192,7 +195,11 @@ class Walker:
         if isinstance(value, str):
             text = str.__str__(value)
             if field is not None and self._must_redact(text, name, field):
-                return self._replace(field.kind, text)
+                return (
+                    self._cookies(text)
+                    if field.kind == "cookie"
+                    else self._replace(field.kind, text)
+                )
             clean = self._text(text)
             return value if clean == text else clean
         if isinstance(value, (bytes, bytearray)):
@@ -208,6 +215,12 @@ class Walker:
         if field is not None:
             return self._replace(field.kind)
         return value if isinstance(value, _TEXTLESS_TYPES) else self._object(value)
+
+    def _cookies(self, text: str) -> str:
+        """Redact the cookies of a header, without choices and attributes."""
+        for start, end in reversed(list(cookie_values(text, 0, len(text)))):
+            text = text[:start] + self._replace("cookie", text[start:end]) + text[end:]
+        return text
 
     def _object(self, value: Any) -> str:
         """Return the text of a path, and the type name of any other object.
@@ -304,7 +317,8 @@ class Walker:
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
         if key_field is None:
-            return context.inherited, name
+            is_plain = context.inherited is not None and plain_key(key_name) in KEYS.plain_keys
+            return (None if is_plain else context.inherited), name
         return _field_of_content(key_field, item), key_name
 
     def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:
