@@ -42,11 +42,11 @@ from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
     HASH_LIKE,
-    is_cookie_secret,
     is_evident,
     is_random,
     is_sensitive,
     looks_like_password,
+    secret_cookies,
 )
 
 # The meaning of the words "key" and "code" alone.
@@ -96,7 +96,6 @@ _KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
 _PRINTED = re.compile(r"\] => ")  # by print_r of PHP
 _BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_COOKIE = re.compile(r"(?P<name>[^\s=;]+)=(?P<value>[^;]*)")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
 # characters. A text with more names without values is no prose.
@@ -138,22 +137,15 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
             parts = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
-            for extent in cookie_values(text, start, end) if field.kind == "cookie" else [value[0]]:
-                yield Span(*extent, field.kind)
+            if field.kind == "cookie":
+                for first, last in secret_cookies(text[start:end]):
+                    yield Span(start + first, start + last, field.kind)
+            else:
+                yield Span(start, end, field.kind)
             position = max(position, end)
             for extent in _parts_after(text, position, field, parts):
                 yield Span(*extent, field.kind)
                 position = extent[1]
-
-
-def cookie_values(text: str, start: int, end: int) -> Iterator[Extent]:
-    """Yield the values in a header's cookies, `text[start:end]`, without choices and attributes."""
-    pairs = list(_COOKIE.finditer(text, start, end))
-    for pair in pairs:
-        if is_cookie_secret(pair["name"], pair["value"]):
-            yield pair.span("value")
-    if not pairs:
-        yield start, end
 
 
 def _parts_after(

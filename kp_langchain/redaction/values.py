@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from kp_langchain.redaction.field_names import (
     NAMES,
@@ -247,15 +248,24 @@ def _is_cookie_sensitive(value: str) -> bool:
     """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
     if "=" not in value:
         return " " not in value and (len(value) > 4 or not value.isdigit())
-    pairs = (pair.strip().partition("=") for pair in value.split(";"))
-    return any(is_cookie_secret(name, content) for name, _, content in pairs)
+    return any(True for _ in secret_cookies(value))
 
 
-def is_cookie_secret(name: str, value: str) -> bool:
-    """Return whether a cookie's value is more than a choice or an attribute: "theme=dark; Path=/"."""
-    if name.lower() in _COOKIE_ATTRIBUTES or is_placeholder(value):
-        return False
-    return classify_name(name) is not None or _CHOICE.fullmatch(value) is None
+def secret_cookies(header: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the values of cookies, without choices and attributes."""
+    if "=" not in header:
+        yield 0, len(header)
+        return
+    end = -1
+    for cookie in header.split(";"):
+        end += len(cookie) + 1
+        name, sign, value = cookie.partition("=")
+        if not sign or "&" in name:  # the value of a parameter: cookie=...&page=2
+            name, value = "", cookie.lstrip()
+        name = name.strip()
+        is_choice = _CHOICE.fullmatch(value) is not None and classify_name(name) is None
+        if not (is_choice or name.lower() in _COOKIE_ATTRIBUTES or is_placeholder(value)):
+            yield end - len(value), end
 
 
 def _fits_weak_name(value: str, field: SensitiveField) -> bool:

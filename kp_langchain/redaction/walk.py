@@ -17,7 +17,6 @@ from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
-from kp_langchain.redaction.named_values import cookie_values
 from kp_langchain.redaction.objects import has_type, parts_of
 from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
@@ -32,7 +31,7 @@ from kp_langchain.redaction.structures import (
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
-from kp_langchain.redaction.values import is_sensitive
+from kp_langchain.redaction.values import is_sensitive, secret_cookies
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
 _MIN_CARD = 10**12
@@ -218,7 +217,7 @@ class Walker:
 
     def _cookies(self, text: str) -> str:
         """Redact the cookies of a header, without choices and attributes."""
-        for start, end in reversed(list(cookie_values(text, 0, len(text)))):
+        for start, end in reversed(list(secret_cookies(text))):
             text = text[:start] + self._replace("cookie", text[start:end]) + text[end:]
         return text
 
