@@ -31,7 +31,7 @@ _AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
 _IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}['`]")
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
 # A quote within a word, and the rest of the word
-_AFTER_QUOTE = re.compile(r"[\"'`](?=[^\W_])[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]{1,128}")
+_AFTER_QUOTE = re.compile(r"(?<![=:])[\"'`](?=[^\W_])[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]{1,128}")
 _MAX_LINE = 400
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096

@@ -98,7 +98,7 @@ def value_in_prose(
         # What shows that a value is one is almost always a digit.
         extent = (
             _verb(text, end, field)
-            or linked_value(BELOW, text, start, end, field)
+            or (field.kind == "password" and linked_value(BELOW, text, start, end, field))
             or _space(text, end, name, field)
         )
     else:

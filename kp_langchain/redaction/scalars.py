@@ -21,7 +21,7 @@ _SLOW_CHARS = 4096
 # A placeholder that may start a scalar, or be within brackets.
 _BARE = re.compile(r"(?:\A|[\n\r:=,(\[{?\-!&*])[^\n\r\"']{0,64}\[REDACTED:")
 _FENCE = re.compile(
-    r"^[ \t]*```(?:ya?ml|toml)\b[^\n]*\n(?P<body>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
+    r"^[ \t]*```(?:(?P<yaml>ya?ml)|toml)\b[^\n]*\n(?P<body>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
 )
 
 # What each line of YAML begins with if it is not indented, and what YAML of one entry begins with: no
@@ -29,7 +29,10 @@ _FENCE = re.compile(
 _ROOT_LINE = r"(?:(?:[\w.$/@~ \-]{1,80}|\"[^\"\n]*\"|'[^'\n]*'):\s|[\-#%?\s\]}\[{]|\.\.\.)"
 _ROOT_LINES = re.compile(rf"(?:{_ROOT_LINE}[^\n]*(?:\n|\Z))+")
 _NOT_INDENTED = re.compile(r"^\S", re.MULTILINE)
-_ONE_ENTRY = re.compile(r"\s*(?:-\s|[\[{]|(?=\w*_|\w*[a-z][A-Z]|[a-z])[\w.\-]{1,64}:\s)")
+_ONE_ENTRY = re.compile(
+    r"\s*(?:-\s|[\[{]|(?=\w*_|\w*[a-z][A-Z]|[a-z])[\w.\-]{1,64}:\s"
+    r"|[\w.\-]{1,64}:[ \t]*\n[ \t]+(?:-\s|[\w.\-]{1,64}:\s))"
+)
 
 _TAGS = re.compile(r"\A(?:[&!]\S*\s*)*")  # before a scalar: an anchor, a type
 
@@ -72,12 +75,14 @@ def quote_scalars(source: str, clean: str) -> str:
         return _quote(source, clean)
     for block, clean_block in zip(reversed(before), reversed(after), strict=True):
         start, end = clean_block.span("body")
-        clean = f"{clean[:start]}{_quote(block['body'], clean[start:end])}{clean[end:]}"
+        clean = (
+            f"{clean[:start]}{_quote(block['body'], clean[start:end], block['yaml'])}{clean[end:]}"
+        )
     return clean
 
 
-def _quote(source: str, clean: str) -> str:
-    if _is_yaml(source):
+def _quote(source: str, clean: str, language: str | None = None) -> str:
+    if language or _is_yaml(source):
         return _quote_in_yaml(clean)
     if "=" in source and _is_toml(source):
         quoted = _IN_TOML.sub(lambda match: match[1] or f'"{match.group()}"', clean)
