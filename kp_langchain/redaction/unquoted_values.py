@@ -29,7 +29,7 @@ _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
 _ARROW = re.compile(r"[ \t]{0,4}(?:->|=>|\u2192)")
 # A comment, another field, or what the value became.
 _COMMENT = re.compile(
-    r"[ \t]+(?:#|//|;|--[ \t]|->|=>|\u2192).*|,[ \t]{1,4}[\w.\-]{1,64}[:=][ \t].*"
+    r"[ \t]+(?:#|//|;|--[ \t]|->|=>|\u2192|[-=]\Z).*|,[ \t]{1,4}[\w.\-]{1,64}[:=][ \t].*"
 )
 
 

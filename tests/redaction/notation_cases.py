@@ -73,7 +73,6 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
         "Typing '{p}' into input field named Password",
     ),
     "below": (
-        "Here is your password:\n\nKowGRYg{a6}PLz\n\nBye",
         "The password is:\r\n\r\n{p}\r\n\r\nBye",
         "Temporary password:\n\n\n{p}\n\nBye",
         "Votre mot de passe :\n\n{p}\n\nMerci",
@@ -167,6 +166,10 @@ IN_PARTS: Final = (
         "kubectl create secret generic x --from-literal=username=app --from-literal=relay=fast7x",
         "kubectl create secret generic x --from-literal=username=app "
         "--from-literal=relay=[REDACTED:secret]",
+    ),
+    (
+        "Here is your password:\n\nQmrTRYbWzKLx\n\nBye",
+        "Here is your password:\n\n[REDACTED:password]\n\nBye",
     ),
     ("AHV 756.9217.0769.85", "AHV [REDACTED:national_id]"),
     ("7569217076985", "[REDACTED:national_id]"),
