@@ -78,6 +78,10 @@ _OTHER_NAME = re.compile(
     re.VERBOSE,
 )
 _REMARK = re.compile(r"[ \t](?:#|//|--|/\*)[ \t]")
+# One word alone on a line below, with dashes or letters of mixed case
+_WORD_BELOW = re.compile(
+    r"[^\n]{0,100}\r?\n\s{0,12}[\"'`]{0,2}\w+(?:[_\-]\w|[A-Z])\S*\s{0,8}(?:\n|\Z)"
+)
 _PHRASE = re.compile(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
@@ -98,7 +102,11 @@ def value_in_prose(
         # What shows that a value is one is almost always a digit.
         extent = (
             _verb(text, end, field)
-            or (field.kind == "password" and linked_value(BELOW, text, start, end, field))
+            or (
+                field.kind == "password"
+                and _WORD_BELOW.match(text, end) is not None
+                and linked_value(BELOW, text, start, end, field)
+            )
             or _space(text, end, name, field)
         )
     else:

@@ -82,6 +82,8 @@ def quote_scalars(source: str, clean: str) -> str:
 
 
 def _quote(source: str, clean: str, language: str | None = None) -> str:
+    if source == clean or _BARE.search(clean) is None:
+        return clean
     if language or _is_yaml(source):
         return _quote_in_yaml(clean)
     if "=" in source and _is_toml(source):
