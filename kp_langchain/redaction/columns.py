@@ -203,6 +203,7 @@ def _unwrap(line: str, start: int, end: int) -> tuple[str, int]:
     while len(content) > 1 and content[0] == content[-1] and content[0] in _WRAPPINGS:
         content = content[1:-1]
         cell = cell[:-1]
+    content = content.removeprefix('"')  # the cell goes on in the next line
     return content, start + len(cell) - len(content)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from kp_langchain.redaction.field_names import SensitiveField, classify_name
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, cached_pattern, occurrences
-from kp_langchain.redaction.structures import NamedField, element_field
+from kp_langchain.redaction.structures import KEYS, NamedField, element_field, plain_key
 from kp_langchain.redaction.tables import load_table
-from kp_langchain.redaction.values import is_placeholder, is_sensitive, looks_generated
+from kp_langchain.redaction.values import is_placeholder, is_random, is_sensitive
 
 # The notation of commands.toml.
 _PARTS = {
@@ -46,10 +46,13 @@ _SQL_VALUE = re.compile(
     [ \t]{0,8}(?:[,)]|$)""",
     re.VERBOSE,
 )
+_COPY = re.compile(
+    r"copy[ ][\w.\"]{1,120}[ ]?\((?P<names>[\w`\", \t]{3,512})\)[ ]from[ ]stdin(?P<options>[^\n]{0,120})\n"
+)
 _SECRET_MANIFEST = re.compile(r"^[ \t-]{0,40}kind:[ \t]{1,4}[\"']?Secret\b", re.MULTILINE)
 _DATA = re.compile(r"^(?P<indent>[ \t]{0,40})(?:- )?(?:data|stringData):[ \t]*\n", re.MULTILINE)
 _YAML_LINE = re.compile(
-    r"(?P<indent>[ \t]*)(?:[\w.\-\"'/]{1,253}:(?:[ \t]{1,8}|$))?(?P<marker>[|>][+\-]?$)?"
+    r"(?P<indent>[ \t]*)(?:(?P<name>[\w.\-\"'/]{1,253}):(?:[ \t]{1,8}|$))?(?P<marker>[|>][+\-]?$)?"
     r"[\"']?(?P<secret>[^\n]*?)[\"']?[ \t\r]*(?:\n|\Z)",
     re.MULTILINE,
 )
@@ -117,7 +120,8 @@ def _find_in_manifests(text: str, _low: str) -> Iterator[Span]:
 def _values_of_block(text: str, at: int, indent: int) -> Iterator[Span]:
     """Yield the values of the lines from `at` on that are indented by more than `indent`."""
     while (line := _YAML_LINE.match(text, at)) and len(line["indent"]) > indent:
-        if line["secret"] and not line["marker"] and not is_placeholder(line["secret"]):
+        is_plain = plain_key(line["name"] or "") in KEYS.plain_keys
+        if line["secret"] and not (is_plain or line["marker"] or is_placeholder(line["secret"])):
             yield Span(*line.span("secret"), "secret")
         at = line.end()
 
@@ -134,6 +138,23 @@ def _find_in_inserts(text: str, low: str) -> Iterator[Span]:
             if column and not column.is_identifier and not is_placeholder(value["text"] or ""):
                 yield Span(*value.span("text"), column.kind)
             at = value.end()
+
+
+def _find_in_copies(text: str, low: str) -> Iterator[Span]:
+    """Yield the values of sensitive columns below `COPY t (a, password) FROM stdin;`."""
+    for match in _COPY.finditer(low):
+        columns = [classify_name(name.strip(' \t`"')) for name in match["names"].split(",")]
+        sign = "," if "csv" in match["options"] else "\t"
+        at = match.end()
+        while any(columns) and at < len(text) and not text.startswith("\\.", at):
+            line_end = text.find("\n", at)
+            cells = text[at : line_end if line_end >= 0 else len(text)].split(sign)
+            if len(cells) != len(columns):
+                break
+            for column, cell in zip(columns, cells, strict=True):
+                if column and not column.is_identifier and is_sensitive(cell, "", column):
+                    yield Span(at, at + len(cell), column.kind)
+                at += len(cell) + 1
 
 
 def _find_in_urls(text: str, _low: str) -> Iterator[Span]:
@@ -166,10 +187,12 @@ def _userinfo(address: str, offset: int) -> Iterator[Span]:
         if at_sign < 0 or _HOST.match(address, at_sign + 1) is None:
             return
     if 0 <= colon < at_sign:
+        if is_random(address[:colon]):
+            yield Span(offset, offset + colon, "token")
         password = address[colon + 1 : at_sign]
         if not is_placeholder(password):
             yield Span(offset + colon + 1, offset + at_sign, "password")
-    elif looks_generated(address[:at_sign]):
+    elif is_random(address[:at_sign]):
         yield Span(offset, offset + at_sign, "token")
 
 
@@ -179,6 +202,7 @@ CERTAIN = (
     *(_finder_of_row(row) for row in _CONTEXTS if row.get("certain")),
     Finder(_find_in_urls, (":/",), ("//",)),
     Finder(_find_in_manifests, (":",), ("stringdata:", "data:"), is_named=True),
+    Finder(_find_in_copies, ("()",), ("from stdin",), is_named=True),
     Finder(_find_in_inserts, ("()",), ("values",), is_named=True),
 )
 FINDERS = (*CERTAIN, *(_finder_of_row(row) for row in _CONTEXTS if not row.get("certain")))

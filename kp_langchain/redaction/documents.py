@@ -28,6 +28,7 @@ _START = re.compile(
     re.VERBOSE,
 )
 _NAME_BEFORE = re.compile(r"([\w.\-]{1,64})[\"'`]?\s{0,4}(?:=>|:=|=|:)\s{0,8}\Z")
+_KEY_OF_PHP = re.compile(r"\[\"[^\"\n]{1,80}\"\]=>")  # as var_dump prints it
 _TYPE_NAME = re.compile(r"(?<!\w)[A-Z]\w{0,80}\Z")
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -36,7 +37,7 @@ _TOKEN = re.compile(
     | (?P<comma>,)
     | (?P<close>[\]})])
     | (?P<open>(?:[A-Za-z_][\w.]{0,80})?[\[{(])
-    | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.]))
+    | (?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.]|[ ]\d))
     | (?P<argument>[A-Za-z_]\w{0,60}=(?!=))
     | (?P<constant>(?:true|false|null|None|True|False|NaN|-?Infinity|nan|inf)\b)
     | (?P<other>[\w.+\-]+ | <[^<>\n]{1,200}>)
@@ -70,13 +71,15 @@ class Literal(str):
         start: Index of its first character in the text: the opening quote, if it has one.
         end: Index after its last character.
         style: How to write it: `"`, `'` or `b'`.
+        is_string: Whether it is a string.
     """
 
-    __slots__ = ("end", "start", "style")
+    __slots__ = ("end", "is_string", "start", "style")
 
     start: int
     end: int
     style: str
+    is_string: bool
 
 
 class Document(NamedTuple):
@@ -116,6 +119,20 @@ class _Container:
         else:
             self.members.append(value)
         self.is_after_member = True
+
+    def ends_with(self, literals: list[Literal]) -> bool:
+        """Return whether the last of these literals is the last member or value, and a string."""
+        last = self.pairs[-1][1] if self.pairs else self.members[-1]
+        return any(literal is last and literal.is_string for literal in literals)
+
+    def pop(self) -> Any:
+        """Remove and return the last member or value."""
+        self.is_after_member = False
+        if not self.pairs:
+            return self.members.pop()
+        name, value = self.pairs.pop()
+        self.names.append(name)
+        return value
 
     def take_name(self) -> bool:
         """Turn the last member into the name of a pair; False if there is none."""
@@ -181,6 +198,8 @@ class _Reader:
         """Return whether the bracket here opens a value, rather than a subscript or a call."""
         opening = self._text[self._at]
         before = self._text[max(0, self._at - 82) : self._at]
+        if opening == "[" and _KEY_OF_PHP.match(self._text, self._at):
+            return False
         if opening == "(":
             return _TYPE_NAME.search(before) is not None
         return opening != "[" or not (before[-1:].isalnum() or before[-1:] in ("_", ")", "]"))
@@ -220,17 +239,18 @@ class _Reader:
             pass
         elif kind == "close" and token["close"] == container.closing and len(self._containers) > 1:
             self._close()
-        elif container.is_after_member or kind in ("comma", "colon", "close"):
-            raise _UnreadableError
-        elif kind == "string":
+        elif kind == "string" and self._may_be_string_here():
             self._read_string(token.start("string"), token.end())
             return
+        elif container.is_after_member or kind in ("comma", "colon", "close"):
+            raise _UnreadableError
         elif kind == "open":
             if len(self._containers) > MAX_DEPTH:
                 raise _UnreadableError
             self._containers.append(_Container(token["open"], len(self._literals)))
         elif kind == "number":
-            self._add_literal(token["number"], token.start("number"), token.end(), self._style)
+            number = token["number"]
+            self._add_literal(number, token.start("number"), token.end(), self._style, False)
         elif kind == "argument":
             if container.names:
                 raise _UnreadableError
@@ -240,6 +260,13 @@ class _Reader:
         else:
             self._leave_out(token["other"])
         self._at = token.end()
+
+    def _may_be_string_here(self) -> bool:
+        """Return whether a value may follow, or the rest of a string: 'one ' 'two'."""
+        container = self._containers[-1]
+        return not container.is_after_member or (
+            container is not self._containers[0] and container.ends_with(self._literals[-1:])
+        )
 
     def _leave_out(self, word: str) -> None:
         """Leave an unquoted word to those who search plain text, together with its name."""
@@ -264,6 +291,11 @@ class _Reader:
                 content, end = self._python_string(start)
         else:
             content, end = self._python_string(start)
+        container = self._containers[-1]
+        if container.is_after_member:
+            first = self._literals.pop()
+            container.pop()
+            content, start, style = first + content, first.start, first.style
         self._style = style
         self._add_literal(content, start, end, style)
         self._at = end
@@ -287,9 +319,12 @@ class _Reader:
         if self._waste < 0:
             raise _UnreadableError
 
-    def _add_literal(self, content: str, start: int, end: int, style: str) -> None:
+    def _add_literal(
+        self, content: str, start: int, end: int, style: str, is_string: bool = True
+    ) -> None:
         literal = Literal(content)
         literal.start, literal.end, literal.style = start, end, style
+        literal.is_string = is_string
         self._literals.append(literal)
         self._containers[-1].add(literal)
 

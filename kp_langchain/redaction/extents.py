@@ -30,6 +30,9 @@ _QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
 _AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
 _IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}['`]")
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
+# A quote within a word, and the rest of the word
+_AFTER_QUOTE = re.compile(r"(?<![=:])[\"'`](?=[^\W_])[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]{1,128}")
+_MAX_LINE = 400
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
 _MAX_TYPOGRAPHIC = 256
@@ -88,12 +91,20 @@ def _closing_quote(text: str, start: int, quote: str, depth: int) -> int | None:
     return None
 
 
+def _is_open(text: str, at: int, quote: str) -> bool:
+    """Return whether the string of a quote before `at`, on the same line, is still open."""
+    line_start = text.rfind("\n", max(0, at - _MAX_LINE), at) + 1 or max(0, at - _MAX_LINE)
+    return text.count(quote, line_start, at) % 2 == 1
+
+
 def bare_word(text: str, at: int) -> Extent | None:
     """Return start and end of the unquoted word at `at`, without a full stop after it."""
     match = _BARE.match(text, at)
     if match is None:
         return None
     end = match.end()
+    while (rest := _AFTER_QUOTE.match(text, end)) and not _is_open(text, at, text[end]):
+        end = rest.end()
     while not text.endswith("...", at, end) and end > at + 1 and text[end - 1] in ".:?":
         end -= 1
     return at, end

@@ -40,7 +40,7 @@ class SensitiveField(NamedTuple):
 _KINDS_WITH_FIELDS = frozenset({"session", "authorization", "token", "card", "pin"})
 # Words in Latin letters, numbers, words in other letters.
 _WORD = re.compile(
-    r"[A-Z]+(?![a-z])|[A-Z]?[a-zß]+|[0-9]+|[\u0370-\u1dff\u2c00-\u2dff\u3040-\ud7ff]+"
+    r"[Bb](?:ase|ASE)?64(?![0-9])|[A-Z]+(?![a-z])|[A-Z]?[a-zß]+|[0-9]+|[\u0370-\u1dff\u2c00-\u2dff\u3040-\ud7ff]+"
 )
 _MAX_NAME = 128
 _LONGEST_PHRASE = 4
@@ -96,13 +96,13 @@ _NO_NOUNS = word_set(NAMES["questions"]["words"]) | word_set(NAMES["states"]["wo
 _STATES = word_set(NAMES["states"]["words"])
 # What a noun means after the word before it; None if it is harmless.
 _OWNED: dict[tuple[str, ...], SensitiveField | None] = {
-    (owner, noun): SensitiveField(group["kind"]) if "kind" in group else None
+    (*split_name(owner), noun): SensitiveField(group["kind"]) if "kind" in group else None
     for group in NAMES["owned"]
     for noun in group["nouns"].split()
     for owner in group["owners"].split()
 }
 MODEL_TOKEN_WORDS = {
-    owner for (owner, noun), field in _OWNED.items() if noun == "token" and not field
+    owner for (*_, owner, noun), field in _OWNED.items() if noun == "token" and not field
 }
 _MEANINGS: dict[tuple[str, ...], SensitiveField | None] = {**_OWNED, **_NOUNS}
 _COMPOUND_ENDINGS = NAMES["compounds"]["words"].split()
@@ -144,6 +144,8 @@ def classify_secret(name: str) -> SensitiveField | None:
 
 
 def _classify_words(words: list[str]) -> SensitiveField | None:
+    if words[-2:] == ["key", "id"] and len(words) > 2:
+        return _WEAK_KEY
     core = _without_qualifiers(words)
     phrase = _find_phrase(words) or _find_phrase(core)
     if phrase or not core:

@@ -46,6 +46,7 @@ from kp_langchain.redaction.values import (
     is_random,
     is_sensitive,
     looks_like_password,
+    secret_cookies,
 )
 
 # The meaning of the words "key" and "code" alone.
@@ -82,9 +83,19 @@ _MAX_ITEMS = 40
 # The rest of a string in parts, or what it became: "..." "...", "..." + "...", "..." -> "..."
 _NEXT_PART = re.compile(
     r"""(?P<quote>["'])[ \t]{0,4}(?:\\?\n\s{0,80}|[+.]\s{0,80}|->|=>|\u2192)[ \t]{0,4}
-    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote))""",
+    (?P=quote)(?P<value>[^"'\n\\]{2,512})(?=(?P=quote)(?!\s{0,8}:))""",
     re.VERBOSE,
 )
+# What a value became: "from ... to ...", "... -> ..."
+_NEXT_VALUE = re.compile(
+    r"""["'`]?[ \t](?:to|into|auf|al?|\u00e0|naar|na|til|till|\u043d\u0430|->|=>|\u2192)[ \t]["'`]?
+    (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
+    re.VERBOSE,
+)
+_KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
+_PRINTED = re.compile(r"\] => ")  # by print_r of PHP
+_BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
 # characters. A text with more names without values is no prose.
@@ -125,10 +136,13 @@ def _find(text: str, low: str, *, identifiers: bool) -> Iterator[Span]:
         searches_left -= value is None
         if value is not None and (identifiers or not value[1].is_identifier):
             (start, end), field = value
-            is_plural = plain.endswith("s", 0, position)
-            yield Span(start, end, field.kind)
+            parts = _NEXT_ITEM if plain.endswith("s", 0, position) else _NEXT_PART
+            if field.kind == "cookie":
+                for first, last in secret_cookies(text[start:end]):
+                    yield Span(start + first, start + last, field.kind)
+            else:
+                yield Span(start, end, field.kind)
             position = max(position, end)
-            parts = _NEXT_ITEM if is_plural else _NEXT_PART
             for extent in _parts_after(text, position, field, parts):
                 yield Span(*extent, field.kind)
                 position = extent[1]
@@ -159,8 +173,8 @@ def _parts_after(
 ) -> Iterator[Extent]:
     """Yield the other values of a list, "recovery codes: ..., ...", or the other parts of a value."""
     for _ in range(_MAX_ITEMS):
-        part = parts.match(text, end)
-        if part is None or (parts is _NEXT_ITEM and not is_evident(part["value"], field)):
+        part = parts.match(text, end) or _NEXT_VALUE.match(text, end)
+        if part is None or (part.re is not _NEXT_PART and not is_evident(part["value"], field)):
             return
         end = part.end()
         yield part.span("value")
@@ -195,8 +209,9 @@ def _value_of_name(
     if tail is not None and classify_name(plain[start : tail.end()]):
         end = tail.end()
     after = text[end : end + 1]
-    if after == "]" and text[max(0, start - 1) : start] == "[":
-        return None  # cache[token]
+    before = text[max(0, start - 2) : start]
+    if before == "//" or (after == "]" and before[-1:] == "[" and not _PRINTED.match(text, end)):
+        return None  # https://token:...@host, cache[token]
     name, field = _classify(text, plain, start, end)
     if field is None:
         word = plain[start:end]
@@ -234,6 +249,8 @@ def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, Sensiti
     """Return the name at `text[start:end]`, with words before it if needed, and what it says."""
     name = text[start:end]
     field = classify_name(name)
+    if field is None and text[end : end + 1] == "(":
+        field = classify_name(_BUILDER.sub("", name, count=1))  # with_api_key("...")
     if field is None:
         return _with_words_before(text, plain, start, end) if may_end_name(name) else (name, None)
     if plain[start:end] == "token" and _is_model_token(text, start):
@@ -269,6 +286,11 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
             yield value_at(text, sign.end())
     elif word == "key" and text[start - 1 : start] in ("?", "&") and text[end : end + 1] == "=":
         extent = bare_word(text, end + 1)
+        value = text[slice(*extent)] if extent else ""
+        if len(value) >= 20 and is_random(value) and not _UUID.fullmatch(value):
+            yield extent
+    elif word == "key" and starts_line(text, start) and (sign := _KEY_SIGN.match(text, end)):
+        extent = value_at(text, sign.end())
         value = text[slice(*extent)] if extent else ""
         if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
             yield extent

@@ -24,7 +24,13 @@ from kp_langchain.redaction.extents import (
     value_at,
 )
 from kp_langchain.redaction.field_names import NAMES, SensitiveField, word_set
-from kp_langchain.redaction.links import RELATIONS, TABLE_EXPRESSIONS, code_or_value, linked_value
+from kp_langchain.redaction.links import (
+    BELOW,
+    RELATIONS,
+    TABLE_EXPRESSIONS,
+    code_or_value,
+    linked_value,
+)
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -56,6 +62,7 @@ _ENDS_CLAUSE = re.compile(
 )
 _ADJECTIVE_ENDINGS = ("ed", "ing", "ly", "able", "ible", "ful", "ive", "ory")
 _DIGIT = re.compile("[0-9]")
+_DIGIT_OR_DASH = re.compile("[0-9_-]")
 _REACH = 256
 _KINDS_BESIDE = _RANDOM_KINDS | {"password", "credential"}
 _REACH_BEFORE = 80
@@ -73,6 +80,11 @@ _OTHER_NAME = re.compile(
     re.VERBOSE,
 )
 _REMARK = re.compile(r"[ \t](?:#|//|--|/\*)[ \t]")
+# One word alone on a line below, with dashes or letters of mixed case
+_WORD_BELOW = re.compile(
+    r"[^\n]{0,100}\r?\n\s{0,12}[\"'`]{0,2}\w+(?:[_\-]\w|[A-Z])\S*\s{0,8}(?:\n|\Z)"
+)
+_PHRASE = re.compile(r"[a-z]{3,12}(?:-[a-z]{3,12}){2,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
 _QUOTES = "\"'`" + TYPOGRAPHIC_QUOTES
 
 
@@ -90,7 +102,15 @@ def value_in_prose(
     """
     if _DIGIT.search(text, end, end + _REACH) is None:
         # What shows that a value is one is almost always a digit.
-        extent = _verb(text, end, field) or _space(text, end, name, field)
+        extent = (
+            _verb(text, end, field)
+            or (
+                field.kind == "password"
+                and _WORD_BELOW.match(text, end) is not None
+                and linked_value(BELOW, text, start, end, field)
+            )
+            or _space(text, end, name, field)
+        )
     else:
         extent = (
             _verb(text, end, field)
@@ -113,8 +133,8 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     is_like_password = looks_like_bare_password if match["short"] else looks_like_password
     if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
-    if not match["english"]:
-        return None
+    if match["english"] is None:
+        return extent if _PHRASE.fullmatch(value) else None
     if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
@@ -158,9 +178,9 @@ def _space(text: str, end: int, name: str, field: SensitiveField) -> Extent | No
 
 def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | None:
     """Return start and end of the value in "... is the password"."""
-    if _DIGIT.search(text, max(0, start - _REACH), start) is None:
-        return None
     first = max(0, start - 72)
+    if _DIGIT_OR_DASH.search(text, max(0, start - _REACH), start) is None:
+        return None
     link = _BEFORE.search(text, first, start)
     if link is None:
         return None

@@ -19,6 +19,7 @@ from kp_langchain.redaction import beside
 from kp_langchain.redaction.blobs import BLOB
 from kp_langchain.redaction.field_names import SensitiveField, split_name
 from kp_langchain.redaction.identifiers import KINDS
+from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
 from kp_langchain.redaction.spans import distinct_key, placeholder, starts_word
 from kp_langchain.redaction.values import (
@@ -266,7 +267,8 @@ class _Search:
                 counts[kind] += 1
                 pieces += [content[position:first], placeholder(kind).encode()]
                 position = end
-        return b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
+        clean_text = b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
+        return quote_scalars(text, clean_text)
 
 
 def _forms(named: dict[str, _Named]) -> Iterator[_Form]:

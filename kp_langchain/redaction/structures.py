@@ -181,6 +181,12 @@ def _read_keys(keys: tuple[str, ...], has_field: bool) -> _Keys | None:
         has_field: Whether a sensitive field contains the mapping.
     """
     by_plain = {plain_key(key): key for key in keys}
+    for stem in [key[:-5] for key in by_plain if key.endswith("value") and len(key) > 5]:
+        # {"ParameterKey": ..., "ParameterValue": ...}
+        for noun in ("key", "name"):
+            if stem + noun in by_plain and not by_plain.keys() & {noun, "value"}:
+                by_plain[noun] = by_plain.pop(stem + noun)
+                by_plain["value"] = by_plain.pop(stem + "value")
 
     def those_in(group: frozenset[str]) -> list[str]:
         return [key for key in by_plain if key in group]

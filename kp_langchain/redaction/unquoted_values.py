@@ -26,7 +26,11 @@ _LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _ANNOTATED = re.compile(r"[ \t]{1,4}(?:\||=)[ \t]")
-_COMMENT = re.compile(r"[ \t]+(?:#|//|;|--[ \t]).*")
+_ARROW = re.compile(r"[ \t]{0,4}(?:->|=>|\u2192)")
+# A comment, another field, or what the value became.
+_COMMENT = re.compile(
+    r"[ \t]+(?:#|//|;|--[ \t]|->|=>|\u2192|[-=]\Z).*|,[ \t]{1,4}[\w.\-]{1,64}[:=][ \t].*"
+)
 
 
 def unquoted_value(
@@ -55,6 +59,8 @@ def unquoted_value(
         return None
     if value == "$" or _DOTTED.fullmatch(value) or "://" in value or _is_other_name(value):
         return None
+    if assignment["dash"] and _ARROW.match(text, span[1]):
+        return None  # a chain: password -> hash -> database
     if assignment["dash"] and not looks_like_password(value):
         return span if field.kind in ("otp", "pin", "cvv") and value.isdigit() else None
     if value in _KEYWORDS and text[span[1] : span[1] + 1] == " ":
@@ -75,13 +81,13 @@ def unquoted_value(
 
 
 def _words_of_line(text: str, span: Extent, *, has_space: bool) -> Extent | None:
-    """Extend the value `span` to the end of its line, a comment left out; None if that is prose.
+    """Extend the value `span` to the end of its line, a comment and other fields left out; None if that is prose.
 
     A line of more than six words, or one that starts with a placeholder, does not extend it.
     """
     at = span[0]
     line = _LINE.match(text, at)
-    content = _COMMENT.sub("", line.group()) if line else ""
+    content = _COMMENT.sub("", line.group()).rstrip(" \t,") if line else ""
     words = content.split()
     if at + len(content) <= span[1] or len(words) > 6 or is_placeholder(words[0]):
         return span

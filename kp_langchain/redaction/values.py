@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from kp_langchain.redaction.field_names import (
     NAMES,
@@ -35,6 +36,7 @@ _TEMPLATE = re.compile(
     | \$\.[\w.\[\]*]{1,80}                                              # a JSONPath
     | \$env:\w{1,60} | 0x[0-9a-f]{1,12} | \d{1,6}[ ](?:bytes?|bits?|chars?|characters?|digits?|letters?|days?|minutes?|seconds?)
     | (?-i:%[A-Z_][A-Z0-9_]{0,60}%) | %\(?\w{0,40}\)?s
+    | \d{1,6}(?:\.\d{1,6})?(?:[num]?s|h)                                 # a duration
     | \{\{.{0,80}\}\} | \{[a-z_][\w.\[\]'"!:]{0,60}\}
     | ([^\d])\1{2,} | [\w\-]{0,10}?[x*]{8,} | [\w\-]{0,6}\*+ | \?[a-z ]{0,20} | (?:String|Int|ID)! | \?+ | [·•●]+
     | (?:insert|enter|put|your)[_\- ][a-z_\- ]{0,40} | [a-z_\-]{0,40}[_\-]here
@@ -59,13 +61,19 @@ _PASSWORD = re.compile(r"(?=\D*\d|[^!@#$%^&*]*[!@#$%^&*])\S+")
 _COMPOUND = re.compile(
     r"(?:[a-z]{2,}|[0-9]+[a-z]?)(?:[:/._\-]+(?:[a-z]{2,}|[0-9]+[a-z]?))+", re.IGNORECASE
 )
+_TEST_NAME = re.compile(r"Test[A-Z]\w{0,80}(?:/.*)?")  # "PASS: TestLogin2"
 _WORD_AND_NUMBER = re.compile(r"[A-Za-z]{3,}[0-9]{1,4}")
+PHRASE = re.compile(r"[a-z]{3,12}(?:-[a-z]{3,12}){3,8}|[a-z]{3,12}(?:_[a-z]{3,12}){3,8}")
+"""Four words and more that are a password."""
 _HARD_SIGN = re.compile(r"[A-Za-z0-9][!*^+][A-Za-z0-9]")  # that is in no word, name or path
 _SIGN_INSIDE = re.compile(r"[A-Za-z][!#%*^+$&][A-Za-z]")
 _TWO_WORDS_AND_NUMBER = re.compile(r"(?:[A-Z][a-z]{3,}[.\-_+*!@#]?){2}[0-9]{2,4}[a-z]?")
+_LINES = re.compile(r"#L\d+(?:C\d+)?(?:-L?\d+(?:C\d+)?)?\Z|#lines-\d")  # of a file, in a link
 _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\-]")
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
-_MAX_CHOICES = 200
+_COOKIE_ATTRIBUTES = word_set("path domain expires max-age samesite priority version comment")
+# The value of a cookie that is no secret: "dark", "de-DE", "Europe/Zurich", "2"
+_CHOICE = re.compile(r"\d{0,4}|[A-Za-z]{1,12}(?:[\-_/.][A-Za-z]{1,12}){0,2}")
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # Terms that look like a value after a name and a space, as in "password step2".
 _TECHNICAL_TERM = re.compile(
@@ -117,6 +125,8 @@ def is_unmistakable(value: str, field: SensitiveField) -> bool:
     """Return whether a value is so irregular that it needs no sign or verb to be one of the field."""
     if not 10 <= len(value) <= 512 or not any(map(str.isdigit, value)) or _ID.match(value):
         return False
+    if _LINES.search(value):
+        return False
     if field.kind in ("password", "credential") and (
         _TWO_WORDS_AND_NUMBER.fullmatch(value) or _HARD_SIGN.search(value)
     ):
@@ -165,10 +175,15 @@ def is_evident(value: str, field: SensitiveField) -> bool:
     if field.kind in CODE_KINDS and _CODE.fullmatch(value):
         return field.kind == "cvv" or len(value) > 3
     if field.kind in ("password", "otp") and field.is_strong:
-        return looks_like_bare_password(value)
+        return looks_like_bare_password(value) or _has_odd_letters(value)
     if field.kind in ("password", "secret", "credential"):
         return looks_like_bare_password(value) and len(value) >= 8
     return is_random(value) or (len(value) >= 20 and HASH_LIKE.fullmatch(value) is not None)
+
+
+def _has_odd_letters(value: str) -> bool:
+    """Return whether a value is a phrase joined by dashes, or letters of mixed case."""
+    return PHRASE.fullmatch(value) is not None or (value.isalpha() and is_scrambled(value, 10))
 
 
 def is_random(value: str) -> bool:
@@ -239,18 +254,29 @@ def _is_cookie_sensitive(value: str) -> bool:
     """Return whether a header's cookies are more than choices, as in "theme=dark; Path=/"."""
     if "=" not in value:
         return " " not in value and (len(value) > 4 or not value.isdigit())
-    if len(value) > _MAX_CHOICES:
-        return True
-    pairs = map(str.strip, value.split(";"))
-    return any(
-        looks_like_password(pair) or (classify_name(pair.partition("=")[0]) and pair[-1] != "=")
-        for pair in pairs
-    )
+    return any(True for _ in secret_cookies(value))
+
+
+def secret_cookies(header: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the values of cookies, without choices and attributes."""
+    if "=" not in header:
+        yield 0, len(header)
+        return
+    end = -1
+    for cookie in header.split(";"):
+        end += len(cookie) + 1
+        name, sign, value = cookie.partition("=")
+        if not sign or "&" in name:  # the value of a parameter: cookie=...&page=2
+            name, value = "", cookie.lstrip()
+        name = name.strip()
+        is_choice = _CHOICE.fullmatch(value) is not None and classify_name(name) is None
+        if not (is_choice or name.lower() in _COOKIE_ATTRIBUTES or is_placeholder(value)):
+            yield end - len(value), end
 
 
 def _fits_weak_name(value: str, field: SensitiveField) -> bool:
     if field.kind == "password":
-        return looks_like_password(value)
+        return looks_like_password(value) and _TEST_NAME.fullmatch(value) is None
     if field.is_identifier:
         return sum(map(str.isdigit, value)) >= _FEWEST_DIGITS_OF_IDENTIFIER
     return is_random(value) and not _WORD_AND_NUMBER.fullmatch(value)
@@ -269,12 +295,15 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
     if is_placeholder(value) or _is_prose(value) or (value.isdigit() and len(value) < 3):
         return False
     kind = field.kind
+    if kind == "session" and HASH_LIKE.fullmatch(value) and value.count("-") == 4:
+        return False  # the id of a conversation or a run
     if _is_something_else(value, kind):
         return False
     if not field.is_strong:
         return True
     if kind == "pin":
-        return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
+        is_sentence = " " in value.strip() and any(map(str.isalpha, value))
+        return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value)) and not is_sentence
     if kind == "cookie":
         return _is_cookie_sensitive(value)
     if kind == "cvv":

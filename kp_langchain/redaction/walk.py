@@ -18,17 +18,20 @@ from kp_langchain.redaction.documents import Document, Literal, mask_documents, 
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import has_type, parts_of
 from kp_langchain.redaction.repeated import Secrets
+from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
 from kp_langchain.redaction.structures import (
+    KEYS,
     PRIVATE_KEY,
     MappingFields,
     NamedField,
     header_fields,
     lines_of_key,
+    plain_key,
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
-from kp_langchain.redaction.values import is_sensitive
+from kp_langchain.redaction.values import is_sensitive, secret_cookies
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
 _MIN_CARD = 10**12
@@ -136,19 +139,12 @@ class Walker:
         kinds: list[str] = []
         for _ in range(MAX_PASSES):
             documents = read_documents(text)
-            if not documents:
-                text = self._plain_text(text, kinds)
+            clean = self._clean(text, documents, kinds)
+            written = quote_scalars(source, clean) if kinds else clean
+            is_settled = written == clean and (clean == text or not documents)
+            text = written
+            if is_settled:
                 break
-            walker = self._walk_documents(documents)
-            if walker.counts:
-                documents = read_documents(text, with_places=True)
-                walker = self._walk_documents(documents)
-                kinds.extend(walker.counts.elements())
-            masked = mask_documents(text, documents, walker.changes)
-            clean = masked.restore(self._plain_text(masked.text, kinds, masked.mask))
-            if clean == text:
-                break
-            text = clean
         else:
             raise UnstableTextError
         if kinds:
@@ -158,6 +154,18 @@ class Walker:
         else:
             self._harmless.add(text)
         return text
+
+    def _clean(self, text: str, documents: list[Document], kinds: list[str]) -> str:
+        """Return a text redacted once, each string of its documents by itself."""
+        if not documents:
+            return self._plain_text(text, kinds)
+        walker = self._walk_documents(documents)
+        if walker.counts:
+            documents = read_documents(text, with_places=True)
+            walker = self._walk_documents(documents)
+            kinds.extend(walker.counts.elements())
+        masked = mask_documents(text, documents, walker.changes)
+        return masked.restore(self._plain_text(masked.text, kinds, masked.mask))
 
     def _walk_documents(self, documents: list[Document]) -> _DocumentWalker:
         walker = _DocumentWalker(
@@ -186,7 +194,11 @@ class Walker:
         if isinstance(value, str):
             text = str.__str__(value)
             if field is not None and self._must_redact(text, name, field):
-                return self._replace(field.kind, text)
+                return (
+                    self._cookies(text)
+                    if field.kind == "cookie"
+                    else self._replace(field.kind, text)
+                )
             clean = self._text(text)
             return value if clean == text else clean
         if isinstance(value, (bytes, bytearray)):
@@ -202,6 +214,12 @@ class Walker:
         if field is not None:
             return self._replace(field.kind)
         return value if isinstance(value, _TEXTLESS_TYPES) else self._object(value)
+
+    def _cookies(self, text: str) -> str:
+        """Redact the cookies of a header, without choices and attributes."""
+        for start, end in reversed(list(secret_cookies(text))):
+            text = text[:start] + self._replace("cookie", text[start:end]) + text[end:]
+        return text
 
     def _object(self, value: Any) -> str:
         """Return the text of a path, and the type name of any other object.
@@ -298,7 +316,8 @@ class Walker:
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
         if key_field is None:
-            return context.inherited, name
+            is_plain = context.inherited is not None and plain_key(key_name) in KEYS.plain_keys
+            return (None if is_plain else context.inherited), name
         return _field_of_content(key_field, item), key_name
 
     def _rows(self, rows: Any, columns: Sequence[NamedField], depth: int) -> Any:

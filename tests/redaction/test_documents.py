@@ -125,7 +125,7 @@ def test_only_changed_strings_differ(secret: str, ensure_ascii: bool) -> None:
             '{"bob@example.com": 1, "eve@example.com": 2}',
             '{"[REDACTED:email]": 1, "[REDACTED:email#2]": 2}',
         ),
-        ('{"password": hunter22, "n": 1}', '{"password": [REDACTED:password], "n": 1}'),
+        ('{"password": hunter22, "n": 1}', '{"password": "[REDACTED:password]", "n": 1}'),
         ("{'password': os.environ['X'], 'n': 1}", "{'password': os.environ['X'], 'n': 1}"),
         ('PASSWORDS = ["hunter22"]', 'PASSWORDS = ["[REDACTED:password]"]'),
         (r'log "{\"password\": \"hunter22\"}"', r'log "{\"password\": \"[REDACTED:password]\"}"'),
