@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kp_langchain.calibration.failed_outputs import output_failed
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.timeline import Timeline
 
@@ -27,7 +28,8 @@ class StepList:
 
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
-        unresolved_error: Whether the run did nothing after its last error or a human's rejection.
+        unresolved_error: Whether the run did nothing after its last error or a human's rejection, or
+            its last tool call failed; an answer after that seldom is right.
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
@@ -66,7 +68,16 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     if last is not None and last.kind == "tool":
         step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
         step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
+    step_list.unresolved_error = step_list.unresolved_error or _last_output_failed(step_list.steps)
     return step_list
+
+
+def _last_output_failed(steps: list[Step]) -> bool:
+    for step in reversed(steps):
+        failed = output_failed(step["type"], step.get("tool"), step.get("content"))
+        if failed is not None:
+            return failed
+    return False
 
 
 def _last_start(timeline: Timeline) -> int:
