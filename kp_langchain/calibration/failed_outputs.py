@@ -23,7 +23,8 @@ _WORDS = (
     "error fatal", "error interno", "excepción", "fallo", "falló",  # Spanish
     "fehler", "ausnahme", "fehlgeschlagen", "erreur", "échec", "erro", "falha", "errore",
     "ошибка", "сбой",
-    "错误", "失败", "错误代码", "系统错误", "異常", "异常", "エラー", "失敗", "例外", "오류", "에러", "실패", "예외",
+    "错误", "失败", "错误代码", "系统错误", "異常", "异常", "エラー", "失敗", "例外",
+    "오류", "에러", "실패", "예외",
 )  # fmt: skip
 # Beginnings of sentences that say it, whatever follows.
 _PHRASES = (
@@ -38,7 +39,8 @@ _PHRASES = (
     "fehler beim ", "fehler bei ", "ein fehler ist ", "es ist ein fehler ", "erreur lors ",
     "une erreur ", "échec de ", "erro ao ", "ocorreu um erro", "falha ao ", "ошибка при ",
     "произошла ошибка",
-    "发生错误", "出错", "操作失败", "请求失败", "执行失败", "エラーが発生", "エラーです", "失敗しました", "例外が発生",
+    "发生错误", "出错", "操作失败", "请求失败", "执行失败", "エラーが発生", "エラーです", "失敗しました",
+    "例外が発生",
     "오류가 발생", "오류입니다", "에러가 발생", "실패했", "실패하였",
 )  # fmt: skip
 # Values that say there was none, or how many there were, in `error: null` and `failed: 3`.

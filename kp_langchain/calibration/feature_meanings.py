@@ -39,8 +39,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "error_recoveries": "errors after which the run went on",
         "error_share": "share of such errors among the steps",
         "after_last_error": "share of the steps that came after the last error; 1 without errors",
-        "failing_observations": "tool calls that failed, by a recorded error or by what they returned",
-        "failing_observation_share": "share of such calls among all that returned",
+        "failing_observations": "tool calls that failed",
+        "failing_observation_share": "share of them among the tool calls that ended",
         "last_observation_fails": "1 if the last tool call failed",
         "same_observations": "results of tools that repeat an earlier one",
         # Thoughts.

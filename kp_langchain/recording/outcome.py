@@ -76,8 +76,8 @@ def looks_successful(
         answer: The final answer.
         ended_well: No error and no step limit ended the run, and its last answer was neither
             refused nor cut off.
-        unresolved_error: The last thing that happened was an error or a human's refusal, or the last
-            tool call failed.
+        unresolved_error: The last thing that happened was an error or a human's refusal, or the
+            last tool call failed.
         ends_on_action: The last thing the run did was to use a tool. Then it needs no answer:
             an agent that buys, sends or submits something is done with that.
     """

@@ -28,8 +28,8 @@ class StepList:
 
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
-        unresolved_error: Whether the run did nothing after its last error or a human's rejection, or
-            its last tool call failed; an answer after that seldom is right.
+        unresolved_error: Whether the run did nothing after its last error or a human's rejection,
+            or its last tool call failed: an answer after that seldom is right.
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
