@@ -150,8 +150,8 @@ class LineScorer:
 
     def _remember(self, out: str) -> None:
         """Fill the scorer's memory with what it held when the last line was written."""
+        from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST
         from kp_langchain.schema import ReasoningTrace
-        from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST
 
         capacity = self._scorer.max_remembered
         # Offsets of the newest records, and of the newest whose vectors are remembered, which can
