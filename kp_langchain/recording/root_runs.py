@@ -92,12 +92,9 @@ class RootRuns(RunTree):
         try:
             root.answer = root.agent_answer or answer_in(output, self._raw_text_chars)
             root.claimed_confidence = confidence_in(output)
+            root.has_structured_answer = structured_response_in(output) is not None
             call = root.last_call
-            if (
-                call is not None
-                and call.kind == "model"
-                and structured_response_in(output) is not None
-            ):
+            if call is not None and call.kind == "model" and root.has_structured_answer:
                 call.text = call.text or root.answer or ""  # it answered with a structure alone
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal

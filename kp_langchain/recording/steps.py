@@ -28,8 +28,8 @@ class StepList:
 
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
-        unresolved_error: Whether the run did nothing after its last error or a human's rejection,
-            or its last tool call failed: an answer after that seldom is right.
+        unresolved_error: Whether the run did nothing after its last error or a human's rejection.
+        last_call_failed: Whether its last tool call failed: an answer after that seldom is right.
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
@@ -38,6 +38,7 @@ class StepList:
 
     steps: list[Step] = field(default_factory=list)
     unresolved_error: bool = False
+    last_call_failed: bool = False
     is_incomplete: bool = False
     last_thought: str = ""
     ends_on_action: bool = False
@@ -68,11 +69,11 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     if last is not None and last.kind == "tool":
         step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
         step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
-    step_list.unresolved_error = step_list.unresolved_error or _last_output_failed(step_list.steps)
+    step_list.last_call_failed = _last_call_failed(step_list.steps)
     return step_list
 
 
-def _last_output_failed(steps: list[Step]) -> bool:
+def _last_call_failed(steps: list[Step]) -> bool:
     for step in reversed(steps):
         failed = output_failed(step["type"], step.get("tool"), step.get("content"))
         if failed is not None:

@@ -135,8 +135,8 @@ def _as_it_looked(wire: Any, domain: str | None) -> ReasoningTrace:
     success = looks_successful(
         trace.outcome.result_summary,
         ended_well=True,
-        unresolved_error=trace.steps[-1].type == "error_recovery"
-        or bool(features_of(trace)["last_observation_fails"]),
+        unresolved_error=trace.steps[-1].type == "error_recovery",
+        last_call_failed=bool(features_of(trace)["last_observation_fails"]),
     )
     trace.metadata.success = success
     trace.outcome.confidence = DEFAULT_CONFIDENCE[success]
