@@ -354,8 +354,8 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
     baseline = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
     yield Finding(
         "embedding",
-        f"{model.description}, {dimensions} dimensions{baseline}\n"
-        f"loaded in {duration_s:.1f} s from {model.folder}",
+        f"{model.description}\n{dimensions} dimensions{baseline}, loaded in {duration_s:.1f} s "
+        f"from {model.folder}",
     )
     yield _languages(model)
 
