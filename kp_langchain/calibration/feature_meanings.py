@@ -39,9 +39,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "error_recoveries": "errors after which the run went on",
         "error_share": "share of such errors among the steps",
         "after_last_error": "share of the steps that came after the last error; 1 without errors",
-        "failing_observations": "results of tools that are empty or read like errors",
-        "failing_observation_share": "share of such results among all results",
-        "last_observation_fails": "1 if the last result is empty or reads like an error",
+        "failing_observations": "tool calls that failed",
+        "failing_observation_share": "share of them among the tool calls that ended",
+        "last_observation_fails": "1 if the last tool call failed",
         "same_observations": "results of tools that repeat an earlier one",
         # Thoughts.
         "thoughts_alike": "how alike each thought and the next are, on average",

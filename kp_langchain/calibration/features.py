@@ -13,10 +13,10 @@ from dataclasses import fields
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
+from kp_langchain.calibration.failed_outputs import output_failed
 from kp_langchain.calibration.word_lists import (
     DONE,
     EXCLAMATION,
-    FAILED,
     NEGATED,
     QUESTION,
     REASONED,
@@ -30,7 +30,7 @@ from kp_langchain.scoring.dimensions import TraceShape
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace, TraceStep
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Raised when the meaning of a name changes; a new name needs no new version."""
 
 VERSION = "features_version"
@@ -44,7 +44,6 @@ CALLED = "called:"
 
 # Bounds on the work for one run.
 _TEXT_CHARS = 1000
-_FAILURE_CHARS = 300  # of an observation, to see whether it reads like an error
 _STEPS = 60  # half of them from the beginning, half from the end
 _TOOLS = 20  # counted by name
 _NAME_CHARS = 60
@@ -79,7 +78,8 @@ def features_of(
     features |= {field.name: float(getattr(shape, field.name)) for field in fields(shape)}
     features |= _sizes(trace, steps, thoughts, observations)
     features |= _calls([step for step in steps if step.type == "tool_call"])
-    features |= _failures(steps, observations)
+    ended_by_error = looked_successful is False and proves_failure is False
+    features |= _failures(steps, observations, ended_by_error=ended_by_error)
     features |= _thinking(thoughts)
     features |= _wording(answer)
     features |= _overlaps(objective, steps, observations, answer)
@@ -88,16 +88,6 @@ def features_of(
     if proves_failure is not None:
         features[PROVES_FAILURE] = float(proves_failure)
     return features
-
-
-def reads_like_failure(observation: str | None) -> bool:
-    """Return whether the output of a tool is empty, or its beginning reads like an error."""
-    return _reads_like_failure(Text(observation, _TEXT_CHARS))
-
-
-def _reads_like_failure(observation: Text) -> bool:
-    # Many tools return errors as plain text, and failures as an empty result.
-    return not observation.raw.strip() or FAILED.count(_beginning(observation)) > 0
 
 
 def _sizes(
@@ -140,9 +130,15 @@ def _calls(calls: Sequence[TraceStep]) -> dict[str, float]:
     return features | {CALLED + name: float(by_name[name]) for name in list(by_name)[:_TOOLS]}
 
 
-def _failures(steps: Sequence[TraceStep], observations: Sequence[Text]) -> dict[str, float]:
+def _failures(
+    steps: Sequence[TraceStep], observations: Sequence[Text], *, ended_by_error: bool
+) -> dict[str, float]:
     recoveries = [index for index, step in enumerate(steps) if step.type == "error_recovery"]
-    fails = [_reads_like_failure(text) for text in observations]
+    outputs = [output_failed(step.type, step.tool, step.content) for step in steps]
+    # The error that nothing followed is an observation, and may read like any other output.
+    if ended_by_error and outputs and outputs[-1] is not None:
+        outputs[-1] = True
+    fails = [failed for failed in outputs if failed is not None]
     return {
         "error_share": _ratio(len(recoveries), len(steps)),
         "after_last_error": _ratio(len(steps) - 1 - recoveries[-1], len(steps))
@@ -218,10 +214,6 @@ def _overlaps(
 
 def _text(step: TraceStep) -> Text:
     return Text(step.content, _TEXT_CHARS)
-
-
-def _beginning(text: Text) -> Text:
-    return text if len(text.raw) <= _FAILURE_CHARS else Text(text.raw, _FAILURE_CHARS)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -1,4 +1,4 @@
-"""Words by which agents and tools show failure, doubt or refusal: English, some of four more languages.
+"""Words by which agents show success, doubt or refusal: English, some of four more languages.
 
 A word list judges nothing by itself. It gives counts, and the model learns from a domain's verdicts
 what they mean there.
@@ -74,12 +74,6 @@ def _signal(words: str, *phrases: str) -> Signal:
     return Signal(frozenset(words.split()), plain, tuple(set(phrases) - set(plain)))
 
 
-FAILED = _signal(
-    "error errors exception traceback failed failure invalid denied unable cannot couldn't timeout "
-    "missing inválido inválida fallo",
-    "not found", "could not", "no result", "no such", "not exist", "does not", "timed out",
-    "no encontrad", "no existe", "错误", "失败", "未找到", "エラー", "失敗", "見つかり", "오류", "실패", "찾을 수 없",
-)  # fmt: skip
 UNABLE = _signal(
     "sorry apologize apologise apologies unfortunately unable cannot can't couldn't lamentablemente",
     "could not", "not able", "not possible", "don't have", "do not have", "lo siento", "no puedo",

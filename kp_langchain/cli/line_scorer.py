@@ -152,8 +152,8 @@ class LineScorer:
         """Fill the scorer's memory with what it held when the last line was written."""
         from pydantic import ValidationError
 
+        from kp_langchain.novelty_sources import EMPTY_CACHE, NEAREST
         from kp_langchain.schema import ReasoningTrace
-        from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST
 
         capacity = self._scorer.max_remembered
         # Offsets of the newest records, and of the newest whose vectors are remembered, which can

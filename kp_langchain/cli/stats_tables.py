@@ -106,7 +106,8 @@ def _print_details(one: DomainStats, console: Console) -> None:
     console.print(Text(f"\nWhat costs {one.gate}, on the average", "bold"))
     parts = plain_table("part", "median", "weight", "lost", right=True)
     for part in one.parts:
-        parts.add_row(part.label, f"{part.median:.2f}", f"{part.weight:.2f}", f"{part.lost:.3f}")
+        in_the_median = "-" if part.median is None else f"{part.median:.2f}"
+        parts.add_row(part.label, in_the_median, f"{part.weight:.2f}", f"{part.lost:.3f}")
     console.print(indent(parts))
     if one.rules:
         console.print(Text("\nRules", "bold"))

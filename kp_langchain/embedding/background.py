@@ -15,8 +15,8 @@ from concurrent.futures import (
 )
 from typing import TYPE_CHECKING, TypeAlias
 
+from kp_langchain import novelty_sources
 from kp_langchain._forksafe import NoForkSection, allow_forks, wait_until_outside
-from kp_langchain.embedding import no_embedding_reasons
 from kp_langchain.embedding.embedding_result import Embedding, embed_texts, origin
 from kp_langchain.embedding.local_models import FORK_PATIENCE_S
 
@@ -28,6 +28,7 @@ EmbeddingFuture: TypeAlias = Future[Embedding]
 _QUEUE_MAX = 1000  # the number of texts that a cache remembers by default
 _EXIT_PATIENCE_S = 10.0
 _READY = "ready?"
+_LOOK_EVERY_S = 0.1
 
 
 class _Queue:
@@ -104,7 +105,8 @@ class Background:
             timeout_s: Longest wait in seconds; None for no limit.
 
         Returns:
-            False if the model is still loading. True also if the process is ending.
+            False if the model is still loading. True also if the process is ending, and the model
+            is not loaded from this machine.
         """
         with self._undisturbed, self._lock:
             queue = self._queues.get(id(origin(embedder)))
@@ -115,8 +117,16 @@ class Background:
                     return True
                 load = queue.load = Future()
                 queue.waiting.appendleft((_READY, load))
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         with allow_forks():
-            return bool(wait([load], timeout=timeout_s).done)
+            while True:
+                left_s = _LOOK_EVERY_S if until is None else until - time.monotonic()
+                if wait([load], timeout=max(0.0, min(left_s, _LOOK_EVERY_S))).done:
+                    return True
+                if self._ended and getattr(origin(embedder), "is_downloading", False):
+                    return True
+                if left_s <= 0:
+                    return False
 
     def _queue(self, embedder: Embedder) -> _Queue | None:
         """Return the embedder's queue, with a thread; None if the process is ending."""
@@ -166,7 +176,7 @@ class Background:
         except BaseException as error:  # noqa: BLE001 - the future hands it to the caller
             # At exit a model that is half loaded fails for that reason, which is not reported.
             if self._ended:
-                future.set_result(Embedding(None, no_embedding_reasons.STILL_LOADING))
+                future.set_result(Embedding(None, novelty_sources.STILL_LOADING))
             else:
                 future.set_exception(error)
         else:
@@ -181,7 +191,7 @@ class Background:
                 queue.waiting.clear()
         for future in futures:
             if future.set_running_or_notify_cancel():
-                future.set_result(Embedding(None, no_embedding_reasons.STILL_LOADING))
+                future.set_result(Embedding(None, novelty_sources.STILL_LOADING))
         threads = [queue.thread for queue in queues if queue.thread is not None]
         wait_until_outside(threads, _EXIT_PATIENCE_S)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kp_langchain import novelty_sources
 from kp_langchain._logging import warn_once
-from kp_langchain.embedding import no_embedding_reasons
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, identity_of
 from kp_langchain.embedding.legibility import UNREADABLE_ABOVE, warn_unreadable
 from kp_langchain.embedding.packages import INSTALL_HINT
@@ -72,7 +72,7 @@ def embed_texts(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
         share: float | None = None if unreadable_share is None else unreadable_share(text)
         if share is not None and share > UNREADABLE_ABOVE:
             warn_unreadable(share)
-            embeddings.append(Embedding(None, no_embedding_reasons.UNREADABLE, share))
+            embeddings.append(Embedding(None, novelty_sources.UNREADABLE, share))
         else:
             readable.append(text)
             embeddings.append(Embedding(None, "", share))
@@ -101,7 +101,7 @@ def report_failure(error: BaseException) -> Embedding:
     name = type(error).__name__
     # Only messages of this package are known not to quote the trace's text.
     detail = error if isinstance(error, KPError) else "message withheld"
-    problem = f"{no_embedding_reasons.EMBEDDER_FAILED}: {name}"
+    problem = f"{novelty_sources.EMBEDDER_FAILED}: {name}"
     warn_once(
         problem,
         "novelty is 0.5 while the embedder fails with %s (%s); not logged again",
@@ -119,4 +119,4 @@ def report_not_installed() -> Embedding:
         "model is installed: %s (or pass embedder=None to say that this is meant)",
         INSTALL_HINT,
     )
-    return Embedding(None, no_embedding_reasons.NOT_INSTALLED)
+    return Embedding(None, novelty_sources.NOT_INSTALLED)

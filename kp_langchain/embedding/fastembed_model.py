@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kp_langchain.embedding.hugging_face_hub import announce_download, without_progress_bars
+from kp_langchain.embedding.hugging_face_hub import download
 from kp_langchain.embedding.legibility import unreadable_share
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
+from kp_langchain.embedding.loaded_model import LoadedModel, load_error
 from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.embedding.model_names import DEFAULT_MODEL, local_path
 from kp_langchain.embedding.packages import FASTEMBED_HINT, is_installed
@@ -105,7 +105,7 @@ def _open(model: str, folder: Path) -> LoadedModel:
 
     encode([""])  # the first run prepares buffers
     share = partial(unreadable_share, tokeniser, window=window)
-    return LoadedModel(encode, share, model, "fastembed", revision_of(folder))
+    return LoadedModel(encode, share, model, "fastembed", folder)
 
 
 def _from_path(path: Path) -> tuple[str, Path]:
@@ -142,15 +142,11 @@ def _onnx_file(path: Path) -> Path | None:
 
 def _from_hub(name: str) -> tuple[str, Path]:
     """Return `name` and the folder that holds its files, downloaded if need be."""
-    from huggingface_hub import snapshot_download
-
     description = _supported_models()[name]
     folder = _cached_folder(description)
     if folder is None:
-        repository = description["sources"]["hf"]
-        announce_download(repository, f"about {description['size_in_GB'] * 1000:.0f} MB")
-        with without_progress_bars():
-            folder = Path(snapshot_download(repository, allow_patterns=_files(description)))
+        size = f"about {description['size_in_GB'] * 1000:.0f} MB"
+        folder = download(description["sources"]["hf"], size, allow_patterns=_files(description))
     return name, folder
 
 

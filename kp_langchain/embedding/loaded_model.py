@@ -24,7 +24,7 @@ class LoadedModel:
             None if the tokeniser does not report the offsets of its tokens.
         name: The model's name or path.
         backend: The package that runs it.
-        revision: Its version; see `revision_of`.
+        folder: Where its files are.
         has_ended: Returns True if the model must be loaded again before it can be used.
     """
 
@@ -32,7 +32,7 @@ class LoadedModel:
     unreadable_share: Callable[[str], float] | None
     name: str
     backend: str
-    revision: str = ""
+    folder: Path
     has_ended: Callable[[], bool] = lambda: False
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kp_langchain._forksafe import ForkSafeLock, NoForkSection, allow_forks
+from kp_langchain._logging import warn_once
 from kp_langchain.embedding.checks import check_vectors, clean_texts
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, check_baseline
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error
+from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
 from kp_langchain.embedding.model_names import local_path
 from kp_langchain.errors import EmbedderError, MissingExtraError
 
@@ -69,6 +70,7 @@ class LocalModel:
         self._loaded_model: LoadedModel | None = None
         self._failure: EmbedderError | MissingExtraError | None = None
         self._retry_at = 0.0
+        self._is_downloading = False
 
     def __reduce__(self) -> tuple[partial[LocalModel], tuple[()]]:
         # Only the name travels to another process, which loads the model when it needs it.
@@ -84,6 +86,17 @@ class LocalModel:
         """The name or path of the model and the package that runs it; None until it is loaded."""
         model = self._usable_model
         return None if model is None else f"{model.name} on {model.backend}"
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the files of the model are; None until it is loaded."""
+        model = self._usable_model
+        return None if model is None else model.folder
+
+    @property
+    def is_downloading(self) -> bool:
+        """Whether the process that loads the model is downloading it; no exit waits for that."""
+        return self._is_downloading
 
     @property
     def identity(self) -> EmbedderIdentity:
@@ -155,13 +168,21 @@ class LocalModel:
                 baseline = 0.0 if settings is None else settings.embedding_baseline
             if name is not None and not (local_path(name) or Path()).exists():
                 raise load_error(name, FileNotFoundError(f"there is no {name}"))
-            model = model_process.load(self._load_here, name) or self._load_here(name)
+            loaded = model_process.load(self._load_here, name, self._note_warning)
+            model = loaded or self._load_here(name)
             self._loaded_model = model
-            self._identity = EmbedderIdentity(model.name, model.revision, baseline)
+            self._identity = EmbedderIdentity(model.name, revision_of(model.folder), baseline)
         except (EmbedderError, MissingExtraError) as error:
             self._remember_failure(error)
             raise
+        finally:
+            self._is_downloading = False
         return model
+
+    def _note_warning(self, line: str) -> None:
+        # A model that is loaded from local files logs nothing.
+        self._is_downloading = True
+        warn_once(line, "%s", line)
 
     def _remember_failure(self, error: EmbedderError | MissingExtraError) -> None:
         self._loaded_model = None

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.spawn import get_executable
 from pathlib import Path
@@ -32,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 from kp_langchain import errors
 from kp_langchain._forksafe import NoForkSection, allow_forks
-from kp_langchain._logging import warn_once
 from kp_langchain.embedding.loaded_model import LoadedModel, Loader
 from kp_langchain.errors import EmbedderError, KPError, ModelProcessEndedError
 
@@ -48,12 +48,13 @@ _READ_BYTES = 1 << 16
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
 
 
-def load(loader: Loader, name: str | None) -> LoadedModel | None:
+def load(loader: Loader, name: str | None, on_warning: Callable[[str], None]) -> LoadedModel | None:
     """Load a model in a process of its own.
 
     Args:
         loader: The function that loads it there; a function of a module.
         name: Name or path of the model; None for the default model.
+        on_warning: Called with each line that is logged there, such as that a download begins.
 
     Returns:
         The model; None if no process can be started for it, or the process ended while loading.
@@ -67,7 +68,7 @@ def load(loader: Loader, name: str | None) -> LoadedModel | None:
     if executable is None:
         return None
     try:
-        return _ModelProcess(executable, loader, name).wait_until_loaded()
+        return _ModelProcess(executable, loader, name, on_warning).wait_until_loaded()
     except ModelProcessEndedError:  # the system may deny a process, or the memory for one
         return None
 
@@ -89,7 +90,14 @@ class _ModelProcess:
         ModelProcessEndedError: The process cannot be started.
     """
 
-    def __init__(self, executable: str, loader: Loader, name: str | None) -> None:
+    def __init__(
+        self,
+        executable: str,
+        loader: Loader,
+        name: str | None,
+        on_warning: Callable[[str], None],
+    ) -> None:
+        self._on_warning = on_warning
         program = _PROGRAM.format(path=sys.path, module=__name__)
         arguments = json.dumps(
             {
@@ -148,7 +156,7 @@ class _ModelProcess:
             self._unreadable_share if answer["has_unreadable_share"] else None,
             answer["name"],
             answer["backend"],
-            answer["revision"],
+            Path(answer["folder"]),
             lambda: self.has_ended,
         )
 
@@ -183,7 +191,7 @@ class _ModelProcess:
         try:
             answer = self._read()
             while "log" in answer:
-                warn_once(answer["log"], "%s", answer["log"])
+                self._on_warning(answer["log"])
                 answer = self._read()
         except BaseException as error:
             self._close()  # a late answer would be read as the answer to the next request
@@ -297,7 +305,7 @@ def serve() -> None:
     answers.send(
         name=model.name,
         backend=model.backend,
-        revision=model.revision,
+        folder=str(model.folder),
         has_unreadable_share=model.unreadable_share is not None,
         pid=os.getpid(),
     )

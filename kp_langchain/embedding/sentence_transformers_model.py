@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kp_langchain.embedding.hugging_face_hub import (
-    announce_download,
     model_snapshot,
     without_progress_bars,
 )
 from kp_langchain.embedding.legibility import unreadable_share
-from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
+from kp_langchain.embedding.loaded_model import LoadedModel, load_error
 from kp_langchain.embedding.local_models import LocalModel
 from kp_langchain.embedding.model_folder import NO_CODE, refuse_code
 from kp_langchain.embedding.model_names import DEFAULT_MODEL, local_path
@@ -47,9 +46,20 @@ def load(name: str | None) -> LoadedModel:
     try:
         if is_default and is_installed(DEFAULT_WEIGHTS):
             name = str(importlib.import_module(DEFAULT_WEIGHTS).get_model_path())
+        path = local_path(name)
+        # Before the imports, which take seconds: a download is announced at once.
+        folder = _snapshot(name) if path is None else path
         one_thread = _one_thread()
         with one_thread(), without_progress_bars(), _without_transformers_bars():
-            model, folder = _model(name)
+            try:
+                model = _open(folder)
+            except ModelLoadError:
+                raise
+            except Exception:
+                if path is not None:
+                    raise
+                folder = _download(name)  # the cache may hold a part only
+                model = _open(folder)
     except ModelLoadError:
         raise
     except Exception as error:
@@ -69,7 +79,7 @@ def load(name: str | None) -> LoadedModel:
 
     encode([""])  # the first run prepares buffers
     share = None if tokeniser is None else partial(unreadable_share, tokeniser, window=window)
-    return LoadedModel(encode, share, name, "sentence-transformers", revision_of(folder))
+    return LoadedModel(encode, share, name, "sentence-transformers", folder)
 
 
 class SentenceTransformerEmbedder(LocalModel):
@@ -84,25 +94,23 @@ class SentenceTransformerEmbedder(LocalModel):
     _load_here = staticmethod(load)
 
 
-def _model(name: str) -> tuple[Any, Path]:
-    """Return the model and its folder."""
+def _snapshot(name: str) -> Path:
+    """Return the folder of a model on the hub: in the local cache if it is there."""
+    try:
+        return model_snapshot(name)
+    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may have it
+        return _download(name)
+
+
+def _download(name: str) -> Path:
+    return model_snapshot(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
+
+
+def _open(folder: Path) -> Any:
+    refuse_code(folder)
     from sentence_transformers import SentenceTransformer
 
-    def open_folder(folder: Path) -> tuple[Any, Path]:
-        refuse_code(folder)
-        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
-        return model, folder
-
-    path = local_path(name)
-    if path is not None:
-        return open_folder(path)
-    try:
-        return open_folder(model_snapshot(name, local=True))
-    except ModelLoadError:
-        raise
-    except Exception:  # noqa: BLE001 - whatever is wrong with the cache, the hub may have it
-        announce_download(name, "about 90 MB" if name == DEFAULT_MODEL else "size unknown")
-        return open_folder(model_snapshot(name, local=False))
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **NO_CODE)
 
 
 def _one_thread() -> Any:

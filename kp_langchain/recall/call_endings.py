@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.features import reads_like_failure
+from kp_langchain.calibration.failed_outputs import reads_like_failure
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
@@ -96,7 +96,7 @@ def _ending(call: Any, output: Any, content: Any) -> str:
     name = next((word for word in words if word in _ERROR_NAMES), "")
     begins_with_name = bool(name) and text.startswith(f"{name}:")
     ending = "ok"
-    if output.type == "error_recovery" or begins_with_name or (text and reads_like_failure(text)):
+    if output.type == "error_recovery" or begins_with_name or reads_like_failure(text):
         ending = f"error ({name})" if name else "error"
     tries = getattr(call, "tries", 1)
     return f"{ending}, {tries} attempts" if type(tries) is int and tries > 1 else ending

@@ -197,6 +197,7 @@ class Drafter:
             answer,
             ended_well=ended_well,
             unresolved_error=step_list.unresolved_error,
+            last_call_failed=step_list.last_call_failed and not record.has_structured_answer,
             ends_on_action=step_list.ends_on_action,
         )
         trace = build_trace(

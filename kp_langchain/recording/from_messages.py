@@ -97,6 +97,7 @@ def _verdict(
         answer,
         ended_well=not step_list.is_incomplete,
         unresolved_error=step_list.unresolved_error,
+        last_call_failed=step_list.last_call_failed,
         ends_on_action=step_list.ends_on_action,
     )
     try:

@@ -68,7 +68,12 @@ OutcomeFunction = Callable[[FinishedRun], bool | float | Mapping[str, Any] | Non
 
 
 def looks_successful(
-    answer: str, *, ended_well: bool, unresolved_error: bool, ends_on_action: bool = False
+    answer: str,
+    *,
+    ended_well: bool,
+    unresolved_error: bool,
+    last_call_failed: bool = False,
+    ends_on_action: bool = False,
 ) -> bool:
     """Return whether a run that nobody judged counts as a success.
 
@@ -77,12 +82,14 @@ def looks_successful(
         ended_well: No error and no step limit ended the run, and its last answer was neither
             refused nor cut off.
         unresolved_error: The last thing that happened was an error, or a human's refusal.
+        last_call_failed: The last tool call failed, and the answer is not a structure that was
+            checked after it.
         ends_on_action: The last thing the run did was to use a tool. Then it needs no answer:
             an agent that buys, sends or submits something is done with that.
     """
     text = answer.strip()
     complete = (bool(text) or ends_on_action) and text not in _OUT_OF_STEPS
-    return ended_well and not unresolved_error and complete
+    return ended_well and not unresolved_error and not last_call_failed and complete
 
 
 def choose_outcome(

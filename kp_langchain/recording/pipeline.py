@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kp_langchain._forksafe import ForkSafeLock, allow_forks
+from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import features_of
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.check import GateCheck, check
+from kp_langchain.novelty_sources import SCORER_FAILED, STILL_LOADING, is_measured
+from kp_langchain.recording import worker
 from kp_langchain.recording.drafter import OUTCOME_EVENT
 from kp_langchain.recording.outcome import choose_outcome
 from kp_langchain.recording.recent_runs import RecentRuns
@@ -56,6 +59,31 @@ _SIBLINGS_KEPT = 256
 
 _SCORERS_KEPT = 16
 _model_awaited_until: dict[tuple[int, int], float] = {}
+
+
+_novelty_sources: Counter[str] = Counter()  # of the runs that this process scored
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_novelty_sources.clear)
+
+
+def warn_of_unmeasured(_: float = 0.0) -> None:
+    """Warn, once, that novelty was not measured in a process that ended before its model loaded.
+
+    Any other reason has been logged when it occurred.
+    """
+    counts = Counter(_novelty_sources)
+    if counts[STILL_LOADING] and not any(map(is_measured, counts)):
+        warn_once(
+            "novelty never measured",
+            "novelty was measured in none of the %d runs that were scored, and is 0.5: %s. Call "
+            "handler.flush() before the program ends; kp-langchain doctor says whether the model "
+            "can be loaded, and from where",
+            counts.total(),
+            ", ".join(f"{source} ({number})" for source, number in counts.most_common()),
+        )
+
+
+worker.at_finish["novelty"] = warn_of_unmeasured
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +173,7 @@ class Pipeline:
         )
         model = self._model(trace.metadata.task_domain)
         breakdown, entry = self._rate(draft, trace, verdicts, model, features)
+        _novelty_sources[breakdown.novelty_source] += 1
         gate_check = self._check(policy, trace.metadata.task_domain, breakdown, model)
         may_pass = not draft.withheld and entry is not None
         decision = decide(gate_check.value, gate_check.threshold) if may_pass else "below_threshold"
@@ -262,8 +291,8 @@ class Pipeline:
             name = name_of(self.scorer)
             self.functions.report_failure("scorer_errors", f"the scorer ({name}) failed", error)
             breakdown = Scorer(embedder=None).score(trace, weights=draft.policy.weights)
-            source = f"scorer failed: {type(error).__name__}"
-            return replace(breakdown, novelty_source=source), None
+            source = f"{SCORER_FAILED}: {type(error).__name__}"
+            return breakdown.with_unmeasured_novelty(source), None
 
     def _await_model(self) -> None:
         """Wait for a model that is loading: the run is on disk, and the agent does not wait."""

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kp_langchain.recording import paused_in_memory
-from kp_langchain.recording.answer import answer_in, parsing_error_in
+from kp_langchain.recording.answer import answer_in, parsing_error_in, structured_response_in
 from kp_langchain.recording.bounds import Bounds
 from kp_langchain.recording.clipping import NAME_CHARS, clip
 from kp_langchain.recording.counters import Counters
@@ -96,6 +96,7 @@ class RootRuns(RunTree):
         try:
             root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs)
             root.claimed_confidence = confidence_in(output)
+            root.has_structured_answer = structured_response_in(output) is not None
             call = root.last_call
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal

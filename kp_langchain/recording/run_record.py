@@ -115,6 +115,7 @@ class RunRecord:
         agent_answer: The answer of a classic agent, which a streamed one does not return.
         output: What the root run returned, by reference, if the recorder keeps that.
         claimed_confidence: The confidence that its structured output states, 0 to 1.
+        has_structured_answer: Whether it returned a structure that the agent had checked.
         logprobs: The log probabilities of the last answer's tokens, in the provider's form.
         verdict: What was said of its outcome while it was under way: a `Verdict`, or the data of
             a `kp.outcome` event.
@@ -174,6 +175,7 @@ class RunRecord:
     agent_answer: Any = ""
     output: object = None
     claimed_confidence: float | None = None
+    has_structured_answer: bool = False
     logprobs: object = None
     verdict: Any = None
     paused_at: datetime | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kp_langchain.calibration.failed_outputs import output_failed
 from kp_langchain.recording.calls import Call, Mark
 from kp_langchain.recording.timeline import Timeline
 
@@ -28,6 +29,7 @@ class StepList:
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
         unresolved_error: Whether the run did nothing after its last error or a human's rejection.
+        last_call_failed: Whether its last tool call failed: an answer after that seldom is right.
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
@@ -36,6 +38,7 @@ class StepList:
 
     steps: list[Step] = field(default_factory=list)
     unresolved_error: bool = False
+    last_call_failed: bool = False
     is_incomplete: bool = False
     last_thought: str = ""
     ends_on_action: bool = False
@@ -65,6 +68,7 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     if last is not None and last.kind == "tool":
         step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
         step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
+    step_list.last_call_failed = _last_call_failed(step_list.steps)
     return step_list
 
 
@@ -82,6 +86,14 @@ def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
         if call.is_void and mark == "start" and call.tool_call_id is not None:
             places[call.tool_call_id] = place
     return [(at, mark, call) for at, mark, call in marks if not call.is_void]
+
+
+def _last_call_failed(steps: list[Step]) -> bool:
+    for step in reversed(steps):
+        failed = output_failed(step["type"], step.get("tool"), step.get("content"))
+        if failed is not None:
+            return failed
+    return False
 
 
 def _last_start(timeline: Timeline) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kp_langchain.calibration.features import reads_like_failure
+from kp_langchain.calibration.failed_outputs import reads_like_failure
 
 if TYPE_CHECKING:
     from kp_langchain.schema import TraceStep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ HISTOGRAM_BINS = 20
 _STEPS_OF_CURVE = 100
 # A second part is named as well if it costs more than this share of what the first costs.
 _CLOSE = 0.8
+# Novelty that was not measured is named if that is the case in at least this share of the runs.
+_MANY = 0.1
 _DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
@@ -33,17 +35,20 @@ class PartStats:
     Attributes:
         name: The dimension; or `confidence` and `novelty`, the factors of a worth.
         label: Its name in words.
-        median: Its median, 0 to 1.
+        median: Its median, 0 to 1, over the runs in which it was measured; None if in none.
         weight: Its mean weight in the score, 0 to 1; 1 for the factors of a worth.
         lost: By how much the score or worth is below what it would be if this part were 1, on the
-            average, 0 to 1.
+            average, 0 to 1. Novelty costs nothing where it was not measured.
+        unmeasured: Of novelty, in how many runs it was not measured, by the reason in words; the
+            most frequent first.
     """
 
     name: str
     label: str
-    median: float
+    median: float | None
     weight: float
     lost: float
+    unmeasured: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +163,12 @@ class DomainStats:
                 for part in self.parts[:2]
                 if part.lost > _CLOSE * self.parts[0].lost
             ]
+        causes += [
+            f"{part.label} was not measured in {unmeasured:,} of {_counted(self.judged, 'run')} "
+            f"({', '.join(part.unmeasured)})"
+            for part in self.parts
+            if (unmeasured := sum(part.unmeasured.values())) >= _MANY * self.judged
+        ]
         rule = next((one for one in self.rules if one.change < 0), None)
         if rule is not None:
             lost = f", {rule.passes_lost:,} of them their pass" if rule.passes_lost else ""
@@ -225,42 +236,51 @@ def _stats_of(domain: str, runs: Sequence[RunSummary]) -> DomainStats:
 
 
 def _dimensions(runs: Sequence[RunSummary]) -> list[PartStats]:
-    by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
+    by_name: dict[str, list[tuple[RunSummary, float, float]]] = defaultdict(list)
     for run in runs:
-        for name, value_and_weight in run.dimensions.items():
-            by_name[name].append(value_and_weight)
+        for name, (value, weight) in run.dimensions.items():
+            by_name[name].append((run, value, weight))
     return [
-        PartStats(
-            name=name,
-            label=_LABELS.get(name, name),
-            median=median(value for value, _ in pairs),
-            weight=fmean(weight for _, weight in pairs),
-            lost=fmean(weight * (1 - value) for value, weight in pairs),
+        _part(
+            name,
+            [(run, value, weight * (1 - value)) for run, value, weight in rows],
+            weight=fmean(weight for _, _, weight in rows),
         )
-        for name, pairs in by_name.items()
+        for name, rows in by_name.items()
     ]
+
+
+def _part(name: str, rows: Sequence[tuple[RunSummary, float, float]], weight: float) -> PartStats:
+    """Return the statistics of a part, by its value in each run and what it lost there."""
+    unmeasured: Counter[str] = Counter()
+    measured = []
+    for run, value, lost in rows:
+        why = run.why_unmeasured if name == "novelty" else None
+        if why is None:
+            measured.append((value, lost))
+        else:
+            unmeasured[why] += 1
+    return PartStats(
+        name=name,
+        label=_LABELS.get(name, name),
+        median=median(value for value, _ in measured) if measured else None,
+        weight=weight,
+        lost=sum(lost for _, lost in measured) / len(rows),
+        unmeasured=dict(unmeasured.most_common()),
+    )
 
 
 def _factors(runs: Sequence[RunSummary]) -> list[PartStats]:
     """Return the factors of worths, `confidence * (0.5 + novelty / 2)`; see `Worth`."""
-    pairs = []
+    rows = []
     for run in runs:
         novelty, _ = run.dimensions.get("novelty", (0.0, 0.0))
-        pairs.append((run.gated_value / novelty_factor(novelty), novelty))
+        rows.append((run, run.gated_value / novelty_factor(novelty), novelty))
     values = {
-        CONFIDENCE: [(sure, novelty_factor(new) * (1 - sure)) for sure, new in pairs],
-        "novelty": [(new, sure * (1 - novelty_factor(new))) for sure, new in pairs],
+        CONFIDENCE: [(run, sure, novelty_factor(new) * (1 - sure)) for run, sure, new in rows],
+        "novelty": [(run, new, sure * (1 - novelty_factor(new))) for run, sure, new in rows],
     }
-    return [
-        PartStats(
-            name=name,
-            label=_LABELS[name],
-            median=median(value for value, _ in both),
-            weight=1.0,
-            lost=fmean(lost for _, lost in both),
-        )
-        for name, both in values.items()
-    ]
+    return [_part(name, of_runs, weight=1.0) for name, of_runs in values.items()]
 
 
 def _rules(runs: Sequence[RunSummary]) -> tuple[RuleStats, ...]:

@@ -8,10 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from kp_langchain.embedding.no_embedding_reasons import UNREADABLE
-from kp_langchain.scoring.dimensions import DIMENSION_NAMES, DIMENSIONS, why_outcome
+from kp_langchain.novelty_sources import UNREADABLE, why_neutral
+from kp_langchain.scoring.dimensions import (
+    DIMENSION_NAMES,
+    DIMENSIONS,
+    TRACE_SOURCE,
+    why_outcome,
+)
 from kp_langchain.scoring.rules import REASONS, RuleFired
-from kp_langchain.scoring.source_names import TRACE_SOURCE
 from kp_langchain.scoring.waterfall import WaterfallRow
 from kp_langchain.scoring.worth import Worth, novelty_factor
 
@@ -68,7 +72,8 @@ class ScoreBreakdown:
         profile: Name of the weight profile, or `custom` for weights given with the call.
         rules: The rules that applied, in order.
         novelty_source: Where novelty came from: `nearest remembered trace`, `exact repeat` of a
-            trace whose embedding is not in the memory (novelty 0), `empty cache`, `no embedder`,
+            trace whose embedding is not in the memory (novelty 0), `empty cache`, `remembered
+            traces left out` (all were shown to the run, or are of it), `no embedder`,
             `embeddings extra not installed`, `embedding model still loading`, `unreadable` (the
             model cannot read the text's language), `embedder failed: <error type>`,
             `memory failed: <error type>`, or `scorer failed: <error type>`; in all cases but the
@@ -135,6 +140,15 @@ class ScoreBreakdown:
         why = why_outcome(confidence, source, success=success, lowers_confidence=lowers_confidence)
         outcome = replace(self.outcome_confidence, why=why)
         return replace(self, outcome_confidence=outcome, confidence_source=source)
+
+    def with_unmeasured_novelty(self, source: str) -> ScoreBreakdown:
+        """Return the same breakdown with another reason why novelty was not measured.
+
+        Args:
+            source: The reason, as in `novelty_source`.
+        """
+        novelty = replace(self.novelty, why=why_neutral(source))
+        return replace(self, novelty=novelty, novelty_source=source)
 
     def with_worth(self, confidence: float) -> ScoreBreakdown:
         """Return the same breakdown with the run's worth.

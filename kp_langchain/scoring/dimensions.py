@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kp_langchain.scoring.source_names import REPEAT, TRACE_SOURCE
+from kp_langchain.novelty_sources import REPEAT, why_neutral
 
 if TYPE_CHECKING:
     from kp_langchain.schema import ReasoningTrace
+
+TRACE_SOURCE = "trace"
+"""The `ScoreBreakdown.confidence_source` of a confidence that the trace alone states."""
 
 NEUTRAL_NOVELTY = 0.5
 """Neutral: a run whose novelty was not measured is neither rewarded nor punished for it."""
@@ -181,7 +184,7 @@ def _why_complexity(evidence: Evidence) -> str:
 
 def _why_novelty(evidence: Evidence) -> str:
     if evidence.similarity is None:
-        return "neutral, nothing to compare with"
+        return why_neutral(evidence.novelty_source)
     if evidence.novelty_source == REPEAT:
         return "exact repeat of a remembered trace"
     why = f"similarity {evidence.similarity:.3f} to the {evidence.novelty_source}"

@@ -6,9 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.novelty_sources import EMPTY_CACHE, LEFT_OUT, NEAREST, REPEAT
 from kp_langchain.scoring.breakdown import Dimension, Nearest, ScoreBreakdown
-from kp_langchain.scoring.dimensions import DIMENSIONS, Evidence, TraceShape, check_confidence
-from kp_langchain.scoring.source_names import EMPTY_CACHE, NEAREST, REPEAT, TRACE_SOURCE
+from kp_langchain.scoring.dimensions import (
+    DIMENSIONS,
+    TRACE_SOURCE,
+    Evidence,
+    TraceShape,
+    check_confidence,
+)
 from kp_langchain.scoring.weighted_sum import combine
 
 if TYPE_CHECKING:
@@ -52,7 +58,7 @@ class Comparison:
         if embedding.problem:
             return cls(None, embedding.problem, share)
         if nearest is None:
-            return cls(None, EMPTY_CACHE, share)
+            return cls(None, LEFT_OUT if match.left_out else EMPTY_CACHE, share)
         return cls(nearest, NEAREST, share, baseline)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from kp_langchain._logging import describe_error, warn_once
 from kp_langchain.embedding.embedding_result import Embedding
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
-from kp_langchain.scoring.source_names import MEMORY_FAILED
+from kp_langchain.novelty_sources import MEMORY_FAILED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,10 +43,12 @@ class Match(NamedTuple):
     Attributes:
         nearest: The trace with the most similar vector; None if no vector was compared.
         repeat: The newest trace with the same fingerprint; None if there is none.
+        left_out: Whether there is only what was ignored. The scorer sets it.
     """
 
     nearest: Nearest | None
     repeat: Nearest | None
+    left_out: bool = False
 
 
 @runtime_checkable

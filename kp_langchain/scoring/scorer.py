@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from kp_langchain.embedding import no_embedding_reasons
+from kp_langchain import novelty_sources
 from kp_langchain.embedding.background import background
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
 from kp_langchain.embedding.embedding_result import (
@@ -334,8 +334,14 @@ class Scorer:
     ) -> Comparison:
         def compare(entry: MemoryEntry) -> Match:
             if remember:
-                return self._memory.compare_then_add([entry], ignore=ignore)[0]
-            return self._memory.compare(entry, ignore=ignore)
+                match = self._memory.compare_then_add([entry], ignore=ignore)[0]
+            else:
+                match = self._memory.compare(entry, ignore=ignore)
+            others = ignore - {trace.id}
+            if match.nearest is None and entry.vector is not None and others:
+                nearest = self._memory.compare(entry, ignore={trace.id}).nearest
+                return match._replace(left_out=nearest is not None and nearest.trace_id in others)
+            return match
 
         text = embedded_text(trace)
         embedding = self._embed(text, trace, deadline, remember=remember)
@@ -426,7 +432,7 @@ class Scorer:
                 return embed_texts(self._embedder, [text])[0]
             future = background.submit(self._embedder, text)
             if future is None:
-                return Embedding(None, no_embedding_reasons.STILL_LOADING)
+                return Embedding(None, novelty_sources.STILL_LOADING)
             if background.wait_for(self._embedder, future, deadline):
                 return future.result()
             if remember:
@@ -434,13 +440,13 @@ class Scorer:
                 future.add_done_callback(late)
             else:
                 future.cancel()
-            return Embedding(None, no_embedding_reasons.STILL_LOADING)
+            return Embedding(None, novelty_sources.STILL_LOADING)
         except Exception as error:  # noqa: BLE001 - any embedder may fail in any way
             return report_failure(error)
 
     def _no_embedding(self) -> Embedding:
         if self._arguments["embedder"] is None:
-            return Embedding(None, no_embedding_reasons.NO_EMBEDDER)
+            return Embedding(None, novelty_sources.NO_EMBEDDER)
         return report_not_installed()
 
     def _add_late(self, trace_id: str, domain: str, future: EmbeddingFuture) -> None:

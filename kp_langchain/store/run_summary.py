@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kp_langchain.gate.decision import gated_value
+from kp_langchain.novelty_sources import is_measured, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class RunSummary:
         redactions: How often each kind of sensitive text was replaced, by kind.
         dropped: How many `steps` and `texts` of it the recorder had no room for. This and the two
             before are None for runs of a version that did not count them.
+        novelty_source: Where its novelty came from, as `ScoreBreakdown` has it; None if not known.
     """
 
     trace_id: str
@@ -54,6 +56,7 @@ class RunSummary:
     tools: Sequence[str] | None
     redactions: Mapping[str, int] | None
     dropped: Mapping[str, int] | None
+    novelty_source: str | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -71,6 +74,12 @@ class RunSummary:
     def gated_value(self) -> float:
         """What was held against the threshold: its score or its worth, 0 to 1."""
         return gated_value(self.gate, self.score, self.worth)
+
+    @property
+    def why_unmeasured(self) -> str | None:
+        """Why its novelty was not measured; None if it was, or if that is not known."""
+        source = self.novelty_source
+        return None if source is None or is_measured(source) else reason(source)
 
     @property
     def is_kept(self) -> bool:

@@ -57,6 +57,7 @@ def changed_by_verdict(row: Mapping[str, Any], breakdown: ScoreBreakdown) -> dic
     return {name: row[name] for name in _COPIED} | {
         "gate": row["gate"] or "score",
         "novelty": breakdown.novelty.value,
+        "novelty_source": clean_name(breakdown.novelty_source),
         "is_near_duplicate": row["twin_of"] is not None or row.get("replaced_by") is not None,
         "dimensions": json_text(dimensions),
         "rules": json_text(rules),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = "0009"
+SCHEMA_VERSION = "0010"
 """Revision of the newest migration in `migrations/versions`. Later revisions sort later as text."""
 
 VERSION_TABLE = "kp_alembic_version"
@@ -216,6 +216,7 @@ run_summaries = sa.Table(
     sa.Column("dropped", sa.JSON(none_as_null=True)),
     # The beginning of the objective, case folded.
     sa.Column("search_text", sa.String(), nullable=False),
+    sa.Column("novelty_source", sa.String()),
     sa.Index("ix_run_summaries_created_at", "created_at", "trace_id"),
     sa.Index("ix_run_summaries_domain", "domain", "created_at", "trace_id"),
     sa.Index("ix_run_summaries_score", "score", "created_at", "trace_id"),

@@ -49,7 +49,7 @@ from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
 from kp_langchain.embedding.auto_embedder import AutoEmbedder
 from kp_langchain.embedding.legibility import UNREADABLE_ABOVE
 from kp_langchain.embedding.local_models import LocalModel
-from kp_langchain.embedding.no_embedding_reasons import UNREADABLE
+from kp_langchain.novelty_sources import UNREADABLE
 from kp_langchain.scoring import FastembedEmbedder, SentenceTransformerEmbedder, embedded_text
 from tests import recorded
 from tests.minilm_onnx import exported

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kp_langchain import trace_from_messages
-from tests.benchmarks.quality import runs
+from tests.benchmarks.quality import failed_calls, runs
 from tests.benchmarks.quality.ranking import Ranking
 from tests.benchmarks.quality.selection import WORTH
 from tests.benchmarks.quality.tables import renewed
@@ -373,3 +373,26 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], said: str, tmp_pa
     assert done.returncode != 0
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_calls_are_held_against_the_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def messages(output: str) -> list[dict[str, Any]]:
+        function = {"name": "search", "arguments": "{}"}
+        return [
+            MESSAGES[0],
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c", "type": "function", "function": function}
+            ]},
+            {"role": "tool", "tool_call_id": "c", "content": output},
+            MESSAGES[1],
+        ]  # fmt: skip
+
+    lines = [
+        row(messages=messages("Error: nothing there"), success=False),
+        row(messages=messages("it is not missing"), success=True),
+        row(messages=messages("it does not matter"), success=False),
+    ]
+    failed_calls.main([written(tmp_path / "runs.jsonl", lines)])
+    assert capsys.readouterr().out.splitlines()[2:] == ["| s | 3 | 33.3 % | 0.00 | 0.50 | 0.750 |"]

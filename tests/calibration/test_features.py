@@ -125,7 +125,10 @@ def test_tools_are_bounded_in_number_and_length() -> None:
 def test_errors() -> None:
     overcome = features_of(
         trace_of(
-            {"type": "error_recovery", "content": "boom"}, thought("a"), thought("b"), seen("")
+            {"type": "error_recovery", "content": "boom", "tool": {"name": "search"}},
+            thought("a"),
+            thought("b"),
+            thought("c"),
         )
     )
     assert overcome["error_share"] == 0.25

@@ -64,6 +64,9 @@ def answer(
     success: bool = True,
     summary: str = "It is 42.",
 ) -> None:
+    # An answer after a call that failed does not look like a success.
+    ends = [kind for kind, tool in steps if tool is not None and kind != "tool_call"]
+    success = success and ends[-1:] != ["error_recovery"]
     ANSWERS.append(ProviderAnswer(name, replies, steps, success, summary))
 
 

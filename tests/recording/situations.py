@@ -312,7 +312,7 @@ def _telling(request: Any, proceed: Any) -> Any:
 _RECOVERED = ["thought", "call broken", "recovered broken", "thought"]
 
 
-@situation("middleware handles a tool's error", _RECOVERED, success=[True])
+@situation("middleware handles a tool's error", _RECOVERED, success=[False])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("broken", x="1")), say("42"), middleware=[_telling]).invoke(
         ASK, using(watching)
@@ -320,7 +320,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 
 @situation(
-    "handle_tool_error=True", ["thought", "call soft", "recovered soft", "thought"], success=[True]
+    "handle_tool_error=True", ["thought", "call soft", "recovered soft", "thought"], success=[False]
 )
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("soft", x="1")), say("42")).invoke(ASK, using(watching))
@@ -344,12 +344,14 @@ def _(watching: KPCallbackHandler) -> None:
         agent(say("Try.", call("broken", x="1"))).invoke(ASK, using(watching))
 
 
-@situation("unknown tool", _UNKNOWN, success=[True])
+@situation("unknown tool", _UNKNOWN, success=[False])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("nope", x="1")), say("42")).invoke(ASK, using(watching))
 
 
-@situation("invalid arguments", ["thought", "call add", "recovered add", "thought"], success=[True])
+@situation(
+    "invalid arguments", ["thought", "call add", "recovered add", "thought"], success=[False]
+)
 def _(watching: KPCallbackHandler) -> None:
     agent(say("Try.", call("add", a="x")), say("42")).invoke(ASK, using(watching))
 

@@ -130,7 +130,7 @@ LIMITED = [*REPEATED, "recovered search", "thought"]
 @situation(
     "ToolCallLimitMiddleware, the agent goes on",
     LIMITED,
-    success=[True],
+    success=[False],
     needs=_LIMITS_THE_CALL,
 )
 def _(watching: KPCallbackHandler) -> None:
@@ -275,7 +275,7 @@ def _(watching: KPCallbackHandler) -> None:
     graph.invoke(Command(resume=False), in_thread(watching, "silent"))
 
 
-@situation("a human allows what then fails in a node of one's own", RECOVERED, success=[True])
+@situation("a human allows what then fails in a node of one's own", RECOVERED, success=[False])
 def _(watching: KPCallbackHandler) -> None:
     graph = _refusing(how="refuse")
     graph.invoke(ASK, in_thread(watching, "allowed"))
@@ -309,7 +309,7 @@ def _(watching: KPCallbackHandler) -> None:
 @situation(
     "a human allows a tool, which then fails",
     ["thought", "call book", "recovered book", "thought"],
-    success=[True],
+    success=[False],
 )
 def _(watching: KPCallbackHandler) -> None:
     _booking(watching, "yes")
@@ -318,7 +318,7 @@ def _(watching: KPCallbackHandler) -> None:
 @situation(
     "a human rejects one call, and another fails by itself",
     ["thought", "call search", "saw search", "call soft", "recovered soft", "thought"],
-    success=[True],
+    success=[False],
 )
 def _(watching: KPCallbackHandler) -> None:
     gate = HumanInTheLoopMiddleware(interrupt_on={"search": True})
@@ -517,7 +517,7 @@ async def endless(q: str) -> str:
 @situation(
     "a tool is given up, and that is answered",
     ["thought", "call endless", "recovered endless", "thought"],
-    success=[True],
+    success=[False],
 )
 async def _(watching: KPCallbackHandler) -> None:
     model = ScriptedChatModel([say("I wait.", call("endless", q="a")), say("42")])
@@ -630,7 +630,7 @@ class _Log(TypedDict):
 
 
 @situation("a tool whose chain raises fails once", ["thought", "call work", "recovered work",
-                                                    "thought"], success=[True])  # fmt: skip
+                                                    "thought"], success=[False])  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
     inner = StateGraph(_Log)
     inner.add_node("plain", _flaky(9))

@@ -32,7 +32,7 @@ from kp_langchain import (
     TraceStore,
     capture,
 )
-from kp_langchain.embedding.no_embedding_reasons import STILL_LOADING
+from kp_langchain.novelty_sources import STILL_LOADING
 from kp_langchain.recording.worker import intake
 from kp_langchain.score_log import log_scored
 from tests.agents import (

@@ -60,6 +60,35 @@ def test_the_part_that_loses_most_comes_first() -> None:
     ]
 
 
+def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
+    failed, loading = "embedder failed: ModelLoadError", "embedding model still loading"
+    neutral = {"complexity": [0.5, 0.4], "novelty": [0.5, 0.6]}
+    runs = [
+        summary(0, dimensions=neutral, novelty_source=loading),
+        summary(1, dimensions=neutral, novelty_source=failed),
+        summary(2, dimensions=neutral, novelty_source=failed),
+        summary(
+            3,
+            dimensions={"complexity": [0.5, 0.4], "novelty": [0.2, 0.6]},
+            novelty_source="nearest remembered trace",
+        ),
+    ]
+    stats = only(*runs)
+    part = next(part for part in stats.parts if part.name == "novelty")
+    assert (part.median, part.unmeasured) == (0.2, {"model not loaded": 3})
+    assert part.lost == pytest.approx(0.8 * 0.6 / 4)
+    assert stats.explanation() == (
+        "finance keeps 0 % of 4 runs: complexity is 0.50 in the median and costs 0.20; "
+        "novelty was not measured in 3 of 4 runs (model not loaded)."
+    )
+    none = only(*runs[:3])
+    novelty = next(part for part in none.parts if part.name == "novelty")
+    assert (novelty.median, novelty.lost) == (None, 0)
+    assert "novelty is" not in none.explanation()
+    worth = [replace(run, gate="worth", worth=0.375) for run in runs[:3]]
+    assert "not measured in 3 of 3 runs (model not loaded)" in only(*worth).explanation()
+
+
 def test_a_rule_counts_the_runs_that_would_have_passed_without_it() -> None:
     stats = only(
         summary(0, score=0.55, rules={"single_tool": -0.1}),

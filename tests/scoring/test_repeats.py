@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain.novelty_sources import NEAREST, REPEAT
 from kp_langchain.scoring import Scorer, VectorCache
 from kp_langchain.scoring.repeats import RepeatMemory, fingerprint
-from kp_langchain.scoring.source_names import NEAREST, REPEAT
 
 LINES = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
 TASK = json.loads(LINES.read_text(encoding="utf-8").splitlines()[0])

@@ -354,7 +354,8 @@ def _embedding(settings: Settings) -> Iterator[Finding]:
     baseline = f", baseline {model.identity.baseline:.3g}" if model.identity.baseline else ""
     yield Finding(
         "embedding",
-        f"{model.description}\n{dimensions} dimensions{baseline}, loaded in {duration_s:.1f} s",
+        f"{model.description}\n{dimensions} dimensions{baseline}, loaded in {duration_s:.1f} s "
+        f"from {model.folder}",
     )
     yield _languages(model)
 

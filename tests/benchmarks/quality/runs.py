@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kp_langchain import ReasoningTrace, trace_from_messages
+from kp_langchain.calibration.features import features_of
 from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES
 from kp_langchain.cli.line_scorer import read_trace
 from kp_langchain.recording.outcome import looks_successful
@@ -135,6 +136,7 @@ def _as_it_looked(wire: Any, domain: str | None) -> ReasoningTrace:
         trace.outcome.result_summary,
         ended_well=True,
         unresolved_error=trace.steps[-1].type == "error_recovery",
+        last_call_failed=bool(features_of(trace)["last_observation_fails"]),
     )
     trace.metadata.success = success
     trace.outcome.confidence = DEFAULT_CONFIDENCE[success]

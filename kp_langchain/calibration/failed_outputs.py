@@ -1,0 +1,87 @@
+"""Whether a tool call failed, by what its trace says: the one reading of it in this package.
+
+A recorded error says so by itself. Many tools return their errors as plain text instead; such a
+text has a line that begins with a word for an error. The same words elsewhere in a line describe
+things ("does not exist in Asia", "3 failed logins"), and an empty output is what many commands
+return when all went well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+BEGINNING_CHARS = 300
+"""Only lines that begin within so many characters count: later ones are what the tool read."""
+
+# Words that say it alone: they end the line, or punctuation or a code follows.
+_WORDS = (
+    "error", "exception", "failed", "failure", "fatal", "fatal error", "syntax error",
+    "runtime error", "internal error", "server error", "internal server error", "error code",
+    "invalid input", "invalid request", "invalid action", "invalid argument", "invalid arguments",
+    "permission denied", "access denied",
+    "error fatal", "error interno", "excepción", "fallo", "falló",  # Spanish
+    "fehler", "ausnahme", "fehlgeschlagen", "erreur", "échec", "erro", "falha", "errore",
+    "ошибка", "сбой",
+    "错误", "失败", "错误代码", "系统错误", "異常", "异常", "エラー", "失敗", "例外",
+    "오류", "에러", "실패", "예외",
+)  # fmt: skip
+# Beginnings of sentences that say it, whatever follows.
+_PHRASES = (
+    "traceback (most recent call last)",
+    "an error occurred", "an error has occurred", "an exception occurred", "error occurred",
+    "error while ", "error when ", "error during ", "error in ", "error at ", "error executing ",
+    "error processing ", "error calling ", "error running ", "error reading ", "error parsing ",
+    "error loading ", "error fetching ", "error connecting ", "error sending ",
+    "exception in ", "exception while ", "exception occurred", "exception during ",
+    "failed to ", "failed with ", "failed because ", "failed due to ", "failure to connect",
+    "error al ", "error en ", "se produjo un error", "ha ocurrido un error", "no se pudo ",
+    "fehler beim ", "fehler bei ", "ein fehler ist ", "es ist ein fehler ", "erreur lors ",
+    "une erreur ", "échec de ", "erro ao ", "ocorreu um erro", "falha ao ", "ошибка при ",
+    "произошла ошибка",
+    "发生错误", "出错", "操作失败", "请求失败", "执行失败", "エラーが発生", "エラーです", "失敗しました",
+    "例外が発生",
+    "오류가 발생", "오류입니다", "에러가 발생", "실패했", "실패하였",
+)  # fmt: skip
+# Values that say there was none, or how many there were, in `error: null` and `failed: 3`.
+_NO_ERROR = (
+    r"""(?:null|none|nil|false|no|n/a|ninguno|keine?|无|なし|없음|-|""|''|\[\]|\{\}|\d+)"""
+    r"""\s*(?:[,;.}\])|/]|of\b|$)"""
+)
+
+
+def _alternatives(texts: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+
+
+_FAILS = re.compile(
+    rf"""
+    ^[^\w\n]*                                      # quotes, brackets, a list's dash, an emoji
+    (?: (?-i:(?:\w+\.)*\w*\w(?:Error|Exception)) (?=\s*(?::|\(|$))  # KeyError: 'x'
+      | (?:{_alternatives(_PHRASES)})
+      | (?:{_alternatives(_WORDS)})
+        (?: ["'`*\])]*\s* (?: [:：] (?!\s*{_NO_ERROR}) | [!.,;。！…] | $ | [\-–—]\s | [(\[] )
+          | \] | \s+\d{{3,5}}\b
+        )
+    )
+    """,
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+
+
+def reads_like_failure(output: str | None) -> bool:
+    """Return whether a line near the beginning of a tool's output begins like an error."""
+    return bool(output) and _FAILS.search(output or "", 0, BEGINNING_CHARS) is not None
+
+
+def output_failed(kind: str, tool: object, output: str | None) -> bool | None:
+    """Return whether a step says that a tool call failed; None if it is not the end of one.
+
+    Args:
+        kind: The step's type.
+        tool: The step's tool; None if it has none.
+        output: The step's content.
+    """
+    if kind == "error_recovery" and tool is not None:
+        return True
+    return reads_like_failure(output) if kind == "observation" else None
