@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -70,9 +70,8 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
         if key in outputs and not _is_given(outputs[key], given.get(key)):
             return _value(outputs[key], limit)
     items = islice(outputs.items(), MAX_ITEMS)
-    if messages or all(_is_given(value, given.get(key)) for key, value in items):
-        return ""
-    return gist(outputs, limit)
+    new = [key for key, value in items if not _is_given(value, given.get(key))]
+    return gist(outputs, limit) if new and not messages else ""
 
 
 def _is_parsed(outputs: Mapping[Any, Any]) -> bool:
@@ -105,8 +104,8 @@ def _last_answer(messages: Sequence[Any], inputs: object, limit: int) -> Any:
     return ""
 
 
-def messages_since(inputs: object, messages: Sequence[Any]) -> Iterator[Any]:
-    """Yield the messages that came after those that a run was given, the newest first.
+def messages_since(inputs: object, messages: Sequence[Any]) -> list[Any]:
+    """Return the messages that came after those that a run was given, the newest first.
 
     Args:
         inputs: The messages or the text that it was given; the last is the question. If they are
@@ -117,10 +116,12 @@ def messages_since(inputs: object, messages: Sequence[Any]) -> Iterator[Any]:
     if isinstance(inputs, (list, tuple)):
         question = inputs[-1] if inputs and inputs is not messages else None
     is_known = role_and_content(question)[0] is not None
+    since: list[Any] = []
     for message in islice(reversed(messages), MAX_ITEMS):
         if _is_same_message(message, question) if is_known else _is_of_user(message):
-            return
-        yield message
+            break
+        since.append(message)
+    return since
 
 
 def _is_of_user(message: object) -> bool:
