@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kp_langchain.gate.external_trace import ExternalTrace
     from kp_langchain.gate.shown_trace import ShownTrace
     from kp_langchain.recording.human_decisions import HumanDecision
-    from kp_langchain.recording.run_tree import OpenRun
     from kp_langchain.run_keys import RunKeys
 
 Ending = Literal["finished", "failed", "cancelled", "paused"]
@@ -98,7 +97,7 @@ class RunRecord:
         final_message: What the model answered last, if that asks for no tool; None if a model was
             asked, or anything was cancelled, since then.
         attempts: The latest attempts of LangGraph's nodes that have neither returned nor raised an
-            error, by their tasks; cancelled ones stay.
+            error, each an `OpenRun`, by their tasks; cancelled ones stay.
         error_ids: The ids of the exceptions that are recorded already.
         new_input_threads: The threads in which new input was given, so that a paused run in one
             of them is abandoned.
@@ -160,7 +159,7 @@ class RunRecord:
     last_call: Call | None = None
     last_failure: Call | None = None
     final_message: object = None
-    attempts: dict[str, OpenRun] = field(default_factory=dict)
+    attempts: dict[str, Any] = field(default_factory=dict)
     error_ids: list[int] = field(default_factory=list)
     new_input_threads: set[str] = field(default_factory=set)
     human_decision: HumanDecision | None = None
