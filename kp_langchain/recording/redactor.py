@@ -84,11 +84,11 @@ class Redactor:
             for question, answer, is_step in exchanges:
                 self._session.learn_answer(clean(question), clean(answer), is_step=is_step)
             self._session.learn([clean_json(part) for part in parts if part], level)
-        except Exception as error:  # noqa: BLE001 - what it would have learned of may be left
-            self._count_failure(describe_error(error))
+        except BaseException as error:  # noqa: BLE001 - what was not learned would be left
+            self.fail(describe_error(error))
 
     def fail(self, reason: str) -> None:
-        """Drop every text from now on, because the user's function failed.
+        """Drop every text from now on, because something failed that all of them depend on.
 
         Args:
             reason: For the warning; must not contain text of the run.

@@ -49,7 +49,7 @@ _PHRASE_NAME = re.compile(
 _PASSWORDS = frozenset(("password", "credential", "secret"))
 _USER_AND_VALUE = re.compile(r"[\w.+@\-]{1,64}\s?[:/|]\s?(\S{4,})")
 _BASIC_LETTERS = re.compile(r"(?!\d+\Z)[A-Za-z0-9\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff\-]{3,40}")
-_LINK = re.compile(r"://|@[\w\-]+\.\w")
+_LINK = re.compile(r"://|@[\w\-]+\.\w|^www\.|^[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
 
 
 class Secret(NamedTuple):

@@ -800,11 +800,12 @@ def test_privacy_level_private_keeps_identifiers_but_no_secrets() -> None:
     assert person in text
 
 
-def test_what_cannot_be_redacted_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["learn", "redact"])
+def test_what_cannot_be_redacted_is_dropped(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError
 
-    monkeypatch.setattr("kp_langchain.recording.redactor.redact", broken)
+    monkeypatch.setattr(f"kp_langchain.redaction.session.Session.{part}", broken)
     scored = run(searching())
     text = scored.trace.model_dump_json()
     assert "I search" not in text
@@ -1099,7 +1100,7 @@ def test_failed_redaction_is_counted_and_never_contributed(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the text of the run")
 
-    monkeypatch.setattr("kp_langchain.recording.redactor.redact", broken)
+    monkeypatch.setattr("kp_langchain.redaction.session.Session.redact", broken)
     watching = handler("finance", policy=ALWAYS)
     searching().invoke(ASK, {"callbacks": [watching]})
     scored = watching.last()

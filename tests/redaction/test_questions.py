@@ -71,6 +71,7 @@ _NOT_GIVEN = [
     ("Which error code do you see?", "4041"),
     ("What is the token limit?", "4096"),
     ("How many rows are there?", "4471"),
+    ("Which key shall I use?", "the one at www.my-site-234.example/random"),
     ("What is your name?", "Bob"),
     ("", "sunflower"),
 ]
