@@ -19,7 +19,9 @@ from kp_langchain.recording.quotes import Quotes
 from kp_langchain.recording.record_owner import RecordOwner
 from kp_langchain.recording.requested_calls import RequestedCalls
 from kp_langchain.recording.run_start import Start, metadata_text, thread_id_in
+from kp_langchain.recording.safe_reads import attribute
 from kp_langchain.recording.timeline import Timeline
+from kp_langchain.verdict import NOTE_READ_CHARS
 
 if TYPE_CHECKING:
     from kp_langchain.gate.external_trace import ExternalTrace
@@ -245,6 +247,10 @@ class RunRecord:
         """Yield all that is recorded of it in words, once it is written out."""
         yield from (self.objective, self.fallback_objective, self.name, self.error, self.question)
         yield self.answer
+        verdict = self.verdict
+        note = verdict.get("note") if isinstance(verdict, dict) else attribute(verdict, "note")
+        if isinstance(note, str):
+            yield clip(note, NOTE_READ_CHARS)
         for call in dict.fromkeys(call for _, call in self.timeline):
             yield from (call.name, call.input, call.text, call.error)
         for request in self.requested_calls:

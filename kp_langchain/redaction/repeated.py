@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from enum import IntEnum
-from typing import Any, NamedTuple
-
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from kp_langchain.redaction import beside
 from kp_langchain.redaction.blobs import BLOB
 from kp_langchain.redaction.field_names import SensitiveField, split_name
 from kp_langchain.redaction.identifiers import KINDS
-from kp_langchain.redaction.scalars import quote_scalars
-from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
-from kp_langchain.redaction.spans import distinct_key, placeholder, starts_word
+from kp_langchain.redaction.secret_search import Named, Reach, SecretSearch
+from kp_langchain.redaction.spans import distinct_key, placeholder
 from kp_langchain.redaction.values import (
     CODE_KINDS,
     HASH_LIKE,
@@ -33,13 +29,10 @@ from kp_langchain.redaction.values import (
 )
 
 _LONG = 12
-_DIGITS_OF_CODE = 6  # often written in two groups
-_CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
 _LONG_KEY = 20
 _SHORTEST_WORD = 6
 _SHORTEST_MIXED = 8
 _MAX_CHARS = 4096
-_MAX_BACKSLASHES = 32
 _MOST = 200  # secrets of one run
 _MOST_CHARS = 20_000  # of all of them
 _OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
@@ -51,27 +44,6 @@ _PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
 _PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
-_OF_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
-_OF_BASE64_REVERSED = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}")
-_CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
-_JOINTS_OF_COMPOUNDS = b":./-_"
-
-
-class Reach(IntEnum):
-    """How far a secret is looked for."""
-
-    BESIDE = 1
-    """Only where something beside it says that it is one."""
-    WORD = 2
-    """Where it is a whole word, and not part of a compound such as `postgres15:latest`."""
-    PART = 3
-    """Where no letter or digit is directly before or after it."""
-    ANYWHERE = 4
-
-
-class _Named(NamedTuple):
-    kind: str
-    reach: Reach
 
 
 class Secrets:
@@ -83,9 +55,9 @@ class Secrets:
 
     def __init__(self) -> None:
         self.chars = 0
-        self._named: dict[str, _Named] = {}
+        self._named: dict[str, Named] = {}
         self._answers: dict[tuple[str, bool], str] = {}
-        self._search: _Search | None = None
+        self._search: SecretSearch | None = None
 
     def __bool__(self) -> bool:
         return bool(self._named)
@@ -103,7 +75,7 @@ class Secrets:
         secret = match if _PHRASE.fullmatch(match) else _SCHEME.sub("", match)
         reach = _reach_of(secret, kind, is_answer=is_answer)
         if reach is not None:
-            self._add(secret, _Named(kind, reach))
+            self._add(secret, Named(kind, reach))
 
     def note_answer(
         self, answer: str, secrets: Iterable[tuple[str, str]], *, is_step: bool = False
@@ -131,7 +103,7 @@ class Secrets:
         for secret, named in list(other._named.items()):
             self._add(secret, named)
 
-    def _add(self, secret: str, named: _Named) -> None:
+    def _add(self, secret: str, named: Named) -> None:
         known = self._named.get(secret)
         if known is not None and known.reach >= named.reach:
             return
@@ -153,7 +125,7 @@ class Secrets:
         if not self._named:
             return value
         if self._search is None:
-            self._search = _Search(self._named)
+            self._search = SecretSearch(self._named)
         search = self._search
 
         def clean(text: str, key: str | None = None) -> str:
@@ -206,173 +178,6 @@ def _changes_often(secret: str) -> bool:
     """Return whether a long text changes case or kind as often as no path does."""
     has_digit = any(map(str.isdigit, secret))
     return has_digit and len(secret) >= _LONG_KEY and 4 * len(split_name(secret)) > len(secret)
-
-
-class _Form(NamedTuple):
-    """A way to write a secret, in UTF-8.
-
-    Attributes:
-        content: Its characters.
-        kind: The kind of the secret.
-        reach: How far it is looked for.
-        may_be_cut: Whether its beginning alone is the secret as well, whatever follows.
-        is_encoded: Whether it is base64 or the like, which goes as a whole.
-    """
-
-    content: bytes
-    kind: str
-    reach: Reach
-    may_be_cut: bool = False
-    is_encoded: bool = False
-
-
-class _Search:
-    """Looks for the forms of secrets, each by its first characters."""
-
-    def __init__(self, named: dict[str, _Named]) -> None:
-        forms: dict[bytes, list[_Form]] = {}
-        for form in _forms(named):
-            forms.setdefault(form.content[:_CUT], []).append(form)
-        # A shorter form counts where a longer one begins like it and does not match.
-        for start, same_start in forms.items():
-            for size in range(1, len(start)):
-                same_start += (
-                    form for form in forms.get(start[:size], ()) if len(form.content) == size
-                )
-            same_start.sort(key=lambda form: len(form.content), reverse=True)
-        self._forms = list(forms.values())
-        self._starts = BytesAhoCorasick(list(forms), matchkind=MatchKind.LeftmostLongest)
-
-    def clean(self, text: str, counts: Counter[str], *, is_whole_value: bool) -> str:
-        """Return a text without the secrets.
-
-        Args:
-            text: Any text.
-            counts: The number of replacements per kind; updated.
-            is_whole_value: Whether a text that is nothing but a secret is one, also if the secret
-                is an ordinary word.
-        """
-        content = text.encode("utf-8", "surrogatepass")
-        found = self._starts.find_matches_as_indexes(content)
-        if not found:
-            return text
-        place = _Text(content, is_whole_value=is_whole_value)
-        pieces, position = [], 0
-        for number, start, _ in found:
-            if start < position:
-                continue
-            match = place.match(self._forms[number], start, position)
-            if match is not None:
-                first, end, kind = match
-                counts[kind] += 1
-                pieces += [content[position:first], placeholder(kind).encode()]
-                position = end
-        clean_text = b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
-        return quote_scalars(text, clean_text)
-
-
-def _forms(named: dict[str, _Named]) -> Iterator[_Form]:
-    for secret, (kind, reach) in named.items():
-        is_phrase = any(map(str.isspace, secret))
-        secrets = {secret}
-        if len(secret) == _DIGITS_OF_CODE and secret.isdigit():
-            secrets |= {f"{secret[:3]}{joint}{secret[3:]}" for joint in " -"}
-        if is_phrase:
-            words = re.split(r"[\s,]+", secret)
-            secrets |= {
-                joint.join(words) for joint in (" ", ", ", ",", "\n", "-", "_", "+", '", "')
-            }
-        for text in secrets:
-            may_be_cut = reach is Reach.ANYWHERE and not is_phrase
-            for form in written_forms(text):
-                yield _Form(form.encode("utf-8", "surrogatepass"), kind, reach, may_be_cut)
-        if len(secret) >= _SHORTEST_WORD:
-            for form in encoded_forms(secret):
-                yield _Form(form[:_CUT].encode(), kind, Reach.ANYWHERE, is_encoded=True)
-
-
-class _Text:
-    """A text in UTF-8 in which forms of secrets may begin.
-
-    Args:
-        content: The text.
-        is_whole_value: See `_Search.clean`.
-    """
-
-    def __init__(self, content: bytes, *, is_whole_value: bool) -> None:
-        self._content = content
-        self._characters = content.decode("latin-1")  # one for each byte
-        self._whole_value = content.strip(_AROUND_VALUE) if is_whole_value else b""
-
-    def match(self, forms: list[_Form], start: int, position: int) -> tuple[int, int, str] | None:
-        """Return start, end and kind of the secret that begins at `start`, if one does.
-
-        Args:
-            forms: Those that begin like the text there, the longest first.
-            start: The place.
-            position: The end of the last secret before it.
-        """
-        content = self._content
-        before = content[max(0, start - _MAX_BACKSLASHES) : start]
-        if (len(before) - len(before.rstrip(b"\\"))) % 2:
-            return None  # the "n" of a line break
-        for form in forms:
-            end = start + len(form.content)
-            if not content.startswith(form.content, start):
-                continue
-            if form.is_encoded:
-                left = _OF_BASE64_REVERSED.match(
-                    content[max(position, start - _MAX_CHARS) : start][::-1]
-                )
-                right = _OF_BASE64.match(content, end)
-                first = start - (left.end() if left else 0)
-                return first, right.end() if right else end, form.kind
-            if self._is_there(form.reach, start, end):
-                return start, end, form.kind
-        for form in forms:
-            if form.is_encoded or len(form.content) <= _CUT or form.reach is Reach.BESIDE:
-                continue
-            end = self._end_of_same(form.content, start)
-            follows = content[end : end + 6]
-            is_cut = follows.startswith(_CUT_OFF) or (form.may_be_cut and not follows[:1].isalnum())
-            if is_cut and end - start >= _CUT and self._starts_word(start):
-                return start, end, form.kind
-        return None
-
-    def _end_of_same(self, form: bytes, start: int) -> int:
-        content = self._content
-        most = min(len(form), len(content) - start)
-        size = next((at for at in range(most) if form[at] != content[start + at]), most)
-        while size and size < len(form) and form[size] & 0xC0 == 0x80:  # within a character
-            size -= 1
-        return start + size
-
-    def _starts_word(self, start: int) -> bool:
-        return starts_word(self._characters, start)
-
-    def _is_there(self, reach: Reach, start: int, end: int) -> bool:
-        """Return whether the secret of a form is at a place, and not part of something else."""
-        if reach is Reach.ANYWHERE:
-            return True
-        content = self._content
-        after = content[end : end + 2]
-        if not self._starts_word(start) or after[:1].isalnum():
-            return False
-        if reach is Reach.PART:
-            return True
-        if after[:1] in _JOINTS_OF_COMPOUNDS and after[1:].isalnum():
-            return False
-        before = content[max(0, start - 2) : start]
-        if before[-1:] in (b"-", b"_", b".") and before[:1].isalnum() and len(before) == 2:
-            return False
-        if reach is Reach.WORD:
-            return True
-        if self._whole_value == content[start:end]:
-            return True
-        return beside.marks(content, start, end)
-
-
-_AROUND_VALUE = b" \t\r\n\"'`.,;!"
 
 
 class _Rebuilder:

@@ -364,6 +364,23 @@ def test_notes_of_verdicts_are_clean_of_what_the_run_named(folder: Path) -> None
     ]
 
 
+def test_what_a_note_names_goes_from_the_run(folder: Path) -> None:
+    handler = KPCallbackHandler(store=folder / "kp.db")
+
+    @tool
+    def judge(q: str) -> str:
+        """Judge the run under way."""
+        for run_id in list(handler._recorder._open):
+            handler.report_outcome(run_id, success=True, note=f"the password is: {STRONG}")
+        return "ok"
+
+    graph = agent(types(STRONG), say("", call("judge", q="x")), DONE, tools=(*TOOLS, judge))
+    graph.invoke({"messages": task("log in")}, {"callbacks": [handler]})
+    scored = handler.last()
+    assert scored is not None
+    assert left_in(texts_of(scored.trace), [STRONG]) == []
+
+
 def test_the_users_redactor_sees_nothing_that_another_part_names() -> None:
     seen: list[str] = []
 
