@@ -29,8 +29,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROOMS = [  # each may import its own row and the rows above
     {
         "errors", "schema", "_forksafe", "_logging", "_host_exceptions", "_quiet_loggers",
-        "_version", "near_names", "printable", "private_files", "folders", "verdict", "weights",
-        "notebook_html",
+        "_version", "near_names", "novelty_sources", "printable", "private_files", "folders",
+        "verdict", "weights", "notebook_html",
     },
     {"redaction", "agent_id", "run_keys", "secret_key"},
     {

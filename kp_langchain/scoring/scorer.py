@@ -275,7 +275,8 @@ class Scorer:
         Args:
             traces: The traces, or mappings in wire form.
             weights: Used instead of the domains' profiles.
-            ignore: Ids of remembered traces that are not compared with these.
+            ignore: Ids of remembered traces that are not compared with these. With any, traces are
+                taken one at a time.
             batch_size: How many traces to take at a time.
 
         Returns:
@@ -289,12 +290,22 @@ class Scorer:
 
         check_batch_size(batch_size)
         checked_weights = None if weights is None else ScoringWeights.of(weights)
+
+        def compare(batch: Sequence[Evaluation]) -> list[Comparison]:
+            if ignore:
+                return [compare_one(one) for one in batch]
+            return self._compare_batch([one.trace for one in batch])
+
+        def compare_one(one: Evaluation) -> Comparison:
+            return self._compare(one.trace, ignore, remember=True, deadline=None)
+
         return BreakdownIterator(
             traces,
-            batch_size,
+            # Whether only ignored traces were remembered depends on what came before each.
+            1 if ignore else batch_size,
             begin=lambda trace: self._begin(trace, checked_weights),
-            compare=lambda batch: self._compare_batch([one.trace for one in batch], ignore),
-            compare_one=lambda one: self._compare(one.trace, ignore, remember=True, deadline=None),
+            compare=compare,
+            compare_one=compare_one,
             finish=lambda one, comparison, started: one.breakdown(
                 comparison, step_cap=self._step_cap, started=started, budget_ms=None
             ),
@@ -350,9 +361,7 @@ class Scorer:
         embedding, match = self._call_memory(compare, text, trace, embedding, nothing)
         return Comparison.of(embedding, match, self._identity(embedding).baseline)
 
-    def _compare_batch(
-        self, traces: Sequence[ReasoningTrace], ignore: Set[str]
-    ) -> list[Comparison]:
+    def _compare_batch(self, traces: Sequence[ReasoningTrace]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise the errors of embedder and memory."""
         texts = [embedded_text(trace) for trace in traces]
         if self._embedder is None:
@@ -363,7 +372,7 @@ class Scorer:
             self._entry(text, trace, embedding)
             for text, trace, embedding in zip(texts, traces, embeddings, strict=True)
         ]
-        matches = self._memory.compare_then_add(entries, ignore=ignore)
+        matches = self._memory.compare_then_add(entries)
         return [
             Comparison.of(embedding, match, self._identity(embedding).baseline)
             for embedding, match in zip(embeddings, matches, strict=True)
