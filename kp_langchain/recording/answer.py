@@ -38,7 +38,7 @@ _KEYS = ("output", "answer", "result", "response", "final_answer", "text", "cont
 
 
 @default_on_error(None)
-def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
+def answer_in(outputs: object, limit: int, inputs: object = None, said: object = "") -> Any:
     """Return the `gist` of the answer that a run's outputs hold; "" if they hold none.
 
     What the run was given is no answer. None where nothing was returned, or only a tool call: then
@@ -47,7 +47,8 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     Args:
         outputs: What the run returned.
         limit: Characters to keep.
-        inputs: What it was given.
+        inputs: What it was given, in the form of `last_items`.
+        said: What the model said last, which a state with messages may hold under any key.
     """
     if outputs is None:
         return None
@@ -71,12 +72,27 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
             return _value(outputs[key], limit)
     items = islice(outputs.items(), MAX_ITEMS)
     new = [key for key, value in items if not _is_given(value, given.get(key))]
-    return gist(outputs, limit) if new and not messages else ""
+    if not messages:
+        return gist(outputs, limit) if new else ""
+    texts = [str.__str__(outputs[key]) for key in new if isinstance(outputs[key], str)]
+    return said if said and said in texts else ""
+
+
+def last_items(inputs: object) -> object:
+    """Return a run's inputs with the last item of each list in place of the list.
+
+    It is all that is read of them when the run has ended, and the caller may change a list.
+    """
+    if type(inputs) is list:
+        return inputs[-1:]
+    if type(inputs) is dict and len(inputs) <= MAX_ITEMS:
+        return {key: value[-1:] if type(value) is list else value for key, value in inputs.items()}
+    return inputs
 
 
 def _is_parsed(outputs: Mapping[Any, Any]) -> bool:
     """Return whether this is what `with_structured_output(include_raw=True)` returns."""
-    return outputs.keys() == _PARSED_KEYS
+    return outputs.keys() >= _PARSED_KEYS
 
 
 @default_on_error(None)
@@ -114,7 +130,7 @@ def messages_since(inputs: object, messages: Sequence[Any]) -> list[Any]:
     """
     question = inputs
     if isinstance(inputs, (list, tuple)):
-        question = inputs[-1] if inputs and inputs is not messages else None
+        question = inputs[-1] if inputs else None
     is_known = role_and_content(question)[0] is not None
     since: list[Any] = []
     for message in islice(reversed(messages), MAX_ITEMS):

@@ -11,6 +11,9 @@ Mark = Literal["start", "end", "error"]
 """What one entry of a run's timeline records of a call."""
 
 
+_SHORTEST_QUOTE = 12
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One call of a model, tool or retriever; or a chain that raised an error of its own.
@@ -82,8 +85,10 @@ class Call:
         """Leave no step if what it said, or its error, stands in the result of its only caller."""
         said = self.error if self.has_failed else self.text
         if said and isinstance(said, str) and isinstance(result, str):
-            # A message that a tool returns as it is becomes text by `str`.
-            self.is_void = self.is_void or said in result or repr(said) in result
+            # A message that a tool returns as it is becomes text by `str`. A short word may stand
+            # in any text.
+            is_inside = len(said) >= _SHORTEST_QUOTE and said in result
+            self.is_void = self.is_void or said == result or is_inside or repr(said) in result
 
     def reject(self) -> None:
         """Turn a failure into a human's rejection, whose words are the call's text."""

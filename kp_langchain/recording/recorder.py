@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kp_langchain.recording.answer import answer_in
+from kp_langchain.recording.answer import answer_in, last_items
 from kp_langchain.recording.calls import Call, CallKind
 from kp_langchain.recording.chain_errors import (
     begin_attempt,
@@ -77,7 +77,7 @@ class Recorder(RootRuns):
             return
         run_id, _, name, metadata, _ = start
         root = entry.root
-        entry.name, entry.inputs = short_name(name), inputs
+        entry.name, entry.inputs = short_name(name), last_items(inputs)
         entry.is_limit_node = entry.name.startswith(_LIMIT_NODES)
         entry.task = metadata_text(metadata, "langgraph_checkpoint_ns")
         if run_id != root.run_id and len(root.inner_namespaces) < _MOST_NAMESPACES:
@@ -112,7 +112,7 @@ class Recorder(RootRuns):
         root = entry.root
         root.last_seen_s = time.monotonic()
         end_attempt(entry)
-        given = entry.inputs if inputs is None else inputs
+        given = entry.inputs if inputs is None else last_items(inputs)
         if not entry.has_calls and record_remote_answers(root, given, outputs):
             self._note_call_inside(entry)
         if run_id != root.run_id:
@@ -186,9 +186,9 @@ class Recorder(RootRuns):
         root = entry.root
         entry.task = metadata_text(start.metadata, "langgraph_checkpoint_ns")
         outer = self._outer_call(entry)
-        if outer is not None:
-            outer.inner = (*outer.inner, call)[:2]
         is_lookup = kind == "retriever" and outer is not None  # how a tool works, not what was used
+        if outer is not None and not is_lookup:
+            outer.inner = (*outer.inner, call)[:2]
         call.is_void = is_lookup or is_inner_call(start.metadata, root.metadata)
         if not call.is_void:
             root.last_call = call
@@ -441,6 +441,7 @@ def _mark_end(entry: OpenRun, call: Call, text: Any) -> None:
     """Record how a tool or retriever ended, with its output or error."""
     if len(entry.inner) == 1 and entry.inner[0].kind == "model":
         entry.inner[0].leave_to(text)
+    entry.root.final_message = None  # of a model that works inside a tool
     call.is_after_rejection = entry.root.human_decision == "rejected"
     entry.root.mark(call.set_result(text), call)
 

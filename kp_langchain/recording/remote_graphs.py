@@ -53,10 +53,10 @@ def _remote_messages(inputs: object, outputs: object) -> Sequence[Any]:
     if not isinstance(state, MAPPING):
         return ()
     for key, messages in islice(state.items(), MAX_ITEMS):
+        if isinstance(inputs, MAPPING) and key not in inputs:
+            continue  # such as a log of what was recorded already
         if isinstance(messages, list) and any(map(_is_remote, messages[-1 - _MAX_ADDED :])):
             given = inputs.get(key) if isinstance(inputs, MAPPING) else inputs
-            if given is messages:  # only passed on
-                return ()
             new = [one for one in messages_since(given, messages) if _is_remote(one)]
             # Imported here because it takes 0.2 s, unless an agent has loaded it.
             from kp_langchain.recording.provider_messages import read_messages

@@ -94,10 +94,11 @@ class RootRuns(RunTree):
             self._end_with_error(root, error)
             return
         try:
-            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs)
+            call = root.last_call
+            said = call.text if call is not None and call.kind == "model" else ""
+            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs, said)
             root.claimed_confidence = confidence_in(output)
             root.has_structured_answer = structured_response_in(output) is not None
-            call = root.last_call
             if call is not None and call.refusal and root.answer == "":
                 root.answer = call.refusal  # a parser leaves out a refusal
             if self._keep_output:

@@ -210,6 +210,31 @@ def _(watching: KPCallbackHandler) -> None:
     )
 
 
+@situation("a tool looks up and returns what a model says of it", _LOOKED_UP, success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([say("inner")])
+
+    @tool
+    def docs(q: str) -> str:
+        """Docs."""
+        return str(model.invoke(str(_Shelf().invoke(q))).text)
+
+    _looking_up(docs).invoke(ASK, using(watching))
+
+
+@situation("a tool asks a model for a word that its result happens to hold", ["thought",
+           "call docs", "thought", "saw docs", "thought"], success=[True])  # fmt: skip
+def _(watching: KPCallbackHandler) -> None:
+    model = ScriptedChatModel([say("yes")])
+
+    @tool
+    def docs(q: str) -> str:
+        """Docs."""
+        return "a bayesian check" if model.invoke(q).text == "yes" else "no"
+
+    _looking_up(docs).invoke(ASK, using(watching))
+
+
 @situation("a tool asks two shelves and a model", ["thought", "call docs", "thought", "saw docs",
                                                   "thought"], success=[True])  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
@@ -225,7 +250,7 @@ def _(watching: KPCallbackHandler) -> None:
 
 
 @situation("a retriever as a tool fails", ["thought", "call docs", "recovered docs", "thought"],
-           success=[True])  # fmt: skip
+           success=[False])  # fmt: skip
 def _(watching: KPCallbackHandler) -> None:
     made = create_retriever_tool(_Shelf(failure=OSError("shut")), "docs", "Docs.")
     answers = (say("I look.", call("docs", query="a")), say("42"))

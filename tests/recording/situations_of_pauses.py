@@ -297,6 +297,18 @@ def _(watching: KPCallbackHandler) -> None:
     _leave(searching().stream(ASK, using(watching), stream_mode="updates"), "result for a")
 
 
+@situation("left after a tool that asks a model", runs=1, cancelled=1)
+def _(watching: KPCallbackHandler) -> None:
+    @tool
+    def translate(q: str) -> str:
+        """Ask a model."""
+        ScriptedChatModel([say("I think it is French.")]).invoke(q)
+        return "Bonjour"
+
+    asking = agent(say("I ask.", call("translate", q="a")), say("42"), tools=(translate,))
+    _leave(asking.stream(ASK, using(watching), stream_mode="updates"), "Bonjour")
+
+
 @situation("left while a tool runs", runs=1, cancelled=1)
 async def _(watching: KPCallbackHandler) -> None:
     @tool

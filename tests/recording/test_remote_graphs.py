@@ -218,3 +218,23 @@ def test_an_answer_given_here_is_recorded_once_in_whatever_form() -> None:
     trace = run(with_node(answer)).trace
     assert shape(trace) == ["thought"]
     assert are_remote(trace) == [False]
+
+
+class Logged(MessagesState):
+    log: list[Any]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["written", "loaded"])
+def test_a_log_of_messages_under_another_key_is_no_answer(is_loaded: bool) -> None:
+    old = [AIMessage("old answer").model_dump(), ToolMessage("old", tool_call_id="1").model_dump()]
+    graph = StateGraph(Logged)
+    graph.add_node("agent", searching())
+    graph.add_node(
+        "log",
+        lambda state: {"log": old if is_loaded else [m.model_dump() for m in state["messages"]]},
+    )
+    graph.add_edge(START, "log" if is_loaded else "agent")
+    graph.add_edge(*("log", "agent") if is_loaded else ("agent", "log"))
+    trace = run(graph.compile()).trace
+    assert shape(trace) == ["thought", "call search", "saw search", "thought"]
+    assert not any(are_remote(trace))

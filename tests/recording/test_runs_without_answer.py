@@ -26,6 +26,7 @@ class Plain(TypedDict):
 class Wider(MessagesState):
     route: str
     answer: str
+    final_report: str
 
 
 class Rag(TypedDict, total=False):
@@ -112,6 +113,24 @@ def test_other_keys_of_a_state() -> None:
     assert result(run(graph({"answer": "42"}, Rag), {"question": QUESTION})) == ("42", True)
     assert result(run(graph({"answer": "42"}, Wider))) == ("42", True)
     assert result(run(graph({"route": "poem"}, Wider))) == NO_ANSWER
+
+
+def test_what_the_model_said_is_the_answer_under_any_key_of_a_state() -> None:
+    report = "It is about numbers."  # what the node's model says
+    assert result(run(graph({"final_report": report}, Wider))) == (report, True)
+
+
+def test_a_caller_may_extend_the_list_that_it_gave() -> None:
+    watching = handler()
+    history: list[Any] = [("user", QUESTION)]
+    updates = graph({"messages": [("ai", "42")]}).stream(
+        {"messages": history}, {"callbacks": [watching]}, stream_mode="updates"
+    )
+    for update in updates:
+        history.extend(update["node"]["messages"])
+    scored = watching.last(60)
+    assert scored is not None
+    assert result(scored) == ("42", True)
 
 
 def test_a_chain_that_returns_its_own_inputs_with_an_answer() -> None:

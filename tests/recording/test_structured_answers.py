@@ -268,6 +268,23 @@ def raw(answer: AIMessage, schema: Any = Route) -> Any:
     return ScriptedChatModel([answer]).with_structured_output(schema, include_raw=True)
 
 
+class RawState(TypedDict):
+    q: str
+    raw: Any
+    parsed: Any
+    parsing_error: Any
+
+
+def test_what_a_node_parsed_is_the_result_of_a_state_that_holds_it() -> None:
+    builder = StateGraph(RawState)
+    model = raw(say("", TO_POEM))
+    builder.add_node("node", lambda state: model.invoke(state["q"]))
+    builder.add_edge(START, "node")
+    scored = run(builder.compile(), {"q": QUESTION})
+    assert json.loads(scored.trace.outcome.result_summary) == {"step": "poem", "sure": True}
+    assert scored.trace.metadata.success
+
+
 def _invoked(runnable: Any, config: Any) -> None:
     runnable.invoke(QUESTION, config)
 
