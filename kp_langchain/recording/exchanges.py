@@ -6,6 +6,7 @@ question asks for a secret is decided on the worker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -14,16 +15,21 @@ from kp_langchain.recording.calls import Call
 from kp_langchain.recording.messages import NOT_A_MODEL, content_text, role_and_content
 from kp_langchain.recording.plain_values import as_text
 from kp_langchain.recording.safe_reads import MAPPING, attribute, default_on_error
+from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
 
 MAX_EXCHANGES: Final = 50
 """The most exchanges that are kept of one run."""
 
-_QUESTION_CHARS = 600
-_ANSWER_CHARS = 400
 _LONGEST_READ_CHARS = 4000
 _MAX_MESSAGES = 20
 _MAX_ANSWERS = 20
 _HUMAN = ("human", "user")
+_ASKS_HUMAN = re.compile(
+    r"(?:ask|prompt|query|request|get|contact|consult)?(?:_?from|_?the)?_?(?:human|user)"
+    r"(?:_?(?:for_?)?(?:input|question|assistance|help|answer|feedback|response|info|information))?"
+    r"|ask_?(?:for_?)?(?:input|question)",
+    re.IGNORECASE,
+)
 
 
 class Exchange(NamedTuple):
@@ -61,8 +67,8 @@ def exchanges_in(messages: Sequence[object]) -> Iterable[Exchange]:
     for message in messages:
         role, content = role_and_content(message)
         if role in _HUMAN:
-            if question and content and len(content) <= _ANSWER_CHARS:  # type: ignore[arg-type]
-                answer = content_text(content, _ANSWER_CHARS)
+            if question and content and len(content) <= ANSWER_CHARS:  # type: ignore[arg-type]
+                answer = content_text(content, ANSWER_CHARS)
                 exchanges.append(Exchange(_end_of(question), answer))
         elif role not in NOT_A_MODEL:
             question = content
@@ -71,7 +77,7 @@ def exchanges_in(messages: Sequence[object]) -> Iterable[Exchange]:
 
 def _end_of(content: object) -> str:
     text = content if isinstance(content, str) else content_text(content, _LONGEST_READ_CHARS)
-    return text[-_QUESTION_CHARS:]
+    return text[-ASKED_CHARS:]
 
 
 @default_on_error("")
@@ -95,7 +101,7 @@ def answers_in(command: object) -> tuple[str, ...]:
 
 def _short_texts(value: object, depth: int) -> Iterator[str]:
     if isinstance(value, str):
-        if value and len(value) <= _ANSWER_CHARS:
+        if value and len(value) <= ANSWER_CHARS:
             yield str.__str__(value)
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**12:
         yield str(int(value))
@@ -106,9 +112,9 @@ def _short_texts(value: object, depth: int) -> Iterator[str]:
 
 
 def exchange_by_tool(call: Call) -> Iterator[Exchange]:
-    """Yield the question that a tool's input puts to a human, with the tool's answer."""
-    if call.kind != "tool" or not isinstance(call.text, str) or len(call.text) > _ANSWER_CHARS:
+    """Yield the question that a tool puts to a human, by its name, with the answer."""
+    if call.kind != "tool" or not isinstance(call.text, str) or len(call.text) > ANSWER_CHARS:
         return
-    for value in islice((call.input or {}).values(), _MAX_ANSWERS):
-        if isinstance(value, str) and value and call.text:
-            yield Exchange(_end_of(value), call.text, is_step=True)
+    texts = [value for value in (call.input or {}).values() if isinstance(value, str)]
+    if len(texts) == 1 and call.text and _ASKS_HUMAN.fullmatch(call.name):
+        yield Exchange(_end_of(texts[0]), call.text, is_step=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.redaction.field_names import (
     SensitiveField,
     classify_secret,
@@ -28,17 +29,16 @@ from kp_langchain.redaction.values import (
 )
 
 TABLE = {name: word_set(words.lower()) for name, words in load_table("questions").items()}
-ASKED_CHARS = 600
-"""How much of the end of a text is read as a question."""
-ANSWER_CHARS = 400
-"""A longer text is no answer that gives a secret."""
 
 _MOST_WORDS = 16
+_MOST_WORDS_OF_NAME = 2  # "the new wifi passphrase"
 _PHRASE_WORDS = range(3, 34)
 _QUESTION_MARK = re.compile(r"[?？؟;](?:\W|\Z)")
 _SENTENCE_END = re.compile(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n")
+_CLAUSE_END = re.compile(r"[,;:–—]")
 _WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d+")
 _NEXT_WORD = re.compile(r"[\s\-]{1,3}(?P<word>[A-Za-z]{2,16})")
+_IS = re.compile(r"['’](?:s|re)\b")
 _QUOTES = "\"'`“”„‘’«»()[]<>*"
 _CODE = re.compile(r"(?<![\w.,:/\-])#?(?:[A-Za-z]{1,3}-)?\d{3,12}(?![\w:/]|[.,\-]\d)")
 _CODE_IN_GROUPS = re.compile(r"(?<![\w.,\-])\d{2,4}(?:[ \-]\d{2,4}){1,3}(?![\w]|[.,\-]\d)")
@@ -70,14 +70,14 @@ class _Request(NamedTuple):
     Attributes:
         field: The kind of secret.
         is_phrase: Whether it is one of several words.
-        is_explicit: Whether it certainly asks, so that an ordinary word may be the answer.
         is_bare: Whether it only says "code" or "key".
+        is_pair: Whether it asks for something else before it: "login and password".
     """
 
     field: SensitiveField
     is_phrase: bool
-    is_explicit: bool
     is_bare: bool
+    is_pair: bool
 
 
 def secrets_given(question: str, answer: str) -> list[Secret]:
@@ -95,54 +95,126 @@ def secrets_given(question: str, answer: str) -> list[Secret]:
 
 
 def _request_in(text: str) -> _Request | None:
-    """Return what a text asks for in the end; None if that is no secret."""
+    """Return the secret that the last question or request of a text asks for, if it is one."""
     low = text.lower()
     if len(low) != len(text):
         return None
-    best: _Request | None = None
+    names = _names(text, low)
+    ends = [match.end() for match in _SENTENCE_END.finditer(low)]
+    sentences = [
+        (start, end)
+        for start, end in zip([0, *ends], [*ends, len(low)], strict=True)
+        if _WORD.search(low, start, end)
+    ]
+    for start, end in reversed(sentences if names else ()):
+        is_last = end == sentences[-1][1]
+        for first, _, request in reversed(names):
+            if start <= first < end and _asks(
+                low[start:first], low[first:end], is_bare=request.is_bare, is_last=is_last
+            ):
+                return request._replace(is_pair=_is_pair(low[start:first]))
+        before = [request for first, _, request in names if first < start]
+        if before and _asks_for_it(low[start:end]):
+            return before[-1]
+        if _QUESTION_MARK.search(low, start, end):
+            return None
+    return None
+
+
+def _names(text: str, low: str) -> list[tuple[int, int, _Request]]:
+    """Return start and end of each name of a secret in a text, with what a request for it is."""
     plain = without_accents(low)
     places: list[tuple[int, int, SensitiveField | None]] = list(names_in(text, low))
     places += [
         (match.start(), match.end(), None)
         for match in _WORD.finditer(low)
-        if match[0] in TABLE["codes"] or match[0] == "key"
+        if (match[0] in TABLE["codes"] or match[0] == "key")
+        and all(match.end() != end for _, end, _ in places)
     ]
+    names = []
     for start, end, field in sorted(places, key=lambda place: place[1]):
         following = _NEXT_WORD.match(plain, end)
-        if following is not None and following["word"] in TABLE["other_nouns"]:
+        if following is not None and following["word"] not in TABLE["after_names"]:
             continue
-        sentence_start = max(
-            (match.end() for match in _SENTENCE_END.finditer(low, 0, start)), default=0
-        )
-        next_end = _SENTENCE_END.search(low, end)
-        sentence_end = next_end.end() if next_end else len(low)
-        sentence = low[sentence_start:sentence_end]
-        words = _WORD.findall(sentence)
-        is_bare = field is None
-        if is_bare and not TABLE["no_codes"].isdisjoint(words):
-            continue
-        rest = low[sentence_end:].strip()
-        asks = _asks(sentence, words, is_last=not rest)
-        if not asks and rest:
-            next_words = _WORD.findall(rest)
-            refers = not TABLE["pronouns"].isdisjoint(next_words)
-            asks = refers and _asks(rest, next_words, is_last=True)
-        best = _Request(
-            field or SensitiveField("api_key" if low[start:end] == "key" else "otp"),
-            _PHRASE_NAME.search(low, max(0, start - 24), end + 12) is not None,
-            asks,
-            is_bare,
-        )
-    return best
+        is_phrase = _PHRASE_NAME.search(low, max(0, start - 24), end + 12) is not None
+        name = field or SensitiveField("api_key" if low[start:end] == "key" else "otp")
+        is_bare = field is None or (low[start:end] == "key" and not field.is_strong)
+        names.append((start, end, _Request(name, is_phrase, is_bare, is_pair=False)))
+    return names
 
 
-def _asks(sentence: str, words: list[str], *, is_last: bool) -> bool:
-    is_request = not TABLE["requests"].isdisjoint(words) or any(
+def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
+    """Return whether a sentence asks for what a name in it names.
+
+    Args:
+        left: The sentence up to the name.
+        right: The name and the rest.
+        is_bare: Whether the name is only "code" or "key".
+        is_last: Whether no sentence follows.
+    """
+    sentence, before = left + right, _words(left)
+    words = [*before, *_words(right)]
+    is_other_code = before and before[-1] not in TABLE["before_codes"] and before[-1].isalpha()
+    if is_bare and (is_other_code or not TABLE["no_codes"].isdisjoint(words)):
+        return False
+    if any(word in sentence for word in TABLE["about"] if not word.isascii()):
+        return False
+    is_question = _QUESTION_MARK.search(sentence) is not None
+    if is_question and words[0] in TABLE["about"]:
+        return False
+    clause = _words(_CLAUSE_END.split(left)[-1])
+    before = before if TABLE["requests"].isdisjoint(clause) else clause
+    requests = [at for at, word in enumerate(before) if word in TABLE["requests"]]
+    if not requests:
+        is_label = is_last and sentence.rstrip()[-1:] in (":", "：")
+        asks = is_question or is_label or _has_request(sentence, words)
+        if not asks or words[0] in TABLE["yes_or_no"]:
+            return False
+    start = requests[0 if is_question else -1] + 1 if requests else 0
+    return _is_one_noun([word for word in before[start:] if word not in TABLE["requests"]])
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_IS.sub(" is", text))
+
+
+def _has_request(sentence: str, words: list[str]) -> bool:
+    return not TABLE["requests"].isdisjoint(words) or any(
         not word.isascii() and word in sentence for word in TABLE["requests"] if len(word) < 4
     )
-    if _QUESTION_MARK.search(sentence):
-        return is_request or not words or words[0] not in TABLE["yes_or_no"]
-    return is_request or (is_last and sentence.rstrip()[-1:] in (":", "："))
+
+
+def _is_one_noun(words: list[str]) -> bool:
+    """Return whether words before a name belong to it: "is the new wifi", not "table has the"."""
+    of_name = 0
+    for word in words:
+        if word in TABLE["about"]:
+            return False
+        if word in TABLE["joints"]:
+            of_name = 0
+        elif word in TABLE["determiners"]:
+            if of_name:
+                return False
+        elif word not in TABLE["fillers"] and word not in TABLE["lead_ins"] and word.isalpha():
+            of_name += 1
+    return of_name <= _MOST_WORDS_OF_NAME
+
+
+def _is_pair(before: str) -> bool:
+    words = [word for word in _words(before) if word not in TABLE["determiners"]]
+    return len(words) > 1 and words[-1] in TABLE["joints"]
+
+
+def _asks_for_it(sentence: str) -> bool:
+    """Return whether a sentence asks for what the one before it names: "Please enter it"."""
+    words = _words(sentence)
+    for at, word in enumerate(words):
+        if word in TABLE["pronouns"]:
+            before = words[:at]
+            asked = [at for at, word in enumerate(before) if word in TABLE["requests"]]
+            if asked and _is_one_noun([*before[asked[-1] + 1 :], "the"]):
+                return True
+    return False
 
 
 def _read_answer(answer: str, request: _Request) -> list[Secret]:
@@ -155,20 +227,20 @@ def _read_answer(answer: str, request: _Request) -> list[Secret]:
         return []
     tokens = [_bare(word) for word in words]
     sure = [token for token in tokens if _is_sure(token, request)]
-    if sure and not (request.is_bare and not request.is_explicit):
+    if sure:
         return [Secret(kind, text) for token in sure for text in _with_parts(token)]
-    if answer.endswith(("?", "？", "؟")) or not request.is_explicit:
+    if answer.endswith(("?", "？", "؟")):
         return []
     low_words = [word.lower() for word in _WORD.findall(answer)]
     if not TABLE["negations"].isdisjoint(low_words):
         return []
-    code = _code(answer, kind)
+    code = _code(answer, request)
     if code:
         digits = re.sub(r"[ \-]", "", code)
         return [Secret(kind, text) for text in dict.fromkeys((code, digits))]
     if kind not in _PASSWORDS or request.is_bare:
         return []
-    word = _last_word(words)
+    word = _last_word(words, is_pair=request.is_pair)
     return [Secret(kind, word)] if word else []
 
 
@@ -185,8 +257,12 @@ def _is_sure(token: str, request: _Request) -> bool:
     if _LINK.search(token) or is_placeholder(token):
         return False
     field = request.field
+    if field.kind in ("pin", "cvv"):
+        return False  # they are numbers
     if is_unmistakable(token, field) or looks_generated(token):
         return True
+    if request.is_bare and field.kind not in CODE_KINDS:
+        return False
     if looks_like_bare_password(token):
         return field.kind in _PASSWORDS or len(token) >= 8 or field.kind in CODE_KINDS
     has_sign = looks_like_password(token) and token[-1] not in "!?" and token[0] not in "#@$"
@@ -199,12 +275,13 @@ def _with_parts(token: str) -> list[str]:
     return [token] if match is None else [token, match[1]]
 
 
-def _code(answer: str, kind: str) -> str:
+def _code(answer: str, request: _Request) -> str:
     """Return the one number in an answer, which may be in groups of digits; "" if there is none."""
+    kind = request.field.kind
     if kind not in CODE_KINDS and kind not in _PASSWORDS and kind != "token":
         return ""
     codes = _CODE_IN_GROUPS.findall(answer) or _CODE.findall(answer)
-    shortest = 3 if kind == "cvv" else 4
+    shortest = 3 if kind == "cvv" or request.is_bare else 4
     is_short = len(answer.split()) <= 6 + len(codes[0].split()) if codes else False
     digits = sum(map(str.isdigit, codes[0])) if codes else 0
     return codes[0].lstrip("#") if len(codes) == 1 and is_short and digits >= shortest else ""
@@ -223,11 +300,11 @@ def _phrase(answer: str, request: _Request) -> str:
     if not TABLE["negations"].isdisjoint(low_words):
         return ""
     common = sum(word in SENTENCE_WORDS or word in TABLE["no_answers"] for word in low_words)
-    is_password = request.is_explicit and request.field.kind in _PASSWORDS and content.islower()
+    is_password = request.field.kind in _PASSWORDS and content.islower()
     return content if (request.is_phrase or is_password) and common * 4 <= len(words) else ""
 
 
-def _last_word(words: list[str]) -> str:
+def _last_word(words: list[str], *, is_pair: bool) -> str:
     """Return the word that an answer gives: alone, or after "it is", "sure," and the like."""
     word = _bare(words[-1]).rstrip("!")
     low = word.lower()
@@ -240,7 +317,7 @@ def _last_word(words: list[str]) -> str:
     )
     if not is_answer or len(words) > _MOST_WORDS // 2:
         return ""
-    if len(words) == 1:
+    if len(words) == 1 or (is_pair and len(words) == 2):
         return word
     before = words[-2]
     bare = before.strip(",.!:").lower()

@@ -28,6 +28,7 @@ from kp_langchain.redaction.values import (
     looks_like_password,
 )
 
+_CVV = 3
 _LONG = 12
 _LONG_KEY = 20
 _SHORTEST_WORD = 6
@@ -37,12 +38,15 @@ _MOST = 200  # secrets of one run
 _MOST_CHARS = 20_000  # of all of them
 _OTHER_KINDS = frozenset((BLOB, "session", "cookie"))
 _PASSWORD = SensitiveField("password")
-_NUMBER = re.compile(r"\d{4,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
+_NUMBER = re.compile(r"\d{3,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
 _NUMBER_OR_SIGNS = re.compile(r"[\d.eE+\-]*")  # JSON has numbers without quotes
 _ADDRESS = re.compile(r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
 _PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
 _PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
+_WORDS_AND_NUMBERS = re.compile(
+    r"(?:[A-Z]?[a-z]{1,15}|\d{1,8})(?:[\-_.](?:[A-Z]?[a-z]{1,15}|\d{1,8})){2,}"
+)
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
 
@@ -88,9 +92,10 @@ class Secrets:
             is_step: Whether the answer is a step of the run, and not its task.
         """
         clean = answer.strip()
-        for kind, secret in secrets:
+        for kind, secret in sorted(secrets, key=lambda one: len(one[1]), reverse=True):
             self.note(kind, secret, is_answer=True)
-            clean = clean.replace(secret, placeholder(kind))
+            whole = rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])"  # not a part of another word
+            clean = re.sub(whole, placeholder(kind), clean)
         if clean != answer.strip() and len(self._answers) < _MOST:
             self._answers[answer.strip(), is_step] = clean
 
@@ -148,7 +153,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     """Return how far a secret is looked for; None if it cannot be recognised elsewhere."""
     size = len(secret)
     if _NUMBER.fullmatch(secret):
-        return Reach.BESIDE if kind in CODE_KINDS or is_answer or kind == "password" else None
+        is_secret = is_answer or (size > _CVV and (kind in CODE_KINDS or kind == "password"))
+        return Reach.BESIDE if is_secret else None
     if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
         return None
     if _PHRASE.fullmatch(secret):
@@ -157,6 +163,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return None
     if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
+    if _WORDS_AND_NUMBERS.fullmatch(secret) and size >= _SHORTEST_MIXED:
+        return Reach.WORD
     is_hash = size >= _LONG_KEY and HASH_LIKE.fullmatch(secret) is not None
     is_generated = size >= _LONG_KEY and (is_random(secret) or _changes_often(secret))
     if is_hash or is_generated or is_unmistakable(secret, _PASSWORD):

@@ -15,7 +15,8 @@ from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
 from kp_langchain.redaction.spans import placeholder, starts_word
 
-_CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
+_START = 8  # characters of its beginning by which a secret is looked for
+_CUT = 12  # ... and by which one is recognised that was cut off
 _DIGITS_OF_CODE = 6  # often written in two groups
 _SHORTEST_ENCODED = 6
 _MAX_CHARS = 4096
@@ -74,7 +75,7 @@ class SecretSearch:
     def __init__(self, named: Mapping[str, Named]) -> None:
         forms: dict[bytes, list[_Form]] = {}
         for form in _forms(named):
-            forms.setdefault(form.content[:_CUT], []).append(form)
+            forms.setdefault(form.content[:_START], []).append(form)
         # A shorter form counts where a longer one begins like it and does not match.
         for start, same_start in forms.items():
             for size in range(1, len(start)):
@@ -172,12 +173,14 @@ class _Text:
             if self._is_there(form.reach, start, end):
                 return start, end, form.kind
         for form in forms:
-            if form.is_encoded or len(form.content) <= _CUT or form.reach is Reach.BESIDE:
+            if form.is_encoded or len(form.content) <= _START or form.reach is Reach.BESIDE:
                 continue
             end = self._end_of_same(form.content, start)
             follows = content[end : end + 6]
-            is_cut = follows.startswith(_CUT_OFF) or (form.may_be_cut and not follows[:1].isalnum())
-            if is_cut and end - start >= _CUT and self._starts_word(start):
+            has_sign = follows.startswith(_CUT_OFF)
+            is_cut = has_sign or (form.may_be_cut and not follows[:1].isalnum())
+            shortest = _START if has_sign and form.may_be_cut else _CUT
+            if is_cut and end - start >= shortest and self._starts_word(start):
                 return start, end, form.kind
         return None
 

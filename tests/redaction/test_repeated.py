@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kp_langchain.redaction import Redaction, redact
+from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.spans import PLACEHOLDER
 
 _PASSWORD = "nectar-tiger-bottle-816"  # noqa: S105 - not in use
@@ -137,6 +138,29 @@ def test_a_secret_goes_in_every_form(secret: str, write: Callable[[str], str]) -
     kept = PLACEHOLDER.sub("", value.removeprefix("it is ").removesuffix(" here"))
     assert PLACEHOLDER.search(value)
     assert kept.strip("\"'{}:\\ a….") in ("", "Basic"), value
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ("Hx4!wSu7#Mr", "typed Hx4!wSu7…"),
+        (_KEY, f"key {_KEY[:8]}..."),
+    ],
+)
+def test_a_strange_secret_is_recognised_where_it_is_cut_short(secret: str, text: str) -> None:
+    assert secret[:7] not in redact({"password": secret, "a": text}).value["a"]
+
+
+@pytest.mark.parametrize("text", ["release-4-5-6-beta", "my-release-4-5-6", "xrelease-4-5-6"])
+def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
+    assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
+
+
+def test_an_answer_is_cleaned_of_whole_words() -> None:
+    secrets = Secrets()
+    secrets.note_answer("plover83, myplover83, plover83x9", [("password", "plover83")])
+    cleaned = secrets.clean_answer("plover83, myplover83, plover83x9")
+    assert cleaned == "[REDACTED:password], myplover83, plover83x9"
 
 
 def test_of_a_passphrase_its_words_go_in_every_form() -> None:
