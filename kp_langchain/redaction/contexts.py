@@ -18,7 +18,7 @@ from kp_langchain.redaction.values import is_placeholder, is_random, is_sensitiv
 _PARTS = {
     "{secret}": (
         r"(?!-)(?P<quote>\\*[\"'])?"
-        r"(?P<secret>(?(quote)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
+        r"(?P<secret>(?(quote)(?:[^\"'\n\\]|'\\''|'\"'\"'|(?!(?P=quote))[\"']){1,256}|[^\s\"'\\]{1,256}))"
     ),
     "{word}": r"(?P<secret>[^\s\"'\\]{1,256})",
     "{args}": r"(?:[^\n|;]{0,200}?[ \t])?",

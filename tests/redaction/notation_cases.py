@@ -139,6 +139,12 @@ KEPT: Final[tuple[Any, ...]] = (
     "7569217076986 boxes, 756 rows in 9217 tables",
     "routing the request to 12 nodes",
     "https://wa.me/message/ABC",
+    "password = ''\nuser = 'bob7'\n",
+    'password="" + value7 + ""',
+    '1,"{""user"":""bob7"",""password"":""""}"\n',
+    "<password><![CDATA[]]></password>",
+    "<PasswordPolicy><Value>strong7</Value></PasswordPolicy>",
+    "UPDATE t SET password = '' WHERE note = 'it''s 7'",
 )
 """Texts and records that stay as they are."""
 
@@ -177,5 +183,50 @@ IN_PARTS: Final = (
     ("routing 021000021", "routing [REDACTED:account]"),
     ("EHIC: 80756003300000000000", "EHIC: [REDACTED:national_id]"),
     ("::ffff:84.23.117.9 connected", "[REDACTED:ip] connected"),
+    # A quote within a string, as SQL, YAML, CSV, shells, C and XML write it.
+    *(
+        (text.format("Wa" + quote + "s_4x"), text.format("[REDACTED:password]"))
+        for quote, texts in {
+            "''": (
+                "UPDATE t SET password = '{}' WHERE id = 3",
+                "ALTER ROLE bob WITH PASSWORD '{}' LOGIN",
+                "CREATE USER bob IDENTIFIED BY '{}' ACCOUNT LOCK",
+                "INSERT INTO t (a, kennwort) VALUES ('it''s', '{}')",
+                "db:\n  passwort: '{}'  # a note\n  user: bob\n",
+            ),
+            '""': ('user,password,day\nbob,"{}",Mon\n', 'name,value\nwachtwoord,"{}"\n'),
+            "'\\''": (
+                "export DB_PASSWORD='{}' A='b'",
+                "run --password '{}' --user 'bob'",
+                "mysql -ubob -p'{}' shop",
+            ),
+            "'\"'\"'": ("senha='{}' ./run", "sshpass -p '{}' ssh 'a'"),
+            '\\"': ('password = "{}" # a "note"', 'mot_de_passe: "{}"\nuser: bob\n'),
+            "&amp;": (
+                '<add value="Server=a;Password={};User=b"/>',
+                "<password>{}</password><user>b</user>",
+                '<login password="{}" user="b"/>',
+            ),
+            "&lt;": (
+                '<add value="Server=a;Pwd={};User=b"/>',
+                "<secretPassword>{}</secretPassword>",
+            ),
+            "<b>]": ("<password><![CDATA[{}]]></password>", "<db:kennwort><![CDATA[{}]]><"),
+            '"m\\v': ("password {}", "the password is {} for bob", "password is {}\nuser b"),
+        }.items()
+        for text in texts
+    ),
+    (
+        '1,"{""user"":""bob"",""password"":""hunter22xx""}"\n',
+        '1,"{""user"":""bob"",""password"":""[REDACTED:password]""}"\n',
+    ),
+    ("SET password='x7abc', note='it''s'", "SET password='[REDACTED:password]', note='it''s'"),
+    ("u?token=abc7x1234&amp;page=2", "u?token=[REDACTED:token]&amp;page=2"),
+    ("password=abc7x&lt;/b&gt; done", "password=[REDACTED:password]&lt;/b&gt; done"),
+    # The value of an element in a child element
+    (
+        "<AdministratorPassword><Value>fen</Value><PlainText>true</PlainText>",
+        "<AdministratorPassword><Value>[REDACTED:password]</Value><PlainText>true</PlainText>",
+    ),
 )
 """A text, and the text redacted: only the value goes."""
