@@ -244,7 +244,7 @@ def _after_name(
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
         yield _value_after_sign(text, start, assignment, name, field)
-    elif _is_builder(text, start, end, name, field) and (extent := value_at(text, end + 1)):
+    elif _is_builder(text, start, end, field) and (extent := value_at(text, end + 1)):
         yield extent
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
@@ -253,14 +253,15 @@ def _after_name(
         yield value_in_prose(text, start, end, name, field)
 
 
-def _is_builder(text: str, start: int, end: int, name: str, field: SensitiveField) -> bool:
+def _is_builder(text: str, start: int, end: int, field: SensitiveField) -> bool:
     """Return whether a name is a method that sets whose secret it says: `.dbPassword("...")`."""
     if field.kind not in ("password", "secret") or not field.is_strong:
         return False
     if text[start - 1 : start] != "." or not _OPENS_STRING.match(text, end):
         return False
-    words = split_name(_BUILDER.sub("", name, count=1))
-    return len(words) > 1 and words[0] not in _ACTIONS
+    name = _BUILDER.sub("", text[start:end], count=1)
+    words = split_name(name)
+    return len(words) > 1 and words[0] not in _ACTIONS and classify_name(name) is not None
 
 
 def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, SensitiveField | None]:

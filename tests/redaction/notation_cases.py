@@ -150,6 +150,8 @@ KEPT: Final[tuple[Any, ...]] = (
     "cy.get('[data-test=search]').type('9358')",
     'users.resetPassword("bob7")',
     'page.inputPassword("field7")',
+    'field.isPassword("x7")',
+    'audit.logSecret("done")',
     'vault.readSecret("shop-db")',
     "ParameterKey=Subnets,ParameterValue=hunter22",
     "name,value\npassword,must be changed by the user\nday,Mon\n",
