@@ -17,7 +17,7 @@ from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, occurrences
 from kp_langchain.redaction.stems import stems_in
 from kp_langchain.redaction.structures import KEYS, NamedField, column_fields
-from kp_langchain.redaction.values import is_sensitive
+from kp_langchain.redaction.values import is_phrase, is_sensitive
 
 # What the headers of numbers of persons contain, and that of a table of names and values.
 _MORE_STEMS = tuple(
@@ -41,6 +41,8 @@ _HTML_CELL = re.compile(r"<t[hd](?:\s[^<>]{0,200})?>([^<>]{0,400})</t[hd]>")
 _HTML_ROW = re.compile(r"<tr(?:\s[^<>]{0,200})?>")
 _MAX_HTML_GAP = 4000
 _WRAPPINGS = "\"'`*"
+_PASSWORD = SensitiveField("password")
+_SIGNS_OF_DATA = ",;\t"
 _KINDS_OF_WORDS = frozenset(("password", "pin", "otp", "cvv"))
 
 Cells = list[tuple[int, int]]
@@ -88,7 +90,7 @@ def _find(text: str, low: str, *, places: Places, identifiers: bool) -> Iterator
             for (field, name), cell in _fields_of_row(line, cells, header):
                 value, place = _unwrap(line, *cell)
                 is_wanted = field is not None and (identifiers or not field.is_identifier)
-                if field and is_wanted and _is_value(value, name, field):
+                if field and is_wanted and _is_value(value, name, field, header.sign):
                     yield Span(at + place, at + place + len(value), field.kind)
 
 
@@ -207,10 +209,10 @@ def _unwrap(line: str, start: int, end: int) -> tuple[str, int]:
     return content, start + len(cell) - len(content)
 
 
-def _is_value(value: str, name: str, field: SensitiveField) -> bool:
+def _is_value(value: str, name: str, field: SensitiveField, sign: str = "") -> bool:
     """Return whether the content of a cell is a value rather than a remark or another name."""
     if not field.is_identifier and " " in value:
-        return False
+        return field == _PASSWORD and sign in _SIGNS_OF_DATA and is_phrase(value)
     # A column "Secret" or "Token" may also have names of secrets, or words of a text.
     may_be_word = field.kind in _KINDS_OF_WORDS or field.is_identifier
     is_random = len(value) >= 8 and any(map(str.isdigit, value)) and any(map(str.isalpha, value))

@@ -18,7 +18,7 @@ from kp_langchain.redaction.values import is_placeholder, is_random, is_sensitiv
 _PARTS = {
     "{secret}": (
         r"(?!-)(?P<quote>\\*[\"'])?"
-        r"(?P<secret>(?(quote)[^\"'\n\\]{1,256}|[^\s\"'\\]{1,256}))"
+        r"(?P<secret>(?(quote)(?:[^\"'\n\\]|'\\''|'\"'\"'|(?!(?P=quote))[\"']){1,256}|[^\s\"'\\]{1,256}))"
     ),
     "{word}": r"(?P<secret>[^\s\"'\\]{1,256})",
     "{args}": r"(?:[^\n|;]{0,200}?[ \t])?",
@@ -37,13 +37,11 @@ _PORT = re.compile(r"[0-9]{1,5}(?:[/?#,].*)?", re.DOTALL)
 _HOST = re.compile(r"[\w.\-\[\]:]+", re.ASCII)
 
 # INSERT INTO users (name, password) VALUES ('bob', '...'), ('eve', '...')
-_INSERT = re.compile(
-    r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}(?P<rows>\([^\n]{1,4096})"
-)
+_INSERT = re.compile(r"\((?P<names>[\w`\"\[\], \t]{3,512})\)\s{0,8}values\s{0,8}\(")
 _SQL_VALUE = re.compile(
-    r"""(?:[ \t]{0,8},[ \t]{0,8}(?P<row>\())?[ \t]{0,8}
+    r"""(?:\s{0,40},\s{0,40}\()?\s{0,40}
     (?:N?'(?P<text>(?:[^'\\\n]|''|\\.){0,512})'|[^,'()\n]{1,64}(?:\([^()\n]{0,64}\))?)
-    [ \t]{0,8}(?:[,)]|$)""",
+    \s{0,40}(?:[,)]|\Z)""",
     re.VERBOSE,
 )
 _COPY = re.compile(
@@ -130,9 +128,9 @@ def _find_in_inserts(text: str, low: str) -> Iterator[Span]:
     """Yield the values of sensitive columns in `INSERT INTO t (a, password) VALUES (1, 'x')`."""
     for match in _INSERT.finditer(low):
         columns = [classify_name(name.strip(' \t`"[]')) for name in match["names"].split(",")]
-        at = match.start("rows") + 1
+        at = match.end()
         for column in cycle(columns) if any(columns) else ():
-            value = _SQL_VALUE.match(text, at, match.end())
+            value = _SQL_VALUE.match(text, at)
             if value is None:
                 break
             if column and not column.is_identifier and not is_placeholder(value["text"] or ""):

@@ -24,14 +24,24 @@ _OPEN_QUOTE = re.compile(r"(?:[bBrRuUfFN]{1,2}(?=[\"']))?(\\{0,127})([\"'`])")
 _BARE = re.compile(
     r"(?:\[REDACTED:[a-z0-9_#]{1,50}\]|[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|"
     r"\u3001\u3002\u3008-\u3011\uff08\uff09\uff0c\uff1b\uff1f\u3040-\ud7ff\u00ab\u00bb\u2018-\u201f]"
-    r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
+    r"|&amp;(?![A-Za-z_][\w.\-]{0,40}=)|&lt;(?![/!]|\w{1,20}(?:[/ ]|&gt;))"
+    r"|&(?:gt|quot|apos);(?=\w)"
+    r"|&(?![A-Za-z_][\w.\-]{0,40}=|amp;|[lg]t;|#\d|quot;|apos;|&)|\\(?![nrtu\"'\\]))+"
 )
 _QUOTE = {quote: re.compile(r"(?<!\\)(\\*)" + quote) for quote in "\"'`"}
+# What follows a quote that belongs to a string: the same quote, as SQL, YAML and CSV write it, or
+# what begins the next part of the string in a shell.
+_GOES_ON = {
+    "'": re.compile(r"'(?=[^\s,;)\]}])|\\{1,8}''|\"'\"'"),
+    '"': re.compile(r"\"(?=[^\s,;)\]}])"),
+}
 _AFTER_STRING = re.compile(r"[)\]},;]{1,4}(?:\s|\Z)")
-_IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}['`]")
+_IN_TWO_QUOTES = re.compile(r"[^\s,;:=()'\"`][^\s'\"`]{2,63}[\"'`]")
 _REST_OF_LINE = re.compile(r"[^\n\r]+")
 # A quote within a word, and the rest of the word
-_AFTER_QUOTE = re.compile(r"(?<![=:])[\"'`](?=[^\W_])[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]{1,128}")
+_AFTER_QUOTE = re.compile(
+    r"(?<![=:])[\"'`](?=[^\W_])(?:[^\s\x00-\x1f\x7f\"'`,;<>(){}\[\]\\&|]|\\(?![nrtu\"'\\])){1,128}"
+)
 _MAX_LINE = 400
 _MAX_QUOTED = 16_384
 _MAX_ENCODED = 4096
@@ -84,11 +94,23 @@ def _closing_quote(text: str, start: int, quote: str, depth: int) -> int | None:
     JSON within JSON writes its quotes as `\"`, `\\\"`: a string that opens with `depth` backslashes
     before the quote closes with as many; with more, the quote belongs to the value.
     """
+    goes_on = _GOES_ON.get(quote) if depth == 0 else None
+    position = start
     for match in _QUOTE[quote].finditer(text, start, start + _MAX_QUOTED):
         extra = len(match[1]) % (2 * (depth + 1))
-        if extra <= depth:
+        if extra > depth or match.end() <= position:
+            continue
+        more = goes_on.match(text, match.end()) if goes_on and match.end(1) > start else None
+        if more is None or not _ends_on_line(text, more.end(), quote):
             return match.end(1) - extra
+        position = more.end()
     return None
+
+
+def _ends_on_line(text: str, at: int, quote: str) -> bool:
+    """Return whether a string that goes on at `at` ends on the same line."""
+    end = text.find(quote, at, at + _MAX_LINE)
+    return end >= 0 and "\n" not in text[at:end]
 
 
 def _is_open(text: str, at: int, quote: str) -> bool:

@@ -8,6 +8,7 @@ prefix first occurs.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import cache, partial
@@ -32,7 +33,7 @@ class Format(NamedTuple):
     Attributes:
         kind: The kind that the placeholder names.
         expression: What follows the prefix, or the whole, in the notation of the table.
-        check: What else must hold: "random", "json", or nothing.
+        check: What else must hold: "random", "json", "base58", or nothing.
     """
 
     kind: str
@@ -52,6 +53,7 @@ _ALPHABETS = {
     "B": "A-Z2-7",
     "z": "1-9A-HJ-NP-Za-km-z",
 }
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _FIELD = re.compile(rf"\{{([{''.join(_ALPHABETS)}])([\d,]*)\}}")
 _UUID = "{h8}-{h4}-{h4}-{h4}-{h12}"
 
@@ -173,7 +175,19 @@ def _passes(check: str, match: str) -> bool:
         return False  # sk_test_xxxxxxxx
     if check == "random":
         return _is_random(match)
+    if check == "base58":
+        return _has_checksum(match)
     return check != "json" or _is_json(match)
+
+
+def _has_checksum(text: str) -> bool:
+    """Return whether base58 ends with the checksum of what it encodes, as Bitcoin writes it."""
+    number = 0
+    for character in text:
+        number = number * len(_BASE58) + _BASE58.index(character)
+    content = number.to_bytes(len(text), "big").lstrip(b"\0")
+    digest = hashlib.sha256(hashlib.sha256(content[:-4]).digest()).digest()
+    return digest[:4] == content[-4:]
 
 
 def _is_random(text: str) -> bool:

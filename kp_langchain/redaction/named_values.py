@@ -24,6 +24,7 @@ from kp_langchain.redaction.field_names import (
     SensitiveField,
     classify_name,
     may_end_name,
+    split_name,
     without_accents,
     word_set,
 )
@@ -69,7 +70,10 @@ _OAUTH = re.compile(
 _ARTICLES = word_set(NAMES["sentences"]["articles"])
 _ASSIGN = TABLE_EXPRESSIONS["assignment"]
 _BLOCK = re.compile(
-    r"(?P<marker>[|>][+\-]?[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
+    r"(?P<marker>[|>][+\-\d]{0,2}[ \t]{0,8})?(?:\r?\n|\\{1,16}n)[ \t]{1,40}(?P<item>-[ \t]{1,8})?(?=\S)"
+)
+_INDENTED_LINES = re.compile(
+    r"(?:\r?\n[ \t]*)*?\r?\n(?P<indent>[ \t]+)\S[^\n]*(?:\n(?:[ \t]*\r?\n)*(?P=indent)[ \t]*\S[^\n]*)*"
 )
 _HEADERS = {kind: TABLE_EXPRESSIONS[kind] for kind in ("authorization", "cookie")}
 _UNQUOTED_WORD = re.compile(r"[^\s\"'`,;&|<>(){}\[\]]*")
@@ -95,6 +99,8 @@ _NEXT_VALUE = re.compile(
 _KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
 _PRINTED = re.compile(r"\] => ")  # by print_r of PHP
 _BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
+_OPENS_STRING = re.compile(r"\([\"'`]")
+_ACTIONS = word_set(NAMES["actions"]["words"])
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
@@ -238,11 +244,24 @@ def _after_name(
     assignment = None if is_element else _ASSIGN.match(text, end)
     if assignment is not None:
         yield _value_after_sign(text, start, assignment, name, field)
+    elif _is_builder(text, start, end, field) and (extent := value_at(text, end + 1)):
+        yield extent
     elif end < len(text) and (extent := linked_value(NOTATIONS, text, start, end, field)):
         yield extent
         return
     if in_prose and not name.lower().startswith("your_"):
         yield value_in_prose(text, start, end, name, field)
+
+
+def _is_builder(text: str, start: int, end: int, field: SensitiveField) -> bool:
+    """Return whether a name is a method that sets whose secret it says: `.dbPassword("...")`."""
+    if field.kind not in ("password", "secret") or not field.is_strong:
+        return False
+    if text[start - 1 : start] != "." or not _OPENS_STRING.match(text, end):
+        return False
+    name = _BUILDER.sub("", text[start:end], count=1)
+    words = split_name(name)
+    return len(words) > 1 and words[0] not in _ACTIONS and classify_name(name) is not None
 
 
 def _classify(text: str, plain: str, start: int, end: int) -> tuple[str, SensitiveField | None]:
@@ -338,9 +357,13 @@ def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Exte
 
 
 def _block_value(text: str, start: int, block: re.Match[str]) -> Extent | None:
-    """Return start and end of a value on the line after its name, as in YAML."""
+    """Return start and end of a value on the line after its name, or of all lines of a block, as in YAML."""
+    if not starts_line(text, start):
+        return None
+    if block["marker"] and (lines := _INDENTED_LINES.match(text, block.end("marker"))):
+        return lines.start("indent") + len(lines["indent"]), lines.end()
     span = value_at(text, block.end())
-    if span is None or not starts_line(text, start):
+    if span is None:
         return None
     if text[span[1] : span[1] + 1] not in ("", "\n", "\r", "\\", '"', "'"):
         return None

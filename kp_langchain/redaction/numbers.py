@@ -16,21 +16,22 @@ from kp_langchain.redaction.national_ids import ROWS, TABLE, find_by_label
 from kp_langchain.redaction.spans import DIGITS, Span, character_classes, class_table
 from kp_langchain.redaction.tables import load_table
 
-# Four digits in groups of digits and capitals. One small letter may be within a group of digits, so
-# that a hexadecimal number is one run; two spaces separate columns.
+# Four digits in groups of digits and capitals. Up to four small letters may be within a group of
+# digits, so that an IBAN or a hexadecimal number is one run; two spaces separate columns.
 _CLASSES = class_table(DIGITS, string.ascii_uppercase, string.ascii_lowercase, ".-/()", " ")
-_RUN = re.compile(rb"\x01(?:\x01|(?:[\x02\x04]|\x05(?!\x05)){1,8}\x01|\x03\x01){3,}")
+_RUN = re.compile(rb"\x01(?:\x01|(?:[\x02\x04]|\x05(?!\x05)){1,8}\x01|\x03{1,4}\x01){3,}")
 # Runs that are no number: a date, a hexadecimal number, a decimal fraction, a year.
 _NO_NUMBER = re.compile(
     r"(?:19|20)\d\d-[01]\d-[0-3]\d(?: \d\d)?|0x[\da-f]+|\d{1,9}\.\d{1,20}|(?<![A-Za-z])\d{4}(?![A-Za-z])",
     re.ASCII,
 )
-# What is directly before the first digit of a number, backwards: "AB12", or perhaps "AB 12".
+# What is directly before the first digit of a number, backwards: "AB12", or perhaps "AB 12",
+# or the start of an IBAN in small letters.
 _HEAD_REVERSED = re.compile(
-    r"(?:(?P<prefix>[ \-][A-Za-z]{1,4})|[A-Za-z]{0,8})(?:(?=[nrtf]\\|m\d{0,2}\[)|(?![\w.\-\\])(?!,\d))",
+    r"(?:(?P<prefix>[ \-][A-Za-z]{1,4}(?:[ \-]\d\d[A-Za-z]{2})?)|[A-Za-z]{0,8})(?:(?=[nrtf]\\|m\d{0,2}\[)|(?![\w.\-\\])(?!,\d))",
     re.ASCII,
 )
-_LONGEST_HEAD = 10
+_LONGEST_HEAD = 11
 _SHORTEST_CARD = 12
 _FEWEST_DIGITS = 7
 

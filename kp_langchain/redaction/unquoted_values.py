@@ -14,6 +14,7 @@ from kp_langchain.redaction.field_names import (
 from kp_langchain.redaction.values import (
     NEVER_WORDS,
     SENTENCE_WORDS,
+    is_phrase,
     is_placeholder,
     looks_like_password,
 )
@@ -91,8 +92,7 @@ def _words_of_line(text: str, span: Extent, *, has_space: bool) -> Extent | None
     words = content.split()
     if at + len(content) <= span[1] or len(words) > 6 or is_placeholder(words[0]):
         return span
-    is_prose = any(word.lower() in SENTENCE_WORDS or classify_name(word) for word in words)
-    if has_space and is_prose and not looks_like_password(text[slice(*span)]):
+    if has_space and not is_phrase(content) and not looks_like_password(text[slice(*span)]):
         return None
     return at, at + len(content.rstrip())
 

@@ -73,7 +73,7 @@ _ID = re.compile(rf"(?:{'|'.join(NAMES['sentences']['id_prefixes'].split())})[_\
 _GENERATED = re.compile(r"[A-Za-z0-9_\-+/=.~:$%]{14,4096}", re.ASCII)
 _COOKIE_ATTRIBUTES = word_set("path domain expires max-age samesite priority version comment")
 # The value of a cookie that is no secret: "dark", "de-DE", "Europe/Zurich", "2"
-_CHOICE = re.compile(r"\d{0,4}|[A-Za-z]{1,12}(?:[\-_/.][A-Za-z]{1,12}){0,2}")
+_CHOICE = re.compile(r"\d{0,4}|[A-Za-z]{1,12}(?:(?:[\-_/.]|%2[Ff])[A-Za-z]{1,12}){0,3}")
 HASH_LIKE = re.compile(r"[0-9a-f]+|[0-9A-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # Terms that look like a value after a name and a space, as in "password step2".
 _TECHNICAL_TERM = re.compile(
@@ -90,6 +90,7 @@ _CODE = re.compile(r"\d{3,8}|[A-Z]{1,3}-\d{4,8}|\d{3,6}(?:[ \-]\d{3,6}){1,8}")
 # Ids of keys, not keys
 _KEY_ID = re.compile(r"[0-9A-F]{8}|[0-9A-F]{16}|[0-9A-F]{40}")
 _FILE = re.compile(r"(?:\.{0,2}/)?[\w./\-]{1,120}\.(?:txt|pem|key|json|ya?ml|crt|env|enc|gpg)")
+_LONGEST_PHRASE = 6  # words
 _FEWEST_DIGITS = 4  # of a token
 _FEWEST_DIGITS_OF_IDENTIFIER = 8
 _VERSION = re.compile(r"[\^~<>=v]{0,3}\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,12})?")
@@ -227,6 +228,14 @@ def _is_prose(value: str) -> bool:
     return value[0].isupper() and value[-1] in ".!?" and len(words) > 2 and common_words > 0
 
 
+def is_phrase(value: str) -> bool:
+    """Return whether a value of several words may be a password, rather than prose about one."""
+    words = value.split()
+    return len(words) <= _LONGEST_PHRASE and not any(
+        word.lower() in SENTENCE_WORDS or classify_name(word) for word in words
+    )
+
+
 def _is_word(value: str) -> bool:
     """Return whether a value is a short word, or a name in capitals."""
     if not (value.isascii() and value.isalpha()):
@@ -269,9 +278,17 @@ def secret_cookies(header: str) -> Iterator[tuple[int, int]]:
         if not sign or "&" in name:  # the value of a parameter: cookie=...&page=2
             name, value = "", cookie.lstrip()
         name = name.strip()
-        is_choice = _CHOICE.fullmatch(value) is not None and classify_name(name) is None
-        if not (is_choice or name.lower() in _COOKIE_ATTRIBUTES or is_placeholder(value)):
+        if not (
+            is_cookie_choice(name, value)
+            or name.lower() in _COOKIE_ATTRIBUTES
+            or is_placeholder(value)
+        ):
             yield end - len(value), end
+
+
+def is_cookie_choice(name: str, value: str) -> bool:
+    """Return whether a cookie is a choice of the user, which is no secret: `theme=dark`."""
+    return _CHOICE.fullmatch(value) is not None and classify_name(name) is None
 
 
 def _fits_weak_name(value: str, field: SensitiveField) -> bool:

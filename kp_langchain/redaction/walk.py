@@ -31,7 +31,7 @@ from kp_langchain.redaction.structures import (
     read_mapping,
 )
 from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text, replacement
-from kp_langchain.redaction.values import is_sensitive, secret_cookies
+from kp_langchain.redaction.values import is_cookie_choice, is_sensitive, secret_cookies
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
 _MIN_CARD = 10**12
@@ -316,7 +316,14 @@ class Walker:
         key_name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         key_field = self._classify_name(key_name)
         if key_field is None:
-            is_plain = context.inherited is not None and plain_key(key_name) in KEYS.plain_keys
+            is_plain = context.inherited is not None and (
+                plain_key(key_name) in KEYS.plain_keys
+                or (
+                    context.inherited.kind == "cookie"
+                    and has_type(item, str)
+                    and is_cookie_choice(key_name, item)
+                )
+            )
             return (None if is_plain else context.inherited), name
         return _field_of_content(key_field, item), key_name
 

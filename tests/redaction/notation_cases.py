@@ -139,10 +139,32 @@ KEPT: Final[tuple[Any, ...]] = (
     "7569217076986 boxes, 756 rows in 9217 tables",
     "routing the request to 12 nodes",
     "https://wa.me/message/ABC",
+    "password = ''\nuser = 'bob7'\n",
+    'password="" + value7 + ""',
+    '1,"{""user"":""bob7"",""password"":""""}"\n',
+    "<password><![CDATA[]]></password>",
+    "pay to nl92abna0417164300 now",
+    "pay to gb83 west 1234 5698 7654 32.",
+    "Cookie: lang=nl; consent=necessary; tz=Europe%2FAmsterdam",
+    {"cookies": {"theme": "dark", "lang": "nl", "tz": "America%2FArgentina%2FUshuaia"}},
+    "cy.get('[data-test=search]').type('9358')",
+    'users.resetPassword("bob7")',
+    'page.inputPassword("field7")',
+    'field.isPassword("x7")',
+    'audit.logSecret("done")',
+    'vault.readSecret("shop-db")',
+    "ParameterKey=Subnets,ParameterValue=hunter22",
+    "name,value\npassword,must be changed by the user\nday,Mon\n",
+    "password: |\n  The password must be changed soon.\nuser: bob7\n",
+    "5KMWWy2d3Mjc8LojNoj8Lcz9B1aWu8bRofUgGwQk959Dw5h2iyx",
+    "wif: none",
+    "INSERT INTO t (a, name) VALUES\n (1, 'fen7'),\n (2, 'x9');",
+    "<PasswordPolicy><Value>strong7</Value></PasswordPolicy>",
+    "UPDATE t SET password = '' WHERE note = 'it''s 7'",
 )
 """Texts and records that stay as they are."""
 
-IN_PARTS: Final = (
+IN_PARTS: Final[tuple[tuple[Any, Any], ...]] = (
     ('password is Zk7"mQ2vpLd', "password is [REDACTED:password]"),
     ("the password is Zk7'mQ2vpLd.", "the password is [REDACTED:password]."),
     ('PASSWORD=Zk7"mQ2vpLd\nA=1', "PASSWORD=[REDACTED:password]\nA=1"),
@@ -177,5 +199,135 @@ IN_PARTS: Final = (
     ("routing 021000021", "routing [REDACTED:account]"),
     ("EHIC: 80756003300000000000", "EHIC: [REDACTED:national_id]"),
     ("::ffff:84.23.117.9 connected", "[REDACTED:ip] connected"),
+    # A quote within a string, as SQL, YAML, CSV, shells, C and XML write it.
+    *(
+        (text.format("Wa" + quote + "s_4x"), text.format("[REDACTED:password]"))
+        for quote, texts in {
+            "''": (
+                "UPDATE t SET password = '{}' WHERE id = 3",
+                "ALTER ROLE bob WITH PASSWORD '{}' LOGIN",
+                "CREATE USER bob IDENTIFIED BY '{}' ACCOUNT LOCK",
+                "INSERT INTO t (a, kennwort) VALUES ('it''s', '{}')",
+                "db:\n  passwort: '{}'  # a note\n  user: bob\n",
+            ),
+            '""': ('user,password,day\nbob,"{}",Mon\n', 'name,value\nwachtwoord,"{}"\n'),
+            "'\\''": (
+                "export DB_PASSWORD='{}' A='b'",
+                "run --password '{}' --user 'bob'",
+                "mysql -ubob -p'{}' shop",
+            ),
+            "'\"'\"'": ("senha='{}' ./run", "sshpass -p '{}' ssh 'a'"),
+            '\\"': ('password = "{}" # a "note"', 'mot_de_passe: "{}"\nuser: bob\n'),
+            "&amp;": (
+                '<add value="Server=a;Password={};User=b"/>',
+                "<password>{}</password><user>b</user>",
+                '<login password="{}" user="b"/>',
+            ),
+            "&lt;": (
+                '<add value="Server=a;Pwd={};User=b"/>',
+                "<secretPassword>{}</secretPassword>",
+            ),
+            "<b>]": ("<password><![CDATA[{}]]></password>", "<db:kennwort><![CDATA[{}]]><"),
+            '"m\\v': ("password {}", "the password is {} for bob", "password is {}\nuser b"),
+        }.items()
+        for text in texts
+    ),
+    (
+        '1,"{""user"":""bob"",""password"":""hunter22xx""}"\n',
+        '1,"{""user"":""bob"",""password"":""[REDACTED:password]""}"\n',
+    ),
+    ("SET password='x7abc', note='it''s'", "SET password='[REDACTED:password]', note='it''s'"),
+    ("u?token=abc7x1234&amp;page=2", "u?token=[REDACTED:token]&amp;page=2"),
+    ("password=abc7x&lt;/b&gt; done", "password=[REDACTED:password]&lt;/b&gt; done"),
+    # The value of an element in a child element
+    (
+        "<AdministratorPassword><Value>fen</Value><PlainText>true</PlainText>",
+        "<AdministratorPassword><Value>[REDACTED:password]</Value><PlainText>true</PlainText>",
+    ),
+    # Values of several lines and words
+    (
+        "db:\n  password: |\n    hollow fen\n\n      grey otter\n  user: bob\n",
+        "db:\n  password: |\n    [REDACTED:password]\n  user: bob\n",
+    ),
+    (
+        "- wachtwoord: >-\n    the hollow\n    fen\n  user: bob\n",
+        "- wachtwoord: >-\n    [REDACTED:password]\n  user: bob\n",
+    ),
+    ("client_secret: |2-\n   a1\n   b2", "client_secret: |2-\n   [REDACTED:secret]"),
+    (
+        'password = """\nhollow fen\notter"""\nx = 1\n',
+        'password = """[REDACTED:password]"""\nx = 1\n',
+    ),
+    ("senha = '''hollow\nfen'''\n", "senha = '''[REDACTED:password]'''\n"),
+    (
+        "db:\n  passwort: hollow fen otter\n  user: bob smith\n",
+        'db:\n  passwort: "[REDACTED:password]"\n  user: bob smith\n',
+    ),
+    (
+        "[db]\npassword = hollow fen otter\nuser = bob smith\n",
+        "[db]\npassword = [REDACTED:password]\nuser = bob smith\n",
+    ),
+    (
+        "name,value\nuser,bob smith\nkennwort,hollow fen otter\nday,Mon\n",
+        "name,value\nuser,bob smith\nkennwort,[REDACTED:password]\nday,Mon\n",
+    ),
+    (
+        'key;value\nmot de passe;"hollow fen; otter"\nday;Mon\n',
+        'key;value\nmot de passe;"[REDACTED:password]"\nday;Mon\n',
+    ),
+    ("user,password\nbob smith,fen otter\n", "user,password\nbob smith,[REDACTED:password]\n"),
+    # Names
+    ({"puk": 12345678, "n": 12345678}, {"puk": "[REDACTED:pin]", "n": 12345678}),
+    (
+        "{'pin': 4711, 'sim_puk': 12345678, 'n': 4711}",
+        "{'pin': '[REDACTED:pin]', 'sim_puk': '[REDACTED:pin]', 'n': 4711}",
+    ),
+    ("PUK: 12345678, PIN: 4711", "PUK: [REDACTED:pin], PIN: [REDACTED:pin]"),
+    (
+        {"wif": "5KMWWy2d3Mjc8LojNoj8Lcz9B1aWu8bRofUgGwQk959Dw5h2iyw"},
+        {"wif": "[REDACTED:private_key]"},
+    ),
+    *(
+        (text.format("fen"), text.format(f"[REDACTED:{kind}]"))
+        for kind, texts in {
+            "password": (
+                'props.saslPassword("{}").user("bob")',
+                "new Cfg().dbPassword('{}')",
+                'b.keystorePassword("{}")',
+                'a.withLdapBindPassword("{}")',
+                "--parameters ParameterKey=DbPassword,ParameterValue={} "
+                "ParameterKey=Subnets,ParameterValue=3",
+                "ParameterKey=Size,ParameterValue=t3 ParameterKey=Kennwort,ParameterValue='{}'",
+                "cy.get('[data-cy=\"login-password\"]').type('{}')",
+            ),
+            "secret": (
+                'b.withBasicAuthSecret("{}")',
+                "c.webhookSecret(`{}`)",
+                "Name=ClientSecret,Value={} Name=Size,Value=t3",
+            ),
+        }.items()
+        for text in texts
+    ),
+    (
+        "cy.get('[data-test=card-pin]').type('9358')",
+        "cy.get('[data-test=card-pin]').type('[REDACTED:pin]')",
+    ),
+    (
+        "INSERT INTO t (a, kennwort, b) VALUES\n (1, 'fen', 'x7'),\n\t(2, 'it''s', 'y8')\n, (3,'z',NULL);",
+        "INSERT INTO t (a, kennwort, b) VALUES\n (1, '[REDACTED:password]', 'x7'),\n"
+        "\t(2, '[REDACTED:password]', 'y8')\n, (3,'[REDACTED:password]',NULL);",
+    ),
+    # Choices beside a session, and account numbers in small letters
+    (
+        {"cookies": {"connect.sid": "s%3Ak4s9y83azl3ftwlz", "theme": "dark", "tz": "Asia%2FTokyo"}},
+        {"cookies": {"connect.sid": "[REDACTED:session]", "theme": "dark", "tz": "Asia%2FTokyo"}},
+    ),
+    (
+        "get(u, cookies={'ring': 'k4s9y83azl3ftwlz', 'lang': 'nl'})",
+        "get(u, cookies={'ring': '[REDACTED:cookie]', 'lang': 'nl'})",
+    ),
+    ("pay to nl91abna0417164300 now", "pay to [REDACTED:iban] now"),
+    ("pay to gb82 west 1234 5698 7654 32.", "pay to [REDACTED:iban]."),
+    ("iban de89 3704 0044 0532 0130 00", "iban [REDACTED:iban]"),
 )
-"""A text, and the text redacted: only the value goes."""
+"""A text or record, and the same redacted: only the value goes."""
