@@ -30,11 +30,11 @@ _WORDS = (
 _PHRASES = (
     "traceback (most recent call last)",
     "an error occurred", "an error has occurred", "an exception occurred", "error occurred",
-    "error while ", "error when ", "error during ", "error in ", "error at ", "error executing ",
-    "error processing ", "error calling ", "error running ", "error reading ", "error parsing ",
-    "error loading ", "error fetching ", "error connecting ", "error sending ",
+    "error while ", "error when ", "error during ", "error in ", "error at ", "error from ",
+    "error response ", "uncaught ", "unhandled exception", "unhandled error", "unhandled rejection",
+    "unhandled promise rejection",
     "exception in ", "exception while ", "exception occurred", "exception during ",
-    "failed to ", "failed with ", "failed because ", "failed due to ", "failure to connect",
+    "failed with ", "failed because ", "failed due to ", "failure to connect",
     "error al ", "error en ", "se produjo un error", "ha ocurrido un error", "no se pudo ",
     "fehler beim ", "fehler bei ", "ein fehler ist ", "es ist ein fehler ", "erreur lors ",
     "une erreur ", "échec de ", "erro ao ", "ocorreu um erro", "falha ao ", "ошибка при ",
@@ -43,10 +43,10 @@ _PHRASES = (
     "例外が発生",
     "오류가 발생", "오류입니다", "에러가 발생", "실패했", "실패하였",
 )  # fmt: skip
-# Values that say there was none, or how many there were, in `error: null` and `failed: 3`.
+# Values that say there was none, in `error: null`, or that measure one, in `error: 0.05`.
 _NO_ERROR = (
-    r"""(?:null|none|nil|false|no|n/a|ninguno|keine?|无|なし|없음|-|""|''|\[\]|\{\}|\d+)"""
-    r"""\s*(?:[,;.}\])|/]|of\b|$)"""
+    r"""["']?(?:null|none|nil|false|no|n/a|ninguno|keine?|无|なし|없음|-|""|''|\[\]|\{\}|0+)["']?"""
+    r"""\s*(?:[,;.}\])|/]|$) | \d+\.\d"""
 )
 
 
@@ -57,11 +57,21 @@ def _alternatives(texts: Iterable[str]) -> str:
 _FAILS = re.compile(
     rf"""
     ^[^\w\n]*                                      # quotes, brackets, a list's dash, an emoji
-    (?: (?-i:(?:\w+\.)*\w*\w(?:Error|Exception)) (?=\s*(?::|\(|$))  # KeyError: 'x'
+    (?: (?-i:(?:\w+\.)*\w+(?:Error|Exception)) (?=\s*:|\()     # KeyError: 'x'
+      | (?-i:(?:\w+\.)+\w+(?:Error|Exception)) \s*$            # java.lang.NullPointerException
       | (?:{_alternatives(_PHRASES)})
-      | (?:{_alternatives(_WORDS)})
-        (?: ["'`*\])]*\s* (?: [:：] (?!\s*{_NO_ERROR}) | [!.,;。！…] | $ | [\-–—]\s | [(\[] )
-          | \] | \s+\d{{3,5}}\b
+      | failed\ to\ (?!(?-i:[A-Z][a-z]))                      # not the title of a film
+      | error\ (?!(?:check|correct|handl|logg|messag|monitor|report|track)ing)\w+ing\s
+      | (?!failed\W{{0,4}}\d+\s*(?:[,;.}}\])|/]|of\b|$))      # `failed: 3` counts what did
+        (?:{_alternatives(_WORDS)})
+        (?: ["'`*\])]*[^\S\n]*
+            (?: [:：] (?!\s*(?:{_NO_ERROR}))
+              | [!.。！…]
+              | $ (?!\s*\n(?:\d|[^\w\n])+$)                 # not the head of a column of numbers
+              | [\-–—]\s (?!(?-i:[A-Z][a-z])\w*\s*$)         # not "Error - Wikipedia"
+              | [(\[] (?!(?:\d{{4}}\s)?[^\W\d]+\)(?!:))       # not "Error (song)"
+            )
+          | \] | \s+\d{{3,5}}\b | \s+[A-Z]{{1,4}}\d{{3,5}}:
         )
     )
     """,

@@ -27,6 +27,7 @@ EmbeddingFuture: TypeAlias = Future[Embedding]
 
 _QUEUE_MAX = 1000  # the number of texts that a cache remembers by default
 _EXIT_PATIENCE_S = 10.0
+_LOADING_SHARE = 0.8  # of the time for unfinished work at exit; the rest is to score without it
 _READY = "ready?"
 _LOOK_EVERY_S = 0.1
 
@@ -49,10 +50,16 @@ class Background:
     A forked child starts without the parent's texts. At exit, waiting texts are dropped, because
     their vectors would be useless. The exit waits up to 10 s for an embedder at work in this
     process: a process that ends while it loads a model may crash.
+
+    Attributes:
+        exit_timeout_s: How long the exit waits for all unfinished work; for a model that is still
+            loading it waits 80 % of that, and not at all for one that is being downloaded.
     """
 
+    exit_timeout_s = 10.0
+
     def __init__(self) -> None:
-        self._ended = False
+        self._ended_at: float | None = None
         self._has_exit_hook = False
         self._undisturbed = NoForkSection()
         self._reset()
@@ -105,8 +112,8 @@ class Background:
             timeout_s: Longest wait in seconds; None for no limit.
 
         Returns:
-            False if the model is still loading. True also if the process is ending, and the model
-            is not loaded from this machine.
+            False if the model is still loading. True also if the process is ending and waits no
+            longer for the model.
         """
         with self._undisturbed, self._lock:
             queue = self._queues.get(id(origin(embedder)))
@@ -119,18 +126,24 @@ class Background:
                 queue.waiting.appendleft((_READY, load))
         until = None if timeout_s is None else time.monotonic() + timeout_s
         with allow_forks():
-            while True:
+            while not load.done() and not self._gave_up(embedder):
                 left_s = _LOOK_EVERY_S if until is None else until - time.monotonic()
-                if wait([load], timeout=max(0.0, min(left_s, _LOOK_EVERY_S))).done:
-                    return True
-                if self._ended and getattr(origin(embedder), "is_downloading", False):
-                    return True
                 if left_s <= 0:
                     return False
+                wait([load], timeout=min(left_s, _LOOK_EVERY_S))
+        return True
+
+    def _gave_up(self, embedder: Embedder) -> bool:
+        """Return whether the process is ending and waits no longer for an embedder's model."""
+        if self._ended_at is None:
+            return False
+        waited_s = time.monotonic() - self._ended_at
+        is_downloading = getattr(origin(embedder), "is_downloading", False)
+        return is_downloading or waited_s >= _LOADING_SHARE * self.exit_timeout_s
 
     def _queue(self, embedder: Embedder) -> _Queue | None:
         """Return the embedder's queue, with a thread; None if the process is ending."""
-        if self._ended:
+        if self._ended_at is not None:
             return None
         key = id(origin(embedder))
         queue = self._queues.get(key)
@@ -175,7 +188,7 @@ class Background:
             (embedding,) = embed_texts(embedder, [text])
         except BaseException as error:  # noqa: BLE001 - the future hands it to the caller
             # At exit a model that is half loaded fails for that reason, which is not reported.
-            if self._ended:
+            if self._ended_at is not None:
                 future.set_result(Embedding(None, novelty_sources.STILL_LOADING))
             else:
                 future.set_exception(error)
@@ -184,7 +197,7 @@ class Background:
 
     def _end(self) -> None:
         with self._lock:
-            self._ended = True
+            self._ended_at = time.monotonic()
             queues = list(self._queues.values())
             futures = [future for queue in queues for _, future in queue.waiting]
             for queue in queues:

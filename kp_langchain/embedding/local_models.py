@@ -6,6 +6,7 @@ The packages that run such models have a module each: `fastembed_model` and
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from kp_langchain._logging import warn_once
 from kp_langchain.embedding.checks import check_vectors, clean_texts
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity, check_baseline
 from kp_langchain.embedding.loaded_model import LoadedModel, load_error, revision_of
-from kp_langchain.embedding.model_names import local_path
+from kp_langchain.embedding.model_names import local_path, model_and_source
 from kp_langchain.errors import EmbedderError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ FORK_PATIENCE_S = 30.0
 """Longest time in seconds that a fork waits for a model at work; loading one takes longest."""
 
 _RELOAD_PAUSE_S = 300.0
+
+log = logging.getLogger("kp_langchain")
+
+loading: dict[int, str] = {}
+"""What is being loaded and from where, in words, by the `id` of the model."""
 
 
 class LocalModel:
@@ -168,6 +174,8 @@ class LocalModel:
                 baseline = 0.0 if settings is None else settings.embedding_baseline
             if name is not None and not (local_path(name) or Path()).exists():
                 raise load_error(name, FileNotFoundError(f"there is no {name}"))
+            loading[id(self)] = model_and_source(name)
+            log.info("loading the embedding model %s", loading[id(self)])
             loaded = model_process.load(self._load_here, name, self._note_warning)
             model = loaded or self._load_here(name)
             self._loaded_model = model
@@ -177,6 +185,7 @@ class LocalModel:
             raise
         finally:
             self._is_downloading = False
+            loading.pop(id(self), None)
         return model
 
     def _note_warning(self, line: str) -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 from kp_langchain._forksafe import ForkSafeLock, allow_forks
 from kp_langchain._logging import warn_once
 from kp_langchain.calibration.features import features_of
+from kp_langchain.embedding import local_models
 from kp_langchain.errors import ScorerError, VerdictError
 from kp_langchain.gate import ScoredTrace, decide
 from kp_langchain.gate.check import GateCheck, check
@@ -71,15 +72,16 @@ def warn_of_unmeasured(_: float = 0.0) -> None:
 
     Any other reason has been logged when it occurred.
     """
-    counts = Counter(_novelty_sources)
+    counts, models = Counter(_novelty_sources), list(local_models.loading.values())
     if counts[STILL_LOADING] and not any(map(is_measured, counts)):
         warn_once(
             "novelty never measured",
-            "novelty was measured in none of the %d runs that were scored, and is 0.5: %s. Call "
+            "novelty was measured in none of the %d runs that were scored, and is 0.5: %s%s. Call "
             "handler.flush() before the program ends; kp-langchain doctor says whether the model "
             "can be loaded, and from where",
             counts.total(),
             ", ".join(f"{source} ({number})" for source, number in counts.most_common()),
+            f", {' and '.join(models)}" if models else "",
         )
 
 

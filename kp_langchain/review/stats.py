@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from kp_langchain.novelty_sources import EMPTY_CACHE, reason
 from kp_langchain.printable import one_line
 from kp_langchain.scoring.dimensions import DIMENSIONS
 from kp_langchain.scoring.worth import novelty_factor
@@ -21,6 +22,8 @@ _STEPS_OF_CURVE = 100
 _CLOSE = 0.8
 # Novelty that was not measured is named if that is the case in at least this share of the runs.
 _MANY = 0.1
+# Nothing is wrong if there was nothing yet to compare with, as for every first run.
+_FIRST = reason(EMPTY_CACHE)
 _DOMAIN_CHARS = 60
 CONFIDENCE = "confidence"
 """The part of a worth that is not novelty, among the parts of a domain gated by worth."""
@@ -165,9 +168,10 @@ class DomainStats:
             ]
         causes += [
             f"{part.label} was not measured in {unmeasured:,} of {_counted(self.judged, 'run')} "
-            f"({', '.join(part.unmeasured)})"
+            f"({', '.join(reasons)})"
             for part in self.parts
-            if (unmeasured := sum(part.unmeasured.values())) >= _MANY * self.judged
+            if (reasons := {why: n for why, n in part.unmeasured.items() if why != _FIRST})
+            and (unmeasured := sum(reasons.values())) >= _MANY * self.judged
         ]
         rule = next((one for one in self.rules if one.change < 0), None)
         if rule is not None:

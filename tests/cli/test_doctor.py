@@ -147,6 +147,15 @@ def test_no_database_is_made(onnx: str) -> None:
     assert not Path(os.environ["XDG_DATA_HOME"]).exists()
 
 
+def test_a_database_that_cannot_be_made_is_broken(onnx: str) -> None:
+    Path("file").touch()
+    done = cli("doctor", KP_EMBEDDING_MODEL=onnx, KP_DATABASE_URL="file/a/new.db", columns=300)
+    assert done.returncode == 1
+    file = Path("file").absolute()
+    said = f"BROKEN: {file}/a/new.db cannot be created: {file} is not a folder"
+    assert row(done.stdout, "store") == said
+
+
 def test_the_store_that_is_there_is_opened(onnx: str) -> None:
     with TraceStore("runs.db") as store:
         for _ in range(3):

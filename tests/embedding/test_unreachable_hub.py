@@ -72,10 +72,38 @@ def test_a_silent_hub_is_named_and_no_exit_waits_for_it(
     assert "not scored within" not in done.stderr
     last = others[-1]
     assert last.startswith(("novelty was measured in none of the 3 runs", "novelty is 0.5 while"))
+    assert "novelty is 0.5 while" in last or f"else {silent}" in last
     sources, explanation = outcome(run_python, store)
     assert sources <= {"embedding model still loading", "embedder failed: ModelLoadError"}
     assert "novelty was not measured in 3 of 3 runs (model not loaded)" in explanation
     assert "novelty is" not in explanation
+
+
+def test_a_model_whose_process_gets_nowhere_is_named_at_once_and_holds_up_no_score(
+    silent: str, run_python: RunPython, tmp_path: Path
+) -> None:
+    # The package that the model's process imports first; the program itself does not import it.
+    hangs = tmp_path / "path" / "fastembed"
+    hangs.mkdir(parents=True)
+    (hangs / "__init__.py").write_text("import threading\nthreading.Event().wait()\n")
+    store = str(tmp_path / "kp.db")
+    logging = "import logging; logging.basicConfig(format='%(message)s', level=logging.INFO)\n"
+    ending = "from kp_langchain.embedding import local_models\n"
+    ending += "while not local_models.loading: handler.flush(0.1)"
+    program = logging + PROGRAM.format(absent=TORCH_ALONE[1:], store=store, ending=ending)
+    program = f"import sys; sys.path.insert(0, {str(hangs.parent)!r})\n{program}"
+    done = run_python(
+        program, HF_HOME=str(tmp_path), HF_ENDPOINT=silent, HF_HUB_OFFLINE="0",
+        KP_EXIT_TIMEOUT_S="15", KP_EMBEDDING_MODEL="owner/model",
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("kp.")]
+    source = f"owner/model from the local hub cache, else {silent}"
+    assert lines[0] == f"loading the embedding model {source}"
+    assert "not scored within" not in done.stderr
+    assert lines[-1].startswith("novelty was measured in none of the 3 runs that were scored")
+    assert f"embedding model still loading (3), {source}. Call handler.flush()" in lines[-1]
+    sources, _ = outcome(run_python, store)
+    assert sources == {"embedding model still loading"}
 
 
 @pytest.mark.parametrize("hub", ["silent", "closed", "no such host", "offline"])

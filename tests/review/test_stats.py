@@ -81,6 +81,12 @@ def test_novelty_is_not_blamed_where_it_was_not_measured() -> None:
         "finance keeps 0 % of 4 runs: complexity is 0.50 in the median and costs 0.20; "
         "novelty was not measured in 3 of 4 runs (model not loaded)."
     )
+    first = replace(runs[0], novelty_source="empty cache")
+    only_first = only(first, runs[3])
+    (part,) = (part for part in only_first.parts if part.name == "novelty")
+    assert part.unmeasured == {"nothing to compare with": 1}
+    assert "not measured" not in only_first.explanation()
+    assert "not measured in 2 of 4 runs (model not loaded)" in only(first, *runs[1:]).explanation()
     none = only(*runs[:3])
     novelty = next(part for part in none.parts if part.name == "novelty")
     assert (novelty.median, novelty.lost) == (None, 0)

@@ -231,7 +231,7 @@ class Loading:
     ready = False
     def embed(self, texts):
         at_work.set()
-        while not background._ended: time.sleep(0.001)
+        while background._ended_at is None: time.sleep(0.001)
         print("embedded", flush=True)
         return [[1.0]]
 scorer = Scorer(embedder=Loading(), latency_budget_ms=1)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -215,10 +216,14 @@ def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _store(database: str | None) -> Finding:
     from kp_langchain.store import TraceStore
+    from kp_langchain.store.location import locate
 
     try:
         with TraceStore(database) as store:
             if is_missing(store):
+                if obstacle := _obstacle(locate(database).path):
+                    text = f"{store.location} cannot be created: {obstacle}"
+                    return Finding("store", text, is_broken=True)
                 return Finding(
                     "store", f"{store.location} does not exist yet; the first run creates it"
                 )
@@ -232,6 +237,16 @@ def _store(database: str | None) -> Finding:
             )
     except KPError as error:
         return Finding("store", str(error), is_broken=True)
+
+
+def _obstacle(file: Path | None) -> str | None:
+    """Return why a file that does not exist cannot be created; None if it can, or is none."""
+    if file is None:
+        return None
+    nearest = next(folder for folder in file.parents if folder.exists())
+    if not nearest.is_dir():
+        return f"{nearest} is not a folder"
+    return None if os.access(nearest, os.W_OK) else f"{nearest} may not be written to"
 
 
 def _models(database: str | None) -> Iterator[Finding]:
