@@ -241,7 +241,10 @@ class RunRecord:
     def note_resumed(self, earlier: RunRecord) -> None:
         """Remember what the human answered to the question of a part before a pause."""
         answers, self.resumed_with = self.resumed_with, ()
-        self.note_exchanges(Exchange(earlier.question, answer) for answer in answers)
+        question = earlier.question
+        self.note_exchanges(Exchange(question, answer) for answer in answers)
+        # The tool that asked may return the answer.
+        self.note_exchanges(Exchange(question, answer, is_step=True) for answer in answers)
 
     def parts(self) -> Iterator[Any]:
         """Yield all that is recorded of it in words, once it is written out."""

@@ -15,8 +15,12 @@ from kp_langchain.redaction.structures import KEYS, plain_key
 _BEFORE = 64  # bytes
 _AFTER = 48
 _TYPED_KEYS = KEYS.value_keys | KEYS.text_keys | TABLE["typed_keys"]
-_KEY_BEFORE = re.compile(r"([\w\-]{1,40})\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"']\Z")
-_CLOSING_QUOTE = re.compile(r"\\{0,3}[\"']")
+_KEY_BEFORE = re.compile(r"([\w\-]{1,40})\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"'] {0,4}\Z")
+_CLOSING_QUOTE = re.compile(r"[ .,;!]{0,4}\\{0,3}[\"']")
+_KEY_BEFORE_NUMBER = re.compile(r"[^\\][\"']([\w\-]{1,40})[\"']\s{0,2}:\s{0,4}\Z")
+# Where a string of JSON or Python begins and ends: what is outside is beside another value.
+_STRING_START = re.compile(r"[{\[,:]\s*\\{0,8}[\"'](?!.*[{\[,:]\s*\\{0,8}[\"'])", re.DOTALL)
+_STRING_END = re.compile(r"\\{0,8}[\"']\s*(?:[,:\]}]|\Z)")
 _CLAUSE_END = re.compile(r"[.,;!?]\s|\n")
 _WORD = re.compile(r"[^\W_]+(?:[_\-'][^\W_]+)*")
 _JSON_NUMBER = re.compile(r"[:,\[]\s{0,4}\Z")
@@ -46,11 +50,13 @@ def marks(content: bytes, start: int, end: int) -> bool:
     """
     before, after = _around(content, start, end)
     is_number = content[start:end].isdigit()
-    if is_number and _JSON_NUMBER.search(before) and _JSON_NUMBER_END.match(after):
-        return False  # a placeholder without quotes would break the JSON
+    if is_json_number(content, start, end):
+        key = _KEY_BEFORE_NUMBER.search(before)
+        return key is not None and is_typed(key[1])
     key = _KEY_BEFORE.search(before)
     if key and _CLOSING_QUOTE.match(after) and is_typed(key[1]):
         return True
+    before, after = _within_string(before, after)
     words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
     if not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
         return True
@@ -62,6 +68,13 @@ def marks(content: bytes, start: int, end: int) -> bool:
     return kind_beside(content, start, end) is not None
 
 
+def is_json_number(content: bytes, start: int, end: int) -> bool:
+    """Return whether `content[start:end]` is a number that is a value or an item of JSON."""
+    before, after = _around(content, start, end)
+    is_number = content[start:end].isdigit() and _JSON_NUMBER.search(before)
+    return bool(is_number and _JSON_NUMBER_END.match(after))
+
+
 def kind_beside(content: bytes, start: int, end: int) -> str | None:
     """Return the kind of secret that a name beside `content[start:end]` says it is, if one does.
 
@@ -70,7 +83,7 @@ def kind_beside(content: bytes, start: int, end: int) -> str | None:
         start: Where the word starts.
         end: Where it ends.
     """
-    before, after = _around(content, start, end)
+    before, after = _within_string(*_around(content, start, end))
     is_number = content[start:end].isdigit()
     words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
     while words and words[-1] in TABLE["lead_ins"]:
@@ -139,6 +152,11 @@ def _typed_words(inputs: dict[Any, Any]) -> Iterator[str]:
 def _around(content: bytes, start: int, end: int) -> tuple[str, str]:
     before = content[max(0, start - _BEFORE) : start].decode("utf-8", "ignore")
     return before, content[end : end + _AFTER].decode("utf-8", "ignore")
+
+
+def _within_string(before: str, after: str) -> tuple[str, str]:
+    opening, closing = _STRING_START.search(before), _STRING_END.search(after)
+    return before[opening.end() if opening else 0 :], after[: closing.start() if closing else None]
 
 
 def _kind_of_last(words: list[str], *, is_number: bool) -> str | None:

@@ -15,14 +15,14 @@ from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.secret_forms import encoded_forms, written_forms
 from kp_langchain.redaction.spans import placeholder, starts_word
 
-_START = 8  # characters of its beginning by which a secret is looked for
-_CUT = 12  # ... and by which one is recognised that was cut off
+_CUT = 12  # characters of its beginning by which a secret is recognised that was cut off
 _DIGITS_OF_CODE = 6  # often written in two groups
 _SHORTEST_ENCODED = 6
 _MAX_CHARS = 4096
 _MAX_BACKSLASHES = 32
 _OF_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
 _OF_BASE64_REVERSED = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}")
+_PLACEHOLDER = placeholder("").encode()
 _CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
 _JOINTS_OF_COMPOUNDS = b":./-_"
 _AROUND_VALUE = b" \t\r\n\"'`.,;!"
@@ -75,7 +75,7 @@ class SecretSearch:
     def __init__(self, named: Mapping[str, Named]) -> None:
         forms: dict[bytes, list[_Form]] = {}
         for form in _forms(named):
-            forms.setdefault(form.content[:_START], []).append(form)
+            forms.setdefault(form.content[:_CUT], []).append(form)
         # A shorter form counts where a longer one begins like it and does not match.
         for start, same_start in forms.items():
             for size in range(1, len(start)):
@@ -108,7 +108,8 @@ class SecretSearch:
             if match is not None:
                 first, end, kind = match
                 counts[kind] += 1
-                pieces += [content[position:first], placeholder(kind).encode()]
+                quote = b'"' if beside.is_json_number(content, first, end) else b""
+                pieces += [content[position:first], quote, placeholder(kind).encode(), quote]
                 position = end
         clean_text = b"".join([*pieces, content[position:]]).decode("utf-8", "surrogatepass")
         return quote_scalars(text, clean_text)
@@ -173,14 +174,14 @@ class _Text:
             if self._is_there(form.reach, start, end):
                 return start, end, form.kind
         for form in forms:
-            if form.is_encoded or len(form.content) <= _START or form.reach is Reach.BESIDE:
+            if form.is_encoded or len(form.content) <= _CUT or form.reach is Reach.BESIDE:
                 continue
             end = self._end_of_same(form.content, start)
             follows = content[end : end + 6]
-            has_sign = follows.startswith(_CUT_OFF)
-            is_cut = has_sign or (form.may_be_cut and not follows[:1].isalnum())
-            shortest = _START if has_sign and form.may_be_cut else _CUT
-            if is_cut and end - start >= shortest and self._starts_word(start):
+            is_cut = follows.startswith(_CUT_OFF) or (form.may_be_cut and not follows[:1].isalnum())
+            if follows == _PLACEHOLDER[:6]:
+                continue  # the rest was replaced already
+            if is_cut and end - start >= _CUT and self._starts_word(start):
                 return start, end, form.kind
         return None
 

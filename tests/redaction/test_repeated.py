@@ -140,17 +140,6 @@ def test_a_secret_goes_in_every_form(secret: str, write: Callable[[str], str]) -
     assert kept.strip("\"'{}:\\ a….") in ("", "Basic"), value
 
 
-@pytest.mark.parametrize(
-    ("secret", "text"),
-    [
-        ("Hx4!wSu7#Mr", "typed Hx4!wSu7…"),
-        (_KEY, f"key {_KEY[:8]}..."),
-    ],
-)
-def test_a_strange_secret_is_recognised_where_it_is_cut_short(secret: str, text: str) -> None:
-    assert secret[:7] not in redact({"password": secret, "a": text}).value["a"]
-
-
 @pytest.mark.parametrize("text", ["release-4-5-6-beta", "my-release-4-5-6", "xrelease-4-5-6"])
 def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
     assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
@@ -177,7 +166,7 @@ def test_of_a_passphrase_its_words_go_in_every_form() -> None:
         ({"password": "sunflower"}, "We sell sunflower oil, olive oil and a sunflower."),
         ({"password": "sunflower"}, '{"oil": "sunflower", "price": 3}'),
         ({"pin": "4471"}, "There are 4471 rows; 4471 of them are new."),
-        ({"pin": "4471"}, '{"count": 4471, "text": 4471}'),
+        ({"pin": "4471"}, '{"count": 4471, "rows": 4471}'),
         ({"password": "admin"}, "The admin typed a command."),
         ({"password": "test"}, "Typed test data; the test is in /test/test.py."),
         ({"password": "changeme"}, "typed changeme"),
