@@ -161,7 +161,7 @@ class TestFewShot:
             watching = handler("finance", store=store, policy=DomainPolicy(threshold=0.0))
             for answer in ("42", "43\nand more"):
                 play = agent(
-                    say("", call("search", q="a")), say("", call("soft", x="z")), say(answer)
+                    say("", call("soft", x="z")), say("", call("search", q="a")), say(answer)
                 )
                 play.invoke(SOFT, {"callbacks": [watching]})
             assert watching.flush(600)
@@ -173,8 +173,8 @@ class TestFewShot:
             f"{HEADER}\n"
             "<<<example 1: a run that seems to have succeeded>>>\n"
             'Task: "add and search"\n'
-            '1. search({"q": "a"}) -> ok: "result for a"\n'
-            '2. soft({"x": "z"}) -> error: "soft z"\n'
+            '1. soft({"x": "z"}) -> error: "soft z"\n'
+            '2. search({"q": "a"}) -> ok: "result for a"\n'
             'Answer: "43 and more"\n'
             "<<<end of example 1>>>\n"
         )
