@@ -23,7 +23,8 @@ def written_forms(secret: str) -> set[str]:
     cases = {secret, secret.lower(), secret.upper(), secret.capitalize()}
     if secret.isascii() and secret.isalnum():
         return cases
-    in_urls = {quote(secret, safe=safe) for safe in _SAFE_IN_URLS} | {quote_plus(secret)}
+    content = secret.encode("utf-8", "surrogatepass")
+    in_urls = {quote(content, safe=safe) for safe in _SAFE_IN_URLS} | {quote_plus(content)}
     in_urls |= {_HEX_IN_URLS.sub(lambda match: match[0].lower(), form) for form in in_urls}
     forms = {secret, repr(secret)[1:-1], html.escape(secret), html.escape(secret, quote=False)}
     forms.add(_NOT_FOR_SHELLS.sub(r"\\\1", secret))

@@ -204,3 +204,11 @@ def test_what_is_typed_into_a_field_goes_as_a_whole() -> None:
     result = redact(given).value
     assert result["fill"]["text"] == result["keys"] == "[REDACTED:pin]"
     assert result["n"] == 4471
+
+
+def test_a_secret_in_bytes_that_are_no_utf_8_is_looked_for_like_any_other() -> None:
+    secret = b"Zk7#mQ2v\x80pLd"
+    assert redact({"password": secret, "a": secret}).value == {
+        "password": b"[REDACTED:password]",
+        "a": b"[REDACTED:password]",
+    }
