@@ -16,6 +16,9 @@ from langgraph.types import Command, Send
 from kp_langchain import ScoredTrace
 from tests.agents import QUESTION, ScriptedChatModel, call, run, say, shape
 
+# Older releases cannot give a tool the state of an agent that is a node of another graph.
+pytest.importorskip("langgraph.callbacks", reason="this release of langgraph hands nothing over")
+
 HISTORY: dict[str, Any] = {
     "messages": [
         ("user", "old question"),
