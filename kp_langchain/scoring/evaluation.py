@@ -43,13 +43,16 @@ class Comparison:
     baseline: float = 0.0
 
     @classmethod
-    def of(cls, embedding: Embedding, match: Match, baseline: float) -> Comparison:
+    def of(
+        cls, embedding: Embedding, match: Match, baseline: float, *, left_out: bool = False
+    ) -> Comparison:
         """Return the comparison of a trace.
 
         Args:
             embedding: The embedding of the trace's text.
             match: What the memory has that is similar.
             baseline: Cosine similarity of unrelated texts to the embedder, 0 to below 1.
+            left_out: Whether there is only what was not to be compared.
         """
         share, nearest = embedding.unreadable_share, match.nearest
         if match.repeat is not None:
@@ -58,7 +61,7 @@ class Comparison:
         if embedding.problem:
             return cls(None, embedding.problem, share)
         if nearest is None:
-            return cls(None, LEFT_OUT if match.left_out else EMPTY_CACHE, share)
+            return cls(None, LEFT_OUT if left_out else EMPTY_CACHE, share)
         return cls(nearest, NEAREST, share, baseline)
 
 

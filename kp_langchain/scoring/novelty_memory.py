@@ -43,12 +43,10 @@ class Match(NamedTuple):
     Attributes:
         nearest: The trace with the most similar vector; None if no vector was compared.
         repeat: The newest trace with the same fingerprint; None if there is none.
-        left_out: Whether there is only what was ignored. The scorer sets it.
     """
 
     nearest: Nearest | None
     repeat: Nearest | None
-    left_out: bool = False
 
 
 @runtime_checkable

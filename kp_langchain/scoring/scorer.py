@@ -343,23 +343,25 @@ class Scorer:
     def _compare(
         self, trace: ReasoningTrace, ignore: Set[str], *, remember: bool, deadline: float | None
     ) -> Comparison:
-        def compare(entry: MemoryEntry) -> Match:
+        def compare(entry: MemoryEntry) -> tuple[Match, bool]:
             if remember:
                 match = self._memory.compare_then_add([entry], ignore=ignore)[0]
             else:
                 match = self._memory.compare(entry, ignore=ignore)
             others = ignore - {trace.id}
-            if match.nearest is None and entry.vector is not None and others:
-                nearest = self._memory.compare(entry, ignore={trace.id}).nearest
-                return match._replace(left_out=nearest is not None and nearest.trace_id in others)
-            return match
+            if match.nearest is not None or entry.vector is None or not others:
+                return match, False
+            nearest = self._memory.compare(entry, ignore={trace.id}).nearest
+            return match, nearest is not None and nearest.trace_id in others
 
         text = embedded_text(trace)
         embedding = self._embed(text, trace, deadline, remember=remember)
         self._last_embedding.set(text, embedding)
-        nothing = Match(None, None)
-        embedding, match = self._call_memory(compare, text, trace, embedding, nothing)
-        return Comparison.of(embedding, match, self._identity(embedding).baseline)
+        nothing = Match(None, None), False
+        embedding, found = self._call_memory(compare, text, trace, embedding, nothing)
+        match, left_out = found
+        baseline = self._identity(embedding).baseline
+        return Comparison.of(embedding, match, baseline, left_out=left_out)
 
     def _compare_batch(self, traces: Sequence[ReasoningTrace]) -> list[Comparison]:
         """Do what `_compare` does for each trace, but raise the errors of embedder and memory."""
