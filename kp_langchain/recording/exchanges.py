@@ -15,7 +15,7 @@ from kp_langchain.recording.calls import Call
 from kp_langchain.recording.messages import NOT_A_MODEL, content_text, role_and_content
 from kp_langchain.recording.plain_values import as_text
 from kp_langchain.recording.safe_reads import MAPPING, attribute, default_on_error
-from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
+from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS
 
 MAX_EXCHANGES: Final = 50
 """The most exchanges that are kept of one run."""

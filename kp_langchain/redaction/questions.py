@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kp_langchain.redaction import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.redaction.field_names import (
     SensitiveField,
     classify_secret,
     without_accents,
     word_set,
 )
+from kp_langchain.redaction.limits import ANSWER_CHARS, ASKED_CHARS
 from kp_langchain.redaction.named_values import names_in
 from kp_langchain.redaction.tables import load_table
 from kp_langchain.redaction.values import (
