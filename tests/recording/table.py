@@ -5,19 +5,8 @@ from __future__ import annotations
 import sys
 
 from tests.agents import shape
-from tests.recording import (
-    situations_of_inner_calls,
-    situations_of_pauses,
-    situations_of_requests,
-    situations_of_timeouts,
-)
-from tests.recording.situations import SITUATIONS, play
-
-# Importing them adds their situations to the list.
-assert situations_of_inner_calls
-assert situations_of_pauses
-assert situations_of_requests
-assert situations_of_timeouts
+from tests.recording.situations import play
+from tests.recording.test_situations import SITUATIONS
 
 
 def main() -> None:
