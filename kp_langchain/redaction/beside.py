@@ -56,8 +56,7 @@ def marks(content: bytes, start: int, end: int) -> bool:
     key = _KEY_BEFORE.search(before)
     if key and _CLOSING_QUOTE.match(after) and is_typed(key[1]):
         return True
-    before, after = _within_string(before, after)
-    words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
+    words, after = _clause_and_rest(content, start, end)
     if not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
         return True
     if _CLAUSE_IS_OVER.match(after):
@@ -83,9 +82,8 @@ def kind_beside(content: bytes, start: int, end: int) -> str | None:
         start: Where the word starts.
         end: Where it ends.
     """
-    before, after = _within_string(*_around(content, start, end))
+    words, after = _clause_and_rest(content, start, end)
     is_number = content[start:end].isdigit()
-    words = _WORD.findall(_CLAUSE_END.split(before)[-1].lower())
     while words and words[-1] in TABLE["lead_ins"]:
         words.pop()
     kind = _kind_of_last(words, is_number=is_number)
@@ -154,9 +152,12 @@ def _around(content: bytes, start: int, end: int) -> tuple[str, str]:
     return before, content[end : end + _AFTER].decode("utf-8", "ignore")
 
 
-def _within_string(before: str, after: str) -> tuple[str, str]:
+def _clause_and_rest(content: bytes, start: int, end: int) -> tuple[list[str], str]:
+    """Return the words of a clause up to `start`, and what follows `end`, in the same string."""
+    before, after = _around(content, start, end)
     opening, closing = _STRING_START.search(before), _STRING_END.search(after)
-    return before[opening.end() if opening else 0 :], after[: closing.start() if closing else None]
+    clause = _CLAUSE_END.split(before[opening.end() if opening else 0 :])[-1]
+    return _WORD.findall(clause.lower()), after[: closing.start() if closing else None]
 
 
 def _kind_of_last(words: list[str], *, is_number: bool) -> str | None:
