@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
-from kp_langchain.redaction.field_names import SensitiveField, classify_name
+from kp_langchain.redaction.field_names import SensitiveField, classify_name, split_name
 from kp_langchain.redaction.finders import Finder
 from kp_langchain.redaction.spans import Span, cached_pattern, occurrences
 from kp_langchain.redaction.structures import KEYS, NamedField, element_field, plain_key
@@ -118,7 +118,8 @@ def _find_in_manifests(text: str, _low: str) -> Iterator[Span]:
 def _values_of_block(text: str, at: int, indent: int) -> Iterator[Span]:
     """Yield the values of the lines from `at` on that are indented by more than `indent`."""
     while (line := _YAML_LINE.match(text, at)) and len(line["indent"]) > indent:
-        is_plain = plain_key(line["name"] or "") in KEYS.plain_keys
+        words = split_name(line["name"] or "") or [""]
+        is_plain = not KEYS.plain_keys.isdisjoint((plain_key(line["name"] or ""), words[-1]))
         if line["secret"] and not (is_plain or line["marker"] or is_placeholder(line["secret"])):
             yield Span(*line.span("secret"), "secret")
         at = line.end()

@@ -96,11 +96,14 @@ _NEXT_VALUE = re.compile(
     (?P<value>[^\s"'`,;]{4,512}?)(?=[.!]?(?:[\s"'`,;]|\Z))""",
     re.VERBOSE,
 )
+_ENCODED_SIGN = re.compile(r"%3d", re.IGNORECASE)
 _KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
 _PRINTED = re.compile(r"\] => ")  # by print_r of PHP
 _BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
 _OPENS_STRING = re.compile(r"\([\"'`]")
 _ACTIONS = word_set(NAMES["actions"]["words"])
+_FINGERPRINT = re.compile(r"(?:SHA(?:1|256|384|512)|MD5):")
+_BEFORE_NEXT_FIELD = re.compile(r"\[REDACTED:[a-z0-9_]{1,50}\]%26")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
@@ -229,9 +232,17 @@ def _value_of_name(
     else:
         extents = _after_name(text, start, end, name, field, in_prose=in_prose)
     for extent in extents:
+        if extent is not None and _is_known(text, extent[0], field):
+            return None
         if extent is not None and is_sensitive(text[slice(*extent)], name, field):
             return extent, field
     return None
+
+
+def _is_known(text: str, at: int, field: SensitiveField) -> bool:
+    """Return whether at `at` is the fingerprint of a key, or what was a value in an encoded URL."""
+    is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, at)
+    return bool(is_fingerprint or _BEFORE_NEXT_FIELD.match(text, at))
 
 
 def _after_name(
@@ -342,7 +353,12 @@ def _value_after_sign(
     block = _BLOCK.match(text, at) if extent is None and field.is_strong else None
     if block is not None:
         return _block_value(text, start, block)
-    return extent or unquoted_value(text, at, start, assignment, name, field)
+    if extent is not None:
+        return extent
+    extent = unquoted_value(text, at, start, assignment, name, field)
+    encoded = _ENCODED_SIGN.match(assignment["sign"])
+    end = text.find("%26", *extent) if encoded and extent else -1  # an ampersand
+    return (extent[0], end) if extent and end >= 0 else extent
 
 
 def _header_value(text: str, start: int, at: int, field: SensitiveField) -> Extent | None:

@@ -27,7 +27,7 @@ _WORD = re.compile(
 )
 # Letters that are not a plain one with an accent.
 _PLAIN_LETTERS = str.maketrans("øØđĐłŁıß", "oOdDlLis")
-_COMPOUND = re.compile(r"^(\w{2,})(nummer|nummern|nummeret|numret|number)$")
+_COMPOUND = re.compile(r"^(\w{2,})(nummer|nummern|nummeret|numret|number|(?<=\w{4})nr)$")
 _LONGEST_LABEL = 5
 _LONGEST_APART = 4  # letters
 _MAX_FILLERS = 6

@@ -320,7 +320,8 @@ def is_sensitive(value: str, name: str, field: SensitiveField) -> bool:
         return True
     if kind == "pin":
         is_sentence = " " in value.strip() and any(map(str.isalpha, value))
-        return 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value)) and not is_sentence
+        is_code = 4 <= len(value.strip()) <= 12 and any(map(str.isdigit, value))
+        return is_code and not is_sentence and not value.endswith("=")  # the name of a value
     if kind == "cookie":
         return _is_cookie_sensitive(value)
     if kind == "cvv":

@@ -13,10 +13,12 @@ from typing import Any
 
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction.blobs import BLOB, summary_of_bytes
+from kp_langchain.redaction.chats import answers_in
 from kp_langchain.redaction.custom_rules import Rules
 from kp_langchain.redaction.documents import Document, Literal, mask_documents, read_documents
 from kp_langchain.redaction.field_names import SensitiveField
 from kp_langchain.redaction.objects import has_type, parts_of
+from kp_langchain.redaction.questions import Secret
 from kp_langchain.redaction.repeated import Secrets
 from kp_langchain.redaction.scalars import quote_scalars
 from kp_langchain.redaction.spans import PLACEHOLDER, distinct_key, placeholder
@@ -78,6 +80,8 @@ class Walker:
         # Of a short text that is known to stay as it is, only the user's redactor may change a part.
         self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
         self._open_containers: set[int] = set()
+        # Messages of chats that give secrets: the key of the text, and the secrets.
+        self._answers: dict[int, tuple[str, list[Secret]]] = {}
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
     def walk(
@@ -294,8 +298,11 @@ class Walker:
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         context = read_mapping(value, field, name, self._classify_name)
+        answer_key, secrets = self._answers.get(id(value), ("", []))
         for key, item in list(dict.items(value)):
-            if key is context.rows_key and key is not None:
+            if secrets and key == answer_key:
+                clean = self._answer(item, secrets)
+            elif key is context.rows_key and key is not None:
                 clean = self._rows(item, context.columns, depth)
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)
@@ -306,6 +313,15 @@ class Walker:
                 clean_key = distinct_key(self._key(key), result)
                 result[self._replaced(key, clean_key)] = clean
         return result
+
+    def _answer(self, text: str, secrets: list[Secret]) -> Any:
+        """Redact a text that gives secrets."""
+        clean = str.__str__(text)
+        for kind, secret in secrets:
+            if not self._rules.allows(secret) and secret in clean:
+                self._secrets.note(kind, secret, is_answer=True)
+                clean = clean.replace(secret, self._replace(kind, secret))
+        return self._replaced(text, self._text(clean))
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
         """Return the sensitive field of one entry of a mapping, if any, and its name."""
@@ -358,6 +374,8 @@ class Walker:
         columns = header_fields(members, self._classify_name) if field is None else []
         if columns:
             return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
+        for message, key, secrets in answers_in(members):
+            self._answers[id(message)] = key, secrets
         result: list[Any] = []
         has_pairs = bool(members) and all(_is_pair(member) for member in members)
         is_pair = is_tuple and _is_pair(members)

@@ -107,6 +107,10 @@ KEPT: Final[tuple[Any, ...]] = (
     "FAIL\tgithub.com/acme/shop/token\t0.034s",
     "mscorlib, Version=4.0.0.0, Culture=neutral, PublicKeyToken=b77a5c561934e089",
     '<assemblyIdentity name="Newtonsoft.Json" publicKeyToken="30ad4fe6b2a6aeed"/>',
+    "sonar-scanner -Dsonar.projectKey=shop -Dsonar.sources=src",
+    "RelayState=%2Fstart",
+    "Fingerprint of the deploy key: SHA256:kCzqIkVv1vI5oVtQ5b0ZfU3sQ7x1mYbq2Zl0xN4bZ3E (RSA)",
+    'Public-Key-Pins: pin-sha256="d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="; max-age=600',
     "session id: 6eff3e25-f16e-4e7a-b563-3a099dc386d7",
     {"session_id": "6eff3e25-f16e-4e7a-b563-3a099dc386d7"},
     "Set-Cookie: theme=dark; Path=/; Max-Age=31536000; SameSite=Lax; Secure",
@@ -118,6 +122,7 @@ KEPT: Final[tuple[Any, ...]] = (
     "password → argon2id → database",
     {"Credentials": {"Expiration": "2026-01-01T00:00:00Z", "Region": "eu-west-1"}},
     {"kind": "Secret", "stringData": {"host": "db1", "port": "5432"}},
+    "kind: Secret\nstringData:\n  REDIS_HOST: cache.lan\n  redis-port: 6379\n",
     "kind: Secret\nstringData:\n  cfg: |\n    host: db1\n    port: 5432\n",
     {"ParameterKey": "InstanceType", "ParameterValue": "t3.micro7"},
     "https://a.io/x?key=created_at",
@@ -174,6 +179,10 @@ IN_PARTS: Final[tuple[tuple[Any, Any], ...]] = (
     (
         "changed the password from hunter22 to hunter33",
         "changed the password from [REDACTED:password] to [REDACTED:password]",
+    ),
+    (
+        "/login?next=%2Fget%3Fpassword%3Dhunter22%26page%3D2",
+        "/login?next=%2Fget%3Fpassword%3D[REDACTED:password]%26page%3D2",
     ),
     ("Password: hunter22 -> hunter33", "Password: [REDACTED:password] -> [REDACTED:password]"),
     (

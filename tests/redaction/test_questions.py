@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from kp_langchain.redaction import redact
 from kp_langchain.redaction.questions import secrets_given
 
 _STRONG = "Zk7#mQ2v!pLd"
@@ -133,3 +136,26 @@ def test_an_answer_to_a_question_for_a_secret_gives_it(
 @pytest.mark.parametrize(("question", "answer"), _NOT_GIVEN)
 def test_other_answers_give_none(question: str, answer: str) -> None:
     assert secrets_given(question, answer) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "answer", "clean"),
+    [
+        ({"role": "assistant", "content": "Please enter the PIN."}, "5937", "[REDACTED:pin]"),
+        ({"type": "ai", "content": "Which API key?"}, f"use {_KEY}", "use [REDACTED:api_key]"),
+        ({"from": "gpt", "value": "Your password?"}, "sunflower", "[REDACTED:password]"),
+        ({"role": "tool", "content": "Please enter the PIN."}, "5937", "5937"),
+        ({"role": "user", "content": "Please enter the PIN."}, "5937", "5937"),
+        ({"role": "assistant", "content": "Please enter the year."}, "5937", "5937"),
+    ],
+)
+def test_a_log_of_a_chat_is_read_as_questions_and_answers(
+    message: dict[str, str], answer: str, clean: str
+) -> None:
+    author, text = message
+    chat = [message, {author: "user", text: answer}]
+    expected = [message, {author: "user", text: clean}]
+    assert redact(chat).value == expected
+    assert redact({"log": chat}).value == {"log": expected}
+    assert redact(f"log: {json.dumps(chat)}").value == f"log: {json.dumps(expected)}"
+    assert redact(expected).value == expected
