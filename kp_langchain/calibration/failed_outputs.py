@@ -1,9 +1,9 @@
 """Whether a tool call failed, by what its trace says: the one reading of it in this package.
 
 A recorded error says so by itself. Many tools return their errors as plain text instead; such a
-text has a line that begins with a word for an error. The same words elsewhere in a line describe
-things ("does not exist in Asia", "3 failed logins"), and an empty output is what many commands
-return when all went well.
+text begins with a word for an error, or has a line that begins with the name of an exception. The
+same words elsewhere describe things ("does not exist in Asia", "3 failed logins", a line of a log),
+and an empty output is what many commands return when all went well.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterable
 
 BEGINNING_CHARS = 300
-"""Only lines that begin within so many characters count: later ones are what the tool read."""
+"""Only so many characters count: later ones are what the tool read."""
 
 # Words that say it alone: they end the line, or punctuation or a code follows.
 _WORDS = (
     "error", "exception", "failed", "failure", "fatal", "fatal error", "syntax error",
     "runtime error", "internal error", "server error", "internal server error", "error code",
+    "tool error", "http error",
     "invalid input", "invalid request", "invalid action", "invalid argument", "invalid arguments",
     "permission denied", "access denied",
     "error fatal", "error interno", "excepción", "fallo", "falló",  # Spanish
@@ -28,8 +29,8 @@ _WORDS = (
 )  # fmt: skip
 # Beginnings of sentences that say it, whatever follows.
 _PHRASES = (
-    "traceback (most recent call last)",
-    "an error occurred", "an error has occurred", "an exception occurred", "error occurred",
+    "an error occurred", "an error has occurred", "an unexpected error", "an exception occurred",
+    "error occurred",
     "error while ", "error when ", "error during ", "error in ", "error at ", "error from ",
     "error response ", "uncaught ", "unhandled exception", "unhandled error", "unhandled rejection",
     "unhandled promise rejection",
@@ -45,8 +46,8 @@ _PHRASES = (
 )  # fmt: skip
 # Values that say there was none, in `error: null`, or that measure one, in `error: 0.05`.
 _NO_ERROR = (
-    r"""["']?(?:null|none|nil|false|no|n/a|ninguno|keine?|无|なし|없음|-|""|''|\[\]|\{\}|0+)["']?"""
-    r"""\s*(?:[,;.}\])|/]|$) | \d+\.\d"""
+    r"""["']?(?:null|none(?:\ found)?|nil|nothing|false|no|n/a|ningun[ao]|aucune?|nessun[ao]|keine?|нет"""
+    r"""|无|なし|없음|-|""|''|\[\]|\{\}|0+)["']?\s*(?:[,;.}\])|/]|$) | \d+\.\d | ±"""
 )
 
 
@@ -54,12 +55,22 @@ def _alternatives(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
 
 
-_FAILS = re.compile(
+_NAMES_EXCEPTION = re.compile(
+    r"""
+    ^[^\w\n]*
+    (?: (?:\w+\.)*\w+(?:Error|Exception) (?=\s*:|\()     # KeyError: 'x'
+      | (?:\w+\.)+\w+(?:Error|Exception) \s*$            # java.lang.NullPointerException
+      | Traceback\ \(most\ recent\ call\ last\)
+    )
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_BEGINS_LIKE_ERROR = re.compile(
     rf"""
-    ^[^\w\n]*                                      # quotes, brackets, a list's dash, an emoji
-    (?: (?-i:(?:\w+\.)*\w+(?:Error|Exception)) (?=\s*:|\()     # KeyError: 'x'
-      | (?-i:(?:\w+\.)+\w+(?:Error|Exception)) \s*$            # java.lang.NullPointerException
-      | (?:{_alternatives(_PHRASES)})
+    \W*                                           # quotes, brackets, a list's dash, an emoji
+    (?: (?:{_alternatives(_PHRASES)})
+      | status["']\s*:\s*["']error["']
+      | [^\n]{{1,80}}:\ command\ not\ found\s*$
       | failed\ to\ (?!(?-i:[A-Z][a-z]))                      # not the title of a film
       | error\ (?!(?:check|correct|handl|logg|messag|monitor|report|track)ing)\w+ing\s
       | (?!failed\W{{0,4}}\d+\s*(?:[,;.}}\])|/]|of\b|$))      # `failed: 3` counts what did
@@ -80,8 +91,9 @@ _FAILS = re.compile(
 
 
 def reads_like_failure(output: str | None) -> bool:
-    """Return whether a line near the beginning of a tool's output begins like an error."""
-    return bool(output) and _FAILS.search(output or "", 0, BEGINNING_CHARS) is not None
+    """Return whether a tool's output begins like an error, or soon names an exception."""
+    beginning = (output or "").lstrip()[:BEGINNING_CHARS]
+    return bool(_BEGINS_LIKE_ERROR.match(beginning) or _NAMES_EXCEPTION.search(beginning))
 
 
 def output_failed(kind: str, tool: object, output: str | None) -> bool | None:

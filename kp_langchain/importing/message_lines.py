@@ -96,7 +96,7 @@ def _metadata(fields: dict[str, Any], sources: RunKeySources) -> dict[str, Any]:
 
 
 def _run_id(fields: dict[str, Any], namespace: str | None) -> UUID:
-    # The same id in two namespaces is that of two runs.
+    # The same id in two namespaces is that of two runs, unless it is a UUID.
     scope = "messages:" if namespace is None else f"messages:{json.dumps(namespace)}:"
     for name in _IDS:
         value = fields.get(name)

@@ -34,11 +34,12 @@ _NOT_ANSWERING = ("human", "user", "system", "developer")
 _ROLES: dict[object, str] = {"user": "human", "assistant": "ai"}
 _PARSED_KEYS = {"raw", "parsed", "parsing_error"}
 _IMMUTABLE = (str, int, float, bool, type(None))
+_LONGEST_WORD = 32  # of a name, such as a node's
 _KEYS = ("output", "answer", "result", "response", "final_answer", "text", "content")
 
 
 @default_on_error(None)
-def answer_in(outputs: object, limit: int, inputs: object = None, said: object = "") -> Any:
+def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
     """Return the `gist` of the answer that a run's outputs hold; "" if they hold none.
 
     What the run was given is no answer. None where nothing was returned, or only a tool call: then
@@ -48,7 +49,6 @@ def answer_in(outputs: object, limit: int, inputs: object = None, said: object =
         outputs: What the run returned.
         limit: Characters to keep.
         inputs: What it was given, in the form of `last_items`.
-        said: What the model said last, which a state with messages may hold under any key.
     """
     if outputs is None:
         return None
@@ -74,8 +74,9 @@ def answer_in(outputs: object, limit: int, inputs: object = None, said: object =
     new = [key for key, value in items if not _is_given(value, given.get(key))]
     if not messages:
         return gist(outputs, limit) if new else ""
-    texts = [str.__str__(outputs[key]) for key in new if isinstance(outputs[key], str)]
-    return said if said and said in texts else ""
+    # A report, but no route: other values are how a state with messages gets to its answer.
+    texts = {key: outputs[key] for key in new if _is_sentence(outputs[key])}
+    return _value(next(iter(texts.values())) if len(texts) == 1 else texts, limit) if texts else ""
 
 
 def last_items(inputs: object) -> object:
@@ -163,6 +164,10 @@ def _is_human(value: object) -> bool:
 
 def _is_given(value: object, given: object) -> bool:
     return type(value) in _IMMUTABLE and type(given) is type(value) and value == given
+
+
+def _is_sentence(value: object) -> bool:
+    return isinstance(value, str) and (len(value.split()) > 1 or len(value) > _LONGEST_WORD)
 
 
 def _value(value: object, limit: int) -> Any:

@@ -6,7 +6,7 @@ embedded, logged or written before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -162,15 +162,20 @@ class Drafter:
         """Have a run redacted as a whole, and return its domain with the policy of that."""
         _, policy = self._domain_and_policy(record, redaction)
         conversations = self._conversations(record)
-        live_secrets.recall(conversations, redaction.secrets)
         redaction.learn(record.parts(), policy.privacy_level, record.answers())
-        live_secrets.remember([*conversations, ("run", str(record.run_id))], redaction.secrets)
+        live_secrets.conversations.recall(conversations, redaction.secrets)
+        live_secrets.conversations.remember(conversations, redaction.secrets)
+        live_secrets.runs.remember([(str(record.run_id),)], redaction.secrets)
         return self._domain_and_policy(record, redaction)
 
     def _conversations(self, record: RunRecord) -> list[live_secrets.Key]:
-        sessions = (id_text(record.metadata.get(name)) for name in self.run_keys.session)
-        keys = [("thread", record.thread_id or ""), *(("session", one) for one in sessions)]
-        return [(kind, text) for kind, text in keys if text]
+        def texts(names: Iterable[str]) -> list[str]:
+            return [id_text(record.metadata.get(name)) for name in names]
+
+        namespace = texts(self.run_keys.namespace)
+        keys = [("thread", record.thread_id or "")]
+        keys += [("session", text) for text in texts(self.run_keys.session)]
+        return [(kind, text, *namespace) for kind, text in keys if text]
 
     def _domain_and_policy(
         self, record: RunRecord, redaction: Redactor
@@ -210,7 +215,7 @@ class Drafter:
             answer=answer,
             redaction=redaction,
         )
-        live_secrets.remember([("run", trace.id)], redaction.secrets)
+        live_secrets.runs.remember([(trace.id,)], redaction.secrets)
         draft = Draft(
             trace=trace,
             run_id=record.run_id,
@@ -299,7 +304,7 @@ class Drafter:
         redaction = Redactor(
             self.functions.counters, LONGEST_NOTE_CHARS, rules=self.rules, hook=self.redactor
         )
-        live_secrets.recall([("run", run)], redaction.secrets)
+        live_secrets.runs.recall([(run,)], redaction.secrets)
         if self.redactor is None:
             return replace(verdict, note=redaction.text(note, level))
         try:

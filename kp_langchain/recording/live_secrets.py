@@ -1,65 +1,79 @@
-"""What the runs of this process named as secrets, for later turns of their conversations.
+"""What the runs of this process named as secrets, for later turns and for notes of verdicts.
 
-In memory only, and bounded: the conversation used longest ago is forgotten first. It belongs to the
+In memory only, and bounded: what was used longest ago is forgotten first. It belongs to the
 process, because handlers are often made per request. To know a secret only ever removes it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kp_langchain._forksafe import ForkSafeLock
 
 if TYPE_CHECKING:
     from kp_langchain.redaction.repeated import Secrets
+    from kp_langchain.redaction.secret_search import Named
 
-MOST_CONVERSATIONS: Final = 1000
+MOST_KNOWN: Final = 1000
+"""The most conversations, and the most runs."""
 MOST_CHARS: Final = 1_000_000
+"""The most characters of the secrets of all conversations, and of all runs."""
 
-Key = tuple[str, str]
-"""A kind of id, such as "thread", and an id."""
-
-_lock = ForkSafeLock()
-_known: OrderedDict[Key, Secrets] = OrderedDict()
+Key = tuple[str, ...]
+"""What identifies a conversation or a run, such as "thread", its id and its namespace."""
 
 
-def recall(keys: Iterable[Key], secrets: Secrets) -> None:
-    """Add to `secrets` what is known of conversations or runs.
+class LiveSecrets:
+    """The secrets of the conversations, or of the runs, that this process saw last."""
 
-    Args:
-        keys: Their ids.
-        secrets: Added to.
-    """
-    if _known:
-        with _lock:
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._known: OrderedDict[Key, Mapping[str, Named]] = OrderedDict()
+        self._chars = 0
+
+    def recall(self, keys: Iterable[Key], secrets: Secrets) -> None:
+        """Add to `secrets` what is known, as far as there is room.
+
+        Args:
+            keys: What identifies the conversations or runs.
+            secrets: Added to.
+        """
+        if self._known:
+            with self._lock:
+                for key in keys:
+                    if key in self._known:
+                        self._known.move_to_end(key)
+                        secrets.add_all(self._known[key])
+
+    def remember(self, keys: Iterable[Key], secrets: Secrets) -> None:
+        """Remember what a run has named, and what was known before.
+
+        Args:
+            keys: What identifies the run or its conversations.
+            secrets: What it has named.
+        """
+        if not secrets:
+            return
+        named = secrets.named
+        with self._lock:
             for key in keys:
-                if key in _known:
-                    _known.move_to_end(key)
-                    secrets.add_all(_known[key])
+                self._chars -= sum(map(len, self._known.pop(key, ())))
+                self._chars += sum(map(len, named))
+                self._known[key] = named
+            while len(self._known) > MOST_KNOWN or (
+                self._chars > MOST_CHARS and len(self._known) > 1
+            ):
+                _, oldest = self._known.popitem(last=False)
+                self._chars -= sum(map(len, oldest))
+
+    def forget_all(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._known.clear()
+            self._chars = 0
 
 
-def remember(keys: Iterable[Key], secrets: Secrets) -> None:
-    """Remember what a run has named, and what was known before.
-
-    Args:
-        keys: The ids of the run and of its conversations.
-        secrets: What it has named; not changed any more.
-    """
-    if not secrets:
-        return
-    with _lock:
-        for key in keys:
-            _known[key] = secrets
-            _known.move_to_end(key)
-        chars = sum(one.chars for one in {id(one): one for one in _known.values()}.values())
-        while len(_known) > MOST_CONVERSATIONS or (chars > MOST_CHARS and len(_known) > 1):
-            _, oldest = _known.popitem(last=False)
-            chars -= oldest.chars
-
-
-def forget_all() -> None:
-    """Forget what is known of every conversation."""
-    with _lock:
-        _known.clear()
+conversations: Final = LiveSecrets()
+runs: Final = LiveSecrets()

@@ -106,8 +106,8 @@ def gist(value: object, limit: int, depth: int = 0) -> Any:
 def error_text(error: object, limit: int) -> str:
     """Return `TypeName: message` of an exception, cut to `limit`.
 
-    For a group, its exceptions follow in brackets; for any other whose message says nothing, what
-    caused it.
+    For a group, its exceptions follow in brackets; for any other, what caused it if that is a group
+    or the message says nothing.
     """
     text = _own_error_text(error, limit)
     reasons = join_texts(iter(_reasons(error, limit)), limit, "; ")
@@ -130,9 +130,11 @@ def _reasons(error: object, limit: int) -> list[str]:
         one = waiting.pop()
         inner = members_of(one)
         if not inner:
-            if one is not error and meaning_of(one) != "cancelled":
-                texts.append(_own_error_text(one, limit))
-            inner = (_cause(one),) if _says_nothing(one, limit) else ()
+            text = "" if one is error else _own_error_text(one, limit)
+            if text and text not in texts and meaning_of(one) != "cancelled":
+                texts.append(text)
+            cause = _cause(one)
+            inner = (cause,) if members_of(cause) or _says_nothing(one, limit) else ()
         new = [each for each in inner[:_MAX_REASONS] if each is not None and id(each) not in seen]
         seen.update(map(id, new))
         waiting += reversed(new)

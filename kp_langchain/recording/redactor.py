@@ -86,6 +86,13 @@ class Redactor:
             self._session.learn([clean_json(part) for part in parts if part], level)
         except BaseException as error:  # noqa: BLE001 - what was not learned would be left
             self.fail(describe_error(error))
+        if self.secrets.is_full:
+            warn_once(
+                "secrets",
+                "a run names more secrets than are looked for in all of it: %d; the others are "
+                "redacted only where they are named",
+                len(self.secrets.named),
+            )
 
     def fail(self, reason: str) -> None:
         """Drop every text from now on, because something failed that all of them depend on.

@@ -34,6 +34,9 @@ def record_remote_answers(root: RunRecord, inputs: object, outputs: object) -> b
         Whether there are any.
     """
     messages = _remote_messages(inputs, outputs)
+    last = root.last_call
+    if last is not None and not last.is_remote and not any(one.id for one in messages):
+        return False  # a note of what was recorded already: the messages of a server have ids
     for message in messages:
         if message.type == "ai":
             model = root.last_call = Call("model", "", object())  # a unique key: no retries

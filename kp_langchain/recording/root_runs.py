@@ -95,8 +95,7 @@ class RootRuns(RunTree):
             return
         try:
             call = root.last_call
-            said = call.text if call is not None and call.kind == "model" else ""
-            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs, said)
+            root.answer = root.agent_answer or answer_in(output, self._raw_text_chars, inputs)
             root.claimed_confidence = confidence_in(output)
             root.has_structured_answer = structured_response_in(output) is not None
             if call is not None and call.refusal and root.answer == "":

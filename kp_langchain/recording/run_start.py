@@ -16,6 +16,8 @@ _LONG_ID_CHARS = 10_000
 _DECIMAL_BITS = 512
 # By these, LangChain's middleware marks the models that it asks for itself, and all runs in them.
 _SOURCE, _INTERNAL = "lc_source", "lc_internal_call"
+# Of the releases that have no `lc_internal_call`.
+_SOURCES = frozenset(("tool_selection", "summarization", "tool_emulation"))
 
 
 class Start(NamedTuple):
@@ -68,14 +70,13 @@ def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any])
         metadata: The metadata of the call.
         root_metadata: Those of the root run; a run that is marked as a whole has no inner calls.
     """
-    return (_SOURCE in metadata and _differs(_SOURCE, metadata, root_metadata)) or (
-        _INTERNAL in metadata and _differs(_INTERNAL, metadata, root_metadata)
-    )
-
-
-def _differs(key: str, metadata: Mapping[str, Any], root_metadata: Mapping[str, Any]) -> bool:
     # As text, because values of the user's own may raise when they are compared.
-    return metadata_text(metadata, key) != metadata_text(root_metadata, key)
+    source = metadata_text(metadata, _SOURCE) if _SOURCE in metadata else ""
+    if source in _SOURCES and source != metadata_text(root_metadata, _SOURCE):
+        return True
+    return _INTERNAL in metadata and (
+        metadata_text(metadata, _INTERNAL) != metadata_text(root_metadata, _INTERNAL)
+    )
 
 
 def thread_id_in(metadata: Mapping[str, Any]) -> str | None:

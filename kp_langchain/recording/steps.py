@@ -29,7 +29,8 @@ class StepList:
     Attributes:
         steps: The steps in wire form, before redaction, numbered from 0.
         unresolved_error: Whether the run did nothing after its last error or a human's rejection.
-        last_call_failed: Whether its last tool call failed: an answer after that seldom is right.
+        last_call_failed: Whether all tool calls failed that the model asked for last: an answer
+            after that seldom is right.
         is_incomplete: Whether the model's last answer was refused, withheld or cut off, or waits
             for an approval, and nothing followed.
         last_thought: What the model said last.
@@ -68,7 +69,10 @@ def build_steps(timeline: Timeline, *, fatal: str, answer: str) -> StepList:
     if last is not None and last.kind == "tool":
         step_list.ends_on_action = not (last.is_rejected or last.is_cancelled)
         step_list.unresolved_error = step_list.unresolved_error or last.is_rejected
-    step_list.last_call_failed = _last_call_failed(step_list.steps)
+    failed = [
+        output_failed(step["type"], step.get("tool"), step["content"]) for step in builder.last_ends
+    ]
+    step_list.last_call_failed = bool(failed) and all(failed)
     return step_list
 
 
@@ -86,14 +90,6 @@ def _marks_in_order(timeline: Timeline) -> list[tuple[int, Mark, Call]]:
         if call.is_void and mark == "start" and call.tool_call_id is not None:
             places[call.tool_call_id] = place
     return [(at, mark, call) for at, mark, call in marks if not call.is_void]
-
-
-def _last_call_failed(steps: list[Step]) -> bool:
-    for step in reversed(steps):
-        failed = output_failed(step["type"], step.get("tool"), step.get("content"))
-        if failed is not None:
-            return failed
-    return False
 
 
 def _last_start(timeline: Timeline) -> int:
@@ -126,6 +122,8 @@ class _Builder:
     def __init__(self, fatal: str) -> None:
         self.step_list = StepList()
         self.last_call: Call | None = None
+        self.last_ends: list[Step] = []  # of the tool calls that the model asked for last
+        self._has_asked_anew = False
         self._fatal = fatal
         self._origin: Step = {}  # what each step says of where it comes from
         self._tool_calls: dict[object, Step] = {}  # by the calls' keys
@@ -152,6 +150,7 @@ class _Builder:
 
     def _add_model(self, call: Call, at: int) -> None:
         # The model decides anew, so whatever a tool does from here on is another call.
+        self._has_asked_anew = True
         self._failing = {key: one for key, one in self._failing.items() if key == call.key}
         if call.has_failed:
             self._add_failure(call, at, call.error, attempts=1 + call.retries)
@@ -180,7 +179,15 @@ class _Builder:
             return
         self._failing.pop(call.key, None)
         step = self.add_step("observation", content=call.text, tool=_tool(call))
+        self._add_end(call, step)
         _set_latency(step, call)
+
+    def _add_end(self, call: Call, step: Step) -> None:
+        if self._has_asked_anew or call.tool_call_id is None:
+            self.last_ends = []
+        self._has_asked_anew = False
+        if not call.is_rejected:  # it did not run
+            self.last_ends.append(step)
 
     def _add_failure(self, call: Call, at: int, content: str, attempts: int = 1) -> None:
         failure = self._failing.get(call.key)
@@ -192,6 +199,7 @@ class _Builder:
             failure = _Failure(self.add_step("error_recovery", content=content), at)
             if call.kind in ("tool", "retriever") and call.name and call.name not in _MISTAKES:
                 failure.step["tool"] = _tool(call)
+                self._add_end(call, failure.step)
             self._failures.append(failure)
         else:
             attempts += failure.step.get("attempts", 1)

@@ -55,9 +55,12 @@ _MASKS = [chr(code) for code in range(0x10FFFD, 0x10F000, -1)]  # characters wit
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any] | list[tuple[str, Any]]:
-    """Return pairs as a mapping, or as they are if two have the same name."""
-    mapping = dict(pairs)
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | list[tuple[Any, Any]]:
+    """Return pairs as a mapping, or as they are if two have the same name or one is a container."""
+    try:
+        mapping = dict(pairs)
+    except TypeError:  # {[1]: 2}, which is no Python
+        return pairs
     return mapping if len(mapping) == len(pairs) else pairs
 
 
@@ -119,11 +122,6 @@ class _Container:
         else:
             self.members.append(value)
         self.is_after_member = True
-
-    def ends_with(self, literals: list[Literal]) -> bool:
-        """Return whether the last of these literals is the last member or value, and a string."""
-        last = self.pairs[-1][1] if self.pairs else self.members[-1]
-        return any(literal is last and literal.is_string for literal in literals)
 
     def pop(self) -> Any:
         """Remove and return the last member or value."""
@@ -264,9 +262,11 @@ class _Reader:
     def _may_be_string_here(self) -> bool:
         """Return whether a value may follow, or the rest of a string: 'one ' 'two'."""
         container = self._containers[-1]
-        return not container.is_after_member or (
-            container is not self._containers[0] and container.ends_with(self._literals[-1:])
-        )
+        if not container.is_after_member:
+            return True
+        last = self._literals[-1] if self._literals else None  # two strings in a row are one
+        is_joined = last is not None and last.is_string and last.end == self._at
+        return is_joined and container is not self._containers[0]
 
     def _leave_out(self, word: str) -> None:
         """Leave an unquoted word to those who search plain text, together with its name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kp_langchain.redaction import beside
@@ -51,14 +51,17 @@ _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IG
 
 
 class Secrets:
-    """The secrets that a value, or the parts of one run, have named so far; a bounded number.
+    """The secrets that a value, or the parts of one run, have named.
+
+    Of more than there is room for, the first are kept; the others go only from where they are named.
 
     Attributes:
-        chars: The characters of all of them.
+        is_full: Whether there was no room for one.
     """
 
     def __init__(self) -> None:
-        self.chars = 0
+        self.is_full = False
+        self._chars = 0
         self._named: dict[str, Named] = {}
         self._answers: dict[tuple[str, bool], str] = {}
         self._search: SecretSearch | None = None
@@ -103,19 +106,25 @@ class Secrets:
         """Return an answer that gives secrets without them; any other text as it is."""
         return self._answers.get((text.strip(), is_step), text) if self._answers else text
 
-    def add_all(self, other: Secrets) -> None:
-        """Add the secrets of another value."""
-        for secret, named in list(other._named.items()):
-            self._add(secret, named)
+    @property
+    def named(self) -> dict[str, Named]:
+        """The secrets, with what is known of each."""
+        return dict(self._named)
+
+    def add_all(self, named: Mapping[str, Named]) -> None:
+        """Add the secrets that other values have named."""
+        for secret, one in named.items():
+            self._add(secret, one)
 
     def _add(self, secret: str, named: Named) -> None:
         known = self._named.get(secret)
         if known is not None and known.reach >= named.reach:
             return
         if known is None:
-            if len(self._named) >= _MOST or self.chars + len(secret) > _MOST_CHARS:
+            if len(self._named) >= _MOST or self._chars + len(secret) > _MOST_CHARS:
+                self.is_full = True
                 return
-            self.chars += len(secret)
+            self._chars += len(secret)
         self._named[secret] = named
         self._search = None
 

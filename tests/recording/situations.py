@@ -608,6 +608,16 @@ async def _(watching: KPCallbackHandler) -> None:
     await _parallel(asearch).ainvoke(ASK, using(watching))
 
 
+@situation(
+    "one of two parallel tool calls fails",
+    ["thought", *sorted(["call search", "saw search", "call soft", "recovered soft"]), "thought"],
+    success=[True],
+)
+def _(watching: KPCallbackHandler) -> None:
+    asks = say("Both.", call("search", "p1", q="a"), call("soft", "p2", x="1"))
+    agent(asks, say("42")).invoke(ASK, using(watching))
+
+
 _DELEGATED = [
     "thought", "call ask", "thought", "call search", "saw search", "thought", "saw ask", "thought",
 ]  # fmt: skip

@@ -135,10 +135,19 @@ def _(watching: KPCallbackHandler) -> None:
     _graph_of(node).invoke(ASK, using(watching))
 
 
+@situation("a model is marked by its user", ["thought"], success=[True])
+def _(watching: KPCallbackHandler) -> None:
+    def node(state: MessagesState) -> Any:
+        marked: Any = {"metadata": {"lc_source": "my_tool"}}
+        return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"], marked)]}
+
+    _graph_of(node).invoke(ASK, using(watching))
+
+
 @situation("a whole run is marked", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
     agent(say("I search.", call("search", q="a")), say("42")).invoke(
-        ASK, using(watching, metadata={"lc_source": "nightly"})
+        ASK, using(watching, metadata={"lc_source": "summarization"})
     )
 
 

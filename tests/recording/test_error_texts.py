@@ -88,6 +88,14 @@ class SilentError(Exception):
         ),
         (raised_while(RuntimeError(), REFUSED), f"RuntimeError ({IS_REFUSED})"),
         (raised(ValueError("it says enough"), REFUSED), "ValueError: it says enough"),
+        (
+            raised(ValueError("session failed"), group(REFUSED)),
+            f"ValueError: session failed ({IS_REFUSED})",
+        ),
+        (
+            group(REFUSED, ConnectionRefusedError("port 443 refused")),
+            f"ExceptionGroup: unhandled errors (2 sub-exceptions) ({IS_REFUSED})",
+        ),
         (raised(TimeoutError(), asyncio.CancelledError()), "TimeoutError"),
         (
             group(SilentError()),

@@ -57,13 +57,15 @@ def test_kept_traces_that_a_tool_finds_are_shown(tmp_path: Path) -> None:
         assert "GBPUSD" not in scored.trace.model_dump_json()
 
 
-@pytest.mark.parametrize("mark", ["lc_source", "lc_internal_call"])
-def test_a_marked_call_gives_neither_objective_nor_probabilities(mark: str) -> None:
+@pytest.mark.parametrize(
+    ("mark", "value"), [("lc_source", "tool_selection"), ("lc_internal_call", "x")]
+)
+def test_a_marked_call_gives_neither_objective_nor_probabilities(mark: str, value: str) -> None:
     sure = {"logprobs": {"content": [{"logprob": 0.0}]}}
     unsure = {"logprobs": {"content": [{"logprob": -3.0}]}}
 
     def work(_inputs: object) -> str:
-        marked: Any = {"metadata": {mark: "x"}}
+        marked: Any = {"metadata": {mark: value}}
         ScriptedChatModel([say("a title")]).invoke("Make a title.", marked)
         model = ScriptedChatModel([AIMessage("42", response_metadata=sure)])
         answer = model.invoke(QUESTION).text

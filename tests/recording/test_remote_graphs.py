@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -238,3 +238,21 @@ def test_a_log_of_messages_under_another_key_is_no_answer(is_loaded: bool) -> No
     trace = run(graph.compile()).trace
     assert shape(trace) == ["thought", "call search", "saw search", "thought"]
     assert not any(are_remote(trace))
+
+
+def test_a_history_of_a_chat_that_the_user_s_code_keeps_is_no_answer() -> None:
+    class State(TypedDict, total=False):
+        question: str
+        history: list[Any]
+        answer: str
+
+    def ask(state: State) -> State:
+        return {"answer": str(ScriptedChatModel([say("42")]).invoke(state["question"]).text)}
+
+    def note(state: State) -> State:
+        return {"history": [*state["history"], {"type": "ai", "content": state["answer"]}]}
+
+    builder = StateGraph(State).add_sequence([ask, note]).add_edge(START, "ask")
+    trace = run(builder.compile(), {"question": QUESTION, "history": []}).trace
+    assert shape(trace) == ["thought"]
+    assert trace.outcome.result_summary == "42"

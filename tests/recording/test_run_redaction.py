@@ -41,10 +41,12 @@ _outputs: dict[str, str] = {}
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
-    live_secrets.forget_all()
+    live_secrets.conversations.forget_all()
+    live_secrets.runs.forget_all()
     _outputs.clear()
     yield
-    live_secrets.forget_all()
+    live_secrets.conversations.forget_all()
+    live_secrets.runs.forget_all()
 
 
 @tool
@@ -305,7 +307,8 @@ def test_a_secret_that_resumes_a_graph_is_in_no_part_of_the_run(
     first.flush()
     if is_elsewhere:  # as if another process had paused
         paused_in_memory.give_up(first._recorder.owner)
-        live_secrets.forget_all()
+        live_secrets.conversations.forget_all()
+        live_secrets.runs.forget_all()
     second = KPCallbackHandler(store=store)
     graph = agent(types(secret), DONE, tools=TOOLS, checkpointer=saver)
     graph.invoke(Command(resume=secret), {**config, "callbacks": [second]})
@@ -438,27 +441,60 @@ def test_only_the_same_conversation_is_cleaned_of_what_it_named() -> None:
 def test_what_is_known_of_conversations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from kp_langchain.redaction.repeated import Secrets
 
-    def named(secret: str) -> Secrets:
+    known = live_secrets.LiveSecrets()
+
+    def remember(key: str, secret: str) -> None:
         secrets = Secrets()
         secrets.note("password", secret)
-        return secrets
+        known.remember([("thread", key), ("session", key)], secrets)
 
     def is_known(key: str) -> bool:
         secrets = Secrets()
-        live_secrets.recall([("thread", key)], secrets)
+        known.recall([("thread", key)], secrets)
         return bool(secrets)
 
-    monkeypatch.setattr(live_secrets, "MOST_CONVERSATIONS", 2)
+    monkeypatch.setattr(live_secrets, "MOST_KNOWN", 4)
     for key in ("one", "two", "three"):
-        live_secrets.remember([("thread", key)], named(STRONG + key))
+        remember(key, STRONG + key)
     assert [is_known(key) for key in ("one", "two", "three")] == [False, True, True]
-    monkeypatch.setattr(live_secrets, "MOST_CHARS", 20)
-    live_secrets.remember([("thread", "four")], named(STRONG))
+    monkeypatch.setattr(live_secrets, "MOST_CHARS", 3 * len(STRONG))
+    for _ in range(9):
+        remember("four", STRONG)
     assert [is_known(key) for key in ("two", "three", "four")] == [False, False, True]
-    many = Secrets()
-    for number in range(1000):
-        many.note("password", f"{STRONG}{number}" * 10)
-    assert many.chars <= 20_000
+
+
+def test_a_long_conversation_forgets_what_it_named_first(caplog: pytest.LogCaptureFixture) -> None:
+    def objective(text: str) -> str:
+        handler = KPCallbackHandler(store=None)
+        config: Any = {"callbacks": [handler], "metadata": {"session_id": "main"}}
+        agent(DONE).invoke({"messages": task(text)}, config)
+        scored = handler.last()
+        assert scored is not None
+        return scored.trace.task.objective
+
+    first = [f"{STRONG}{number:03}a" for number in range(150)]
+    objective("\n".join(f"password: {secret}" for secret in first))
+    more = [f"{STRONG}{number:03}b" for number in range(150)]
+    objective("\n".join(f"password: {secret}" for secret in more))
+    assert objective(f"type {more[-1]}") == "type [REDACTED:password]"
+    assert not caplog.records
+    many = "\n".join(f"password: {STRONG}{number:03}c" for number in range(201))
+    assert STRONG not in objective(many)
+    assert "names more secrets than" in caplog.text
+
+
+def test_namespaces_share_no_conversation() -> None:
+    def objective(text: str, namespace: str) -> str:
+        handler = KPCallbackHandler(store=None)
+        metadata = {"thread_id": "1", "kp_namespace": namespace}
+        agent(DONE).invoke({"messages": task(text)}, {"callbacks": [handler], "metadata": metadata})
+        scored = handler.last()
+        assert scored is not None
+        return scored.trace.task.objective
+
+    objective(f"my password is {STRONG}", "one")
+    assert objective(f"type {STRONG}", "one") == "type [REDACTED:password]"
+    assert objective(f"type {STRONG}", "two") == f"type {STRONG}"
 
 
 _FORMS: tuple[Callable[[str], str], ...] = (
@@ -492,7 +528,8 @@ def _secrets(draw: st.DrawFn) -> str:
 def test_a_strong_secret_named_anywhere_is_nowhere_in_any_form(
     secret: str, places: list[tuple[int, Callable[[str], str]]], names_at: int
 ) -> None:
-    live_secrets.forget_all()
+    live_secrets.conversations.forget_all()
+    live_secrets.runs.forget_all()
     parts = ["do it", "I do it.", "ls", "done", "All is done."]
     forms = [write(secret) for _, write in places]
     for (at, _), form in zip(places, forms, strict=True):

@@ -115,9 +115,12 @@ def test_other_keys_of_a_state() -> None:
     assert result(run(graph({"route": "poem"}, Wider))) == NO_ANSWER
 
 
-def test_what_the_model_said_is_the_answer_under_any_key_of_a_state() -> None:
-    report = "It is about numbers."  # what the node's model says
+def test_a_new_text_is_the_answer_under_any_key_of_a_state() -> None:
+    report = "Most numbers are large. Sources: [1]"
     assert result(run(graph({"final_report": report}, Wider))) == (report, True)
+    assert result(run(graph({"final_report": report, "route": "end"}, Wider))) == (report, True)
+    given = {**ASK, "final_report": report}
+    assert result(run(graph({"final_report": report}, Wider), given)) == NO_ANSWER
 
 
 def test_a_caller_may_extend_the_list_that_it_gave() -> None:

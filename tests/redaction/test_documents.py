@@ -128,6 +128,16 @@ def test_only_changed_strings_differ(secret: str, ensure_ascii: bool) -> None:
         ('{"password": hunter22, "n": 1}', '{"password": "[REDACTED:password]", "n": 1}'),
         ("{'password': os.environ['X'], 'n': 1}", "{'password': os.environ['X'], 'n': 1}"),
         ('PASSWORDS = ["hunter22"]', 'PASSWORDS = ["[REDACTED:password]"]'),
+        ('h = {"Authorization": f"Bearer {token}"}', 'h = {"Authorization": f"Bearer {token}"}'),
+        (
+            '{"password": "hunter22", "greeting": f"hello {user}", "n": 3}',
+            '{"password": "[REDACTED:password]", "greeting": f"hello {user}", "n": 3}',
+        ),
+        (
+            '{"user": "bob", "password": r"kestrel", "n": 1}',
+            '{"user": "bob", "password": r"[REDACTED:password]", "n": 1}',
+        ),
+        ("{[1]: 2, 'password': 'hunter22'}", "{[1]: 2, 'password': '[REDACTED:password]'}"),
         (r'log "{\"password\": \"hunter22\"}"', r'log "{\"password\": \"[REDACTED:password]\"}"'),
     ],
 )
