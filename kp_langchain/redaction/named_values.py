@@ -97,11 +97,15 @@ _NEXT_VALUE = re.compile(
     re.VERBOSE,
 )
 _ENCODED_SIGN = re.compile(r"%3d", re.IGNORECASE)
+_OF_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _KEY_SIGN = re.compile(r" ?[=:] ?")  # in a file of settings
 _PRINTED = re.compile(r"\] => ")  # by print_r of PHP
 _BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
 _OPENS_STRING = re.compile(r"\([\"'`]")
 _ACTIONS = word_set(NAMES["actions"]["words"])
+_CALL = re.compile(
+    r"(?:@[A-Za-z_]\w{0,60}|[A-Za-z_]\w{0,60}\.[A-Za-z_]\w{0,60})(?:\.\w{1,60}){0,4}\("
+)
 _FINGERPRINT = re.compile(r"(?:SHA(?:1|256|384|512)|MD5):")
 _BEFORE_NEXT_FIELD = re.compile(r"\[REDACTED:[a-z0-9_]{1,50}\]%26")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -232,17 +236,17 @@ def _value_of_name(
     else:
         extents = _after_name(text, start, end, name, field, in_prose=in_prose)
     for extent in extents:
-        if extent is not None and _is_known(text, extent[0], field):
+        if extent is not None and _is_no_secret(text, extent[0], field):
             return None
         if extent is not None and is_sensitive(text[slice(*extent)], name, field):
             return extent, field
     return None
 
 
-def _is_known(text: str, at: int, field: SensitiveField) -> bool:
-    """Return whether at `at` is the fingerprint of a key, or what was a value in an encoded URL."""
+def _is_no_secret(text: str, at: int, field: SensitiveField) -> bool:
+    """Return whether at `at` is code, the fingerprint of a key, or what was a value in a URL."""
     is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, at)
-    return bool(is_fingerprint or _BEFORE_NEXT_FIELD.match(text, at))
+    return bool(is_fingerprint or _CALL.match(text, at) or _BEFORE_NEXT_FIELD.match(text, at))
 
 
 def _after_name(
@@ -322,7 +326,8 @@ def _after_bare_word(text: str, start: int, end: int, word: str) -> Iterator[Ext
     elif word == "key" and starts_line(text, start) and (sign := _KEY_SIGN.match(text, end)):
         extent = value_at(text, sign.end())
         value = text[slice(*extent)] if extent else ""
-        if len(value) >= 20 and is_random(value) and not HASH_LIKE.fullmatch(value):
+        is_path = "/" in value and not _OF_BASE64.fullmatch(value)
+        if len(value) >= 20 and is_random(value) and not (is_path or HASH_LIKE.fullmatch(value)):
             yield extent
     elif word == "key" and _is_credential_key(text, start):
         yield linked_value(BELOW, text, start, end, _WORD_KEY)

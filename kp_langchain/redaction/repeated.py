@@ -41,6 +41,10 @@ _PASSWORD = SensitiveField("password")
 _NUMBER = re.compile(r"\d{3,12}|\d{2,4}(?:[ \-]\d{2,4}){1,3}")
 _NUMBER_OR_SIGNS = re.compile(r"[\d.eE+\-]*")  # JSON has numbers without quotes
 _ADDRESS = re.compile(r"www\.|[a-z]{2,12}://|[a-z0-9\-]+(?:\.[a-z0-9\-]+)*\.[a-z]{2,6}(?:[/:]|\Z)")
+_IDENTIFIER = re.compile(
+    r"_*[a-z]+\d{0,3}(?:_[a-z]+\d{0,3})+|_*[A-Z]+\d?(?:_[A-Z]+\d?)+"
+    r"|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+(?:V?\d)?"
+)
 _PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
 _PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
@@ -166,6 +170,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.BESIDE if is_secret else None
     if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
         return None
+    if _IDENTIFIER.fullmatch(secret) and not is_answer:
+        return Reach.BESIDE  # or else one false match would take a name from all of the code
     if _PHRASE.fullmatch(secret):
         return Reach.WORD if size >= _LONG else None
     if any(map(str.isspace, secret)):

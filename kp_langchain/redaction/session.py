@@ -73,14 +73,17 @@ class Session:
         """
         walker = self._walker(level)
         clean = walker.walk(value)
+        named = walker.counts.total()
         try:
             clean = self.secrets.replace(clean, walker.counts, is_name=is_name)
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             walker.counts["failed"] += 1
             clean = placeholder("failed")
-        if self._redactor is None:
+        # What stood beside a secret may be found once it is gone; and the user's function gets
+        # texts from which all is gone that goes.
+        if self._redactor is None and walker.counts.total() == named:
             return clean, walker.counts
-        last = self._walker(level, self._redactor)  # it gets texts from which all is gone that goes
+        last = self._walker(level, self._redactor)
         clean = last.walk(clean)
         return clean, walker.counts + last.counts
 
