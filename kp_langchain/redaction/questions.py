@@ -31,13 +31,13 @@ from kp_langchain.redaction.values import (
 TABLE = {name: word_set(words.lower()) for name, words in load_table("questions").items()}
 
 _MOST_WORDS = 16
-_MOST_WORDS_OF_NAME = 2  # "the new wifi passphrase"
 _PHRASE_WORDS = range(3, 34)
 _QUESTION_MARK = re.compile(r"[?？؟;](?:\W|\Z)")
-_SENTENCE_END = re.compile(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n")
+_SENTENCE_END = re.compile(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n(?!\s*(?:[\-*•]|\d[.)])\s)")
 _CLAUSE_END = re.compile(r"[,;:–—]")
 _WORD = re.compile(r"[^\W\d_][\w'’\-]*|\d+")
 _NEXT_WORD = re.compile(r"[\s\-]{1,3}(?P<word>[A-Za-z]{2,16})")
+_GENITIVE = re.compile(r"['’]s\s*\Z")
 _IS = re.compile(r"['’](?:s|re)\b")
 _QUOTES = "\"'`“”„‘’«»()[]<>*"
 _CODE = re.compile(r"(?<![\w.,:/\-])#?(?:[A-Za-z]{1,3}-)?\d{3,12}(?![\w:/]|[.,\-]\d)")
@@ -159,18 +159,22 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
         return False
     if any(word in sentence for word in TABLE["about"] if not word.isascii()):
         return False
-    is_question = _QUESTION_MARK.search(sentence) is not None
-    if is_question and words[0] in TABLE["about"]:
-        return False
+    if words[0] == "which" and _GENITIVE.search(left):
+        return False  # whose password is to be changed
+    head, colon, items = left.rpartition(":")
+    if colon and not TABLE["requests"].isdisjoint(_words(head)):
+        before = _words(items)  # of a list of what is asked for
+        return _is_one_noun(before)
     clause = _words(_CLAUSE_END.split(left)[-1])
     before = before if TABLE["requests"].isdisjoint(clause) else clause
     requests = [at for at, word in enumerate(before) if word in TABLE["requests"]]
     if not requests:
+        is_question = _QUESTION_MARK.search(sentence) is not None
         is_label = is_last and sentence.rstrip()[-1:] in (":", "：")
         asks = is_question or is_label or _has_request(sentence, words)
-        if not asks or words[0] in TABLE["yes_or_no"]:
+        if not asks or (words[0] in TABLE["yes_or_no"] and words[1:2] != ["you"]):
             return False
-    start = requests[0 if is_question else -1] + 1 if requests else 0
+    start = requests[-1] + 1 if requests else 0
     return _is_one_noun([word for word in before[start:] if word not in TABLE["requests"]])
 
 
@@ -186,18 +190,18 @@ def _has_request(sentence: str, words: list[str]) -> bool:
 
 def _is_one_noun(words: list[str]) -> bool:
     """Return whether words before a name belong to it: "is the new wifi", not "table has the"."""
-    of_name = 0
+    has_name_begun = False
     for word in words:
         if word in TABLE["about"]:
             return False
         if word in TABLE["joints"]:
-            of_name = 0
+            has_name_begun = False
         elif word in TABLE["determiners"]:
-            if of_name:
+            if has_name_begun:
                 return False
         elif word not in TABLE["fillers"] and word not in TABLE["lead_ins"] and word.isalpha():
-            of_name += 1
-    return of_name <= _MOST_WORDS_OF_NAME
+            has_name_begun = True
+    return True
 
 
 def _is_pair(before: str) -> bool:
@@ -208,6 +212,8 @@ def _is_pair(before: str) -> bool:
 def _asks_for_it(sentence: str) -> bool:
     """Return whether a sentence asks for what the one before it names: "Please enter it"."""
     words = _words(sentence)
+    if words[0] in ("what", "which") and words[-1] in TABLE["requests"]:
+        return True  # "What should I enter?"
     for at, word in enumerate(words):
         if word in TABLE["pronouns"]:
             before = words[:at]
@@ -282,9 +288,8 @@ def _code(answer: str, request: _Request) -> str:
         return ""
     codes = _CODE_IN_GROUPS.findall(answer) or _CODE.findall(answer)
     shortest = 3 if kind == "cvv" or request.is_bare else 4
-    is_short = len(answer.split()) <= 6 + len(codes[0].split()) if codes else False
     digits = sum(map(str.isdigit, codes[0])) if codes else 0
-    return codes[0].lstrip("#") if len(codes) == 1 and is_short and digits >= shortest else ""
+    return codes[0].lstrip("#") if len(codes) == 1 and digits >= shortest else ""
 
 
 def _phrase(answer: str, request: _Request) -> str:
@@ -306,6 +311,8 @@ def _phrase(answer: str, request: _Request) -> str:
 
 def _last_word(words: list[str], *, is_pair: bool) -> str:
     """Return the word that an answer gives: alone, or after "it is", "sure," and the like."""
+    while len(words) > 1 and _bare(words[-1]).rstrip("!").lower() in TABLE["no_answers"]:
+        words = words[:-1]  # "..., thanks"
     word = _bare(words[-1]).rstrip("!")
     low = word.lower()
     is_answer = (
