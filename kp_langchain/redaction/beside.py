@@ -22,6 +22,7 @@ _KEY_BEFORE_NUMBER = re.compile(r"[^\\][\"']([\w\-]{1,40})[\"']\s{0,2}:\s{0,4}\Z
 _STRING_START = re.compile(r"[{\[,:]\s*\\{0,8}[\"'](?!.*[{\[,:]\s*\\{0,8}[\"'])", re.DOTALL)
 _STRING_END = re.compile(r"\\{0,8}[\"']\s*(?:[,:\]}]|\Z)")
 _CLAUSE_END = re.compile(r"[.,;!?]\s|\n")
+_AROUND_WORD = " \"'`)]"
 _WORD = re.compile(r"[^\W_]+(?:[_\-'][^\W_]+)*")
 _JSON_NUMBER = re.compile(r"[:,\[]\s{0,4}\Z")
 _JSON_NUMBER_END = re.compile(r"\s{0,4}[,\]}]")
@@ -57,9 +58,12 @@ def marks(content: bytes, start: int, end: int) -> bool:
     if key and _CLOSING_QUOTE.match(after) and is_typed(key[1]):
         return True
     words, after = _clause_and_rest(content, start, end)
-    if not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
+    is_over = _CLAUSE_IS_OVER.match(after) is not None
+    following = _WORD.match(after.lstrip(_AROUND_WORD).lower())
+    is_object = is_over or following is None or following[0] in TABLE["after_typed"]
+    if is_object and not TABLE["typing"].isdisjoint(words[-_MOST_WORDS:]):
         return True
-    if _CLAUSE_IS_OVER.match(after):
+    if is_over:
         if words[-1:] and words[-1] in TABLE["used"] and TABLE["users"].intersection(words[-2:-1]):
             return True
         if words and not is_number and TABLE["lead_ins"].issuperset(words):

@@ -31,6 +31,7 @@ from kp_langchain.redaction.values import (
 TABLE = {name: word_set(words.lower()) for name, words in load_table("questions").items()}
 
 _MOST_WORDS = 16
+_AFTER_NAMES = frozenset(map(without_accents, TABLE["after_names"]))
 _PHRASE_WORDS = range(3, 34)
 _QUESTION_MARK = re.compile(r"[?？؟;](?:\W|\Z)")
 _SENTENCE_END = re.compile(r"[.!?。！？؟](?=\s|\Z|[^\x00-\x7f])|\n(?!\s*(?:[\-*•]|\d[.)])\s)")
@@ -134,7 +135,7 @@ def _names(text: str, low: str) -> list[tuple[int, int, _Request]]:
     names = []
     for start, end, field in sorted(places, key=lambda place: place[1]):
         following = _NEXT_WORD.match(plain, end)
-        if following is not None and following["word"] not in TABLE["after_names"]:
+        if following is not None and following["word"] not in _AFTER_NAMES:
             continue
         is_phrase = _PHRASE_NAME.search(low, max(0, start - 24), end + 12) is not None
         name = field or SensitiveField("api_key" if low[start:end] == "key" else "otp")

@@ -11,10 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from kp_langchain.redaction import beside
 from kp_langchain.redaction.blobs import BLOB
-from kp_langchain.redaction.field_names import SensitiveField, split_name
+from kp_langchain.redaction.field_names import SensitiveField, classify_secret, split_name
 from kp_langchain.redaction.identifiers import KINDS
 from kp_langchain.redaction.secret_search import Named, Reach, SecretSearch
 from kp_langchain.redaction.spans import distinct_key, placeholder
@@ -51,6 +52,7 @@ _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
 _WORDS_AND_NUMBERS = re.compile(
     r"(?:[A-Z]?[a-z]{1,15}|\d{1,8})(?:[\-_.](?:[A-Z]?[a-z]{1,15}|\d{1,8})){2,}"
 )
+_WORDS = re.compile(r"[^\s\"'{}\[\]()<>=:,;]+(?: [^\s\"'{}\[\]()<>=:,;]+){1,3}")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
 
@@ -84,9 +86,10 @@ class Secrets:
         if kind in KINDS or kind in _OTHER_KINDS or not match:
             return
         secret = match if _PHRASE.fullmatch(match) else _SCHEME.sub("", match)
-        reach = _reach_of(secret, kind, is_answer=is_answer)
-        if reach is not None:
-            self._add(secret, Named(kind, reach))
+        for form in dict.fromkeys((secret, unquote(secret))):  # as in a URL
+            reach = _reach_of(form, kind, is_answer=is_answer)
+            if reach is not None:
+                self._add(form, Named(kind, reach))
 
     def note_answer(
         self, answer: str, secrets: Iterable[tuple[str, str]], *, is_step: bool = False
@@ -175,7 +178,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     if _PHRASE.fullmatch(secret):
         return Reach.WORD if size >= _LONG else None
     if any(map(str.isspace, secret)):
-        return None
+        is_mixed = looks_like_bare_password("".join(secret.split()))
+        return Reach.PART if is_mixed and size >= _LONG and _WORDS.fullmatch(secret) else None
     if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     if _WORDS_AND_NUMBERS.fullmatch(secret) and size >= _SHORTEST_MIXED:
@@ -238,9 +242,12 @@ class _Rebuilder:
     def _container(self, value: Any) -> Any:
         if isinstance(value, dict):
             result: dict[Any, Any] = {}
+            name = value.get("name")
+            has_other_name = isinstance(name, str) and classify_secret(name) is None
             for key, item in value.items():
                 new_key = distinct_key(self.rebuild(key), result)
-                result[new_key] = self.rebuild(item, key if isinstance(key, str) else None)
+                may_type = isinstance(key, str) and not (has_other_name and key == "value")
+                result[new_key] = self.rebuild(item, key if may_type else None)
             return result
         items = [self.rebuild(item) for item in value]
         make: Callable[[list[Any]], Any] = getattr(type(value), "_make", type(value))

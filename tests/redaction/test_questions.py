@@ -14,6 +14,21 @@ _KEY = "b3f0a9c2d1e84f7796a5c4d3e2f1a0b9"
 _SEED = "ripple sunset velvet orbit canyon ladder mushroom pelican tornado glimpse harvest zebra"
 
 _GIVEN = [
+    ("What is the password?", "kestrel, thanks", "kestrel"),
+    ("Do you have the password?", "it's kestrel", "kestrel"),
+    ("Please provide:\n- Username\n- Password", "bob\nkestrel9", "kestrel9"),
+    ("I need two things: your username and your password.", "bob / kestrel9", "kestrel9"),
+    ("The page asks for a password. What should I enter?", "kestrel", "kestrel"),
+    ("The site sent you a code. Can you read it to me?", "482913", "482913"),
+    ("Please type the six digits from your authenticator app.", "482913", "482913"),
+    ("Kannst du mir das Passwort geben?", "turmfalke", "turmfalke"),
+    ("Hast du das Passwort?", "turmfalke", "turmfalke"),
+    ("Bitte gib mir die Passphrase für den Schlüssel.", "Wolke Eimer Stuhl", "Wolke Eimer Stuhl"),
+    ("J'ai besoin de votre mot de passe.", "faucon", "faucon"),
+    ("Pouvez-vous me donner le mot de passe ?", "faucon", "faucon"),
+    ("¿Me puedes dar la contraseña?", "cernícalo", "cernícalo"),
+    ("Mi puoi dare la password?", "gheppio", "gheppio"),
+    ("Preciso da sua senha.", "peneireiro", "peneireiro"),
     ("What is the password of your account?", _STRONG, _STRONG),
     ("What is the password of your account?", f"it's `{_STRONG}`, thanks", _STRONG),
     ("I cannot go on without your password.", _STRONG, _STRONG),
@@ -63,6 +78,9 @@ _GIVEN = [
 ]
 
 _NOT_GIVEN = [
+    ("Which user's password should I reset?", "carla91"),
+    ("Can you paste the code here?", "line 1234"),
+    ("What code do you get?", "5003"),
     ("What is your password?", "no"),
     ("What is your password?", "I do not have one"),
     ("What is your password?", "I don't know"),

@@ -165,6 +165,13 @@ def test_of_a_passphrase_its_words_go_in_every_form() -> None:
     [
         ({"password": "sunflower"}, "We sell sunflower oil, olive oil and a sunflower."),
         ({"password": "sunflower"}, '{"oil": "sunflower", "price": 3}'),
+        (
+            {"password": "sunflower"},
+            "Fill sunflower bags. Types of sunflower oil; input sunflower data.",
+        ),
+        ({"pin": "4471"}, "I filled 4471 forms and typed 4471 lines."),
+        ({"credentials": "s3_client"}, "s3_client = make(); s3_client.put(x); grep s3_client"),
+        ({"token": "RefreshTokenV2"}, "class RefreshTokenV2: ..."),
         ({"pin": "4471"}, "There are 4471 rows; 4471 of them are new."),
         ({"pin": "4471"}, '{"count": 4471, "rows": 4471}'),
         ({"password": "admin"}, "The admin typed a command."),
@@ -197,6 +204,24 @@ def test_a_word_goes_where_something_beside_it_says_what_it_is(
 ) -> None:
     value = redact({**secret, "a": text}).value["a"]
     assert next(iter(secret.values())) not in value.replace("habe sunflower", "")
+
+
+def test_a_name_beside_a_value_says_what_it_is() -> None:
+    given = {"password": "sunflower", "env": [{"name": "SHOP_NAME", "value": "sunflower"}]}
+    assert redact(given).value["env"] == given["env"]
+
+
+def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
+    clean = redact(
+        {"a": "postgres://u:p%40ss%21Word9x@db/shop", "b": "psql -W 'p@ss!Word9x'"}
+    ).value
+    assert clean["b"] == "psql -W '[REDACTED:password]'"
+
+
+def test_a_secret_with_a_space_goes_wherever_it_occurs_again() -> None:
+    secret = "Ruder&Anker 8?x2"
+    clean = redact({"password": secret, "a": f"?p={urllib.parse.quote(secret)}&n=1"}).value
+    assert clean["a"] == "?p=[REDACTED:password]&n=1"
 
 
 def test_what_is_typed_into_a_field_goes_as_a_whole() -> None:
