@@ -82,7 +82,8 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
 def last_items(inputs: object) -> object:
     """Return a run's inputs with the last item of each list in place of the list.
 
-    It is all that is read of them when the run has ended, and the caller may change a list.
+    It is all that is read of them when the run has ended, and the caller may change a list. A
+    mapping with very many keys stays as it is.
     """
     if type(inputs) is list:
         return inputs[-1:]

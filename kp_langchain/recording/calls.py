@@ -10,7 +10,6 @@ CallKind = Literal["model", "tool", "retriever", "chain"]
 Mark = Literal["start", "end", "error"]
 """What one entry of a run's timeline records of a call."""
 
-
 _SHORTEST_QUOTE = 12
 
 

@@ -20,7 +20,6 @@ _CANCELLED = (
     SystemExit,
 )
 
-
 MAX_ERRORS_READ: Final = 2000
 """Exceptions that are read of one group, those of groups in it included."""
 

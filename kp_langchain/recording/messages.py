@@ -22,7 +22,7 @@ from kp_langchain.recording.safe_reads import (
     default_on_error,
 )
 
-NOT_A_MODEL: Final = frozenset({"human", "user", "tool", "system", "function"})
+NOT_A_MODEL: Final = frozenset({"human", "user", "tool", "system", "developer", "function"})
 """Roles and types of the messages that no model wrote: tags in them are text, not reasoning."""
 _NO_COMMAND = (dict, list, str, type(None))
 

@@ -168,8 +168,8 @@ class Recorder(RootRuns):
             root.objective = self._objective_of(inputs)
         if meaning == "error" and not is_recorded(error, entry):
             # A graph raises the timeout of its node.
-            failed = [one for one in list(root.attempts.values()) if one.parent_id == run_id]
-            record_failure([*failed, entry][0], error, is_root=run_id == root.run_id)
+            attempts = (one for one in list(root.attempts.values()) if one.parent_id == run_id)
+            record_failure(next(attempts, entry), error, is_root=run_id == root.run_id)
         if run_id == root.run_id:
             self._fail_root(entry, error, meaning)
         elif meaning == "cancelled":

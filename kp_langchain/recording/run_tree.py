@@ -47,7 +47,7 @@ class OpenRun:
         call: The call that it is, of a model, tool or retriever; None for a chain.
         name: The name of a chain.
         inner: Up to two of the calls that a tool or retriever makes itself, not through a graph.
-        inputs: What a chain was given, by reference.
+        inputs: What a chain was given, in the form of `last_items`.
         has_calls: Whether a call inside it is recorded, so that its outputs show nothing new.
         task: LangGraph's name for one execution of a node, the same for all its attempts.
         is_limit_node: Whether it is middleware that ends an agent at a limit.

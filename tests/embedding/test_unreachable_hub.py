@@ -8,11 +8,16 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.unheard import unheard_port
+
+for module in ("fastembed", "sentence_transformers"):
+    if find_spec(module) is None:  # to import it takes seconds
+        pytest.skip(f"{module} is not installed", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "examples" / "guides" / "configuration.md"

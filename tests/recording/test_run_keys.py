@@ -90,6 +90,8 @@ def test_long_values_that_begin_alike_are_different(key: str, kind: Any, tmp_pat
 
 
 def test_long_threads_that_begin_and_end_alike_are_different() -> None:
+    reason = "this release of langgraph does not tell of breakpoints"
+    pytest.importorskip("langgraph.callbacks", reason=reason)
     searching = agent(
         say("the first", call("search", q="a")),
         say("the second", call("search", q="b")),

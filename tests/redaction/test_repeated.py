@@ -219,7 +219,7 @@ def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
 
 
 def test_a_secret_with_a_space_goes_wherever_it_occurs_again() -> None:
-    secret = "Ruder&Anker 8?x2"
+    secret = "Ruder&Anker 8?x2"  # noqa: S105 - not in use
     clean = redact({"password": secret, "a": f"?p={urllib.parse.quote(secret)}&n=1"}).value
     assert clean["a"] == "?p=[REDACTED:password]&n=1"
 

@@ -163,7 +163,8 @@ def export(
     noun = "example" if export_format == "few-shot" else "trace"
     line = _summary(written, noun, choice, output)
     if namespaces and written:
-        line += f" They are for runs of the namespace {' and '.join(namespaces)} alone."
+        noun = "namespace" if len(namespaces) == 1 else "namespaces"
+        line += f" They are for runs of the {noun} {', '.join(namespaces)} alone."
     say(line, file=sys.stderr)
 
 

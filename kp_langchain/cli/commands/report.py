@@ -116,7 +116,8 @@ def _write(pages: _Pages, path: Path, *, open_page: bool) -> None:
     if data.runs:
         say("Verdicts given in it: download them there, then kp-langchain label --from FILE")
     if open_page:
-        _open(path.absolute().as_uri())
+        address = path.absolute().as_uri()
+        _open(address, by_hand=address)
 
 
 def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
@@ -146,7 +147,8 @@ def _serve(pages: _Pages, port: int, *, open_page: bool) -> None:
         say("Whoever has this address can read them from this machine. Ctrl-C ends it.")
         sys.stdout.flush()
         if open_page:
-            _open(stack.enter_context(_redirect_to(server.address)).as_uri())
+            file = stack.enter_context(_redirect_to(server.address))
+            _open(file.as_uri(), by_hand=server.address)
         _run_until_ended(server.serve_forever)
     labelling.conclude(_SEND_TIMEOUT_S)
 
@@ -186,8 +188,8 @@ def _redirect_to(address: str) -> Iterator[Path]:
         yield path
 
 
-def _open(address: str) -> None:
+def _open(address: str, by_hand: str) -> None:
     import webbrowser
 
     if not webbrowser.open(address):
-        say(f"No browser can be opened from here; open it yourself: {address}")
+        say(f"No browser can be opened from here; open it yourself: {by_hand}")
