@@ -1,15 +1,23 @@
-"""Logs of chats in a value, in which one message may give the secret that the one before it asks for."""
+"""Logs of chats, in which one message may give the secret that the one before it asks for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kp_langchain.redaction.finders import NON_ASCII, Finder
 from kp_langchain.redaction.objects import has_type
 from kp_langchain.redaction.questions import Secret, secrets_given
+from kp_langchain.redaction.spans import Span
 
 _AUTHOR_KEYS = ("role", "type", "from", "sender", "author", "user", "speaker")
 _TEXT_KEYS = ("content", "text", "value", "message", "body")
+_LINE = re.compile(
+    r"^[ \t]{0,8}(?:\[[^\]\n]{1,24}\][ \t]{0,4}|\d\d?:\d\d(?::\d\d)?[ \t]{1,4})?"
+    r"(?P<speaker>[*<]{0,2}[^\W\d_][\w .'\-]{0,24}[*>]{0,2})[ \u00a0]?[:>：][ \t*]{0,4}(?P<text>\S[^\n]*)$",
+    re.MULTILINE,
+)
 _NO_SPEAKERS = frozenset(("system", "developer", "tool", "function"))
 
 
@@ -36,3 +44,19 @@ def _first(item: Any, keys: Sequence[str]) -> tuple[str, str] | None:
         return None
     values = ((key, dict.get(item, key)) for key in keys)
     return next(((key, str.__str__(text)) for key, text in values if has_type(text, str)), None)
+
+
+def _find_in_transcripts(text: str, _low: str) -> Iterator[Span]:
+    """Yield each secret that a line gives, in "Agent: What is the PIN? / Client: 4471"."""
+    speaker, question = "", ""
+    for line in _LINE.finditer(text):
+        may_ask = question.count(" ") > 1 or "？" in question
+        if speaker and may_ask and line["speaker"] != speaker:
+            for kind, secret in secrets_given(question, line["text"]):
+                start = text.find(secret, *line.span("text"))
+                if start >= 0:
+                    yield Span(start, start + len(secret), kind)
+        speaker, question = line["speaker"], line["text"]
+
+
+FINDERS = (Finder(_find_in_transcripts, symbols=(":", ">", NON_ASCII), is_named=True),)

@@ -88,7 +88,7 @@ def secrets_given(question: str, answer: str) -> list[Secret]:
         question: The assistant's text; its end counts.
         answer: What the human wrote next.
     """
-    answer = answer.strip()
+    answer = answer.strip().replace("：", ": ")
     if not answer or len(answer) > ANSWER_CHARS:
         return []
     request = _request_in(question[-ASKED_CHARS:])
@@ -164,8 +164,7 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
         return False  # whose password is to be changed
     head, colon, items = left.rpartition(":")
     if colon and not TABLE["requests"].isdisjoint(_words(head)):
-        before = _words(items)  # of a list of what is asked for
-        return _is_one_noun(before)
+        return _is_one_noun(_words(items))  # of a list of what is asked for
     clause = _words(_CLAUSE_END.split(left)[-1])
     before = before if TABLE["requests"].isdisjoint(clause) else clause
     requests = [at for at, word in enumerate(before) if word in TABLE["requests"]]
@@ -173,7 +172,7 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
         is_question = _QUESTION_MARK.search(sentence) is not None
         is_label = is_last and sentence.rstrip()[-1:] in (":", "：")
         asks = is_question or is_label or _has_request(sentence, words)
-        if not asks or (words[0] in TABLE["yes_or_no"] and words[1:2] != ["you"]):
+        if not asks or (words[0] in TABLE["yes_or_no"] and words[1:2] not in (["you"], ["i"])):
             return False
     start = requests[-1] + 1 if requests else 0
     return _is_one_noun([word for word in before[start:] if word not in TABLE["requests"]])
@@ -298,9 +297,9 @@ def _phrase(answer: str, request: _Request) -> str:
     content = answer.rpartition(":")[2] if answer.count(":") == 1 else answer
     content = content.strip().strip(_QUOTES).rstrip(".")
     words = _NUMBERED.sub(" ", content).split()
-    if len(words) not in _PHRASE_WORDS or not all(
-        word.replace("-", "").isalpha() for word in words
-    ):
+    letters = [word.replace("-", "") for word in words]
+    is_text = all(word.isalpha() or (request.is_phrase and word.isdigit()) for word in letters)
+    if len(words) not in _PHRASE_WORDS or not is_text or not letters[0].isalpha():
         return ""
     low_words = [word.lower() for word in words]
     if not TABLE["negations"].isdisjoint(low_words):

@@ -56,6 +56,8 @@ _NAMES_OF_VALUES = word_set("default value text content fallback it is code key"
 _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
+_GROUPS_REVERSED = re.compile(r"(\d{3}[ \-]\d{3})(?![\d.,\-])")
+_WITH_SIGN = re.compile(r"(?=.{8})\w+[?!#$%&*+~^@]\w+")
 _VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
 _ENDS_CLAUSE = re.compile(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
@@ -134,12 +136,17 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
     if match["english"] is None:
-        return extent if _PHRASE.fullmatch(value) else None
+        return extent if _PHRASE.fullmatch(value) or _is_odd(value) else None
     if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
     is_word = field.kind in ("password", "credential") and not is_adjective
     return extent if is_word and _ENDS_CLAUSE.match(text, extent[1]) else None
+
+
+def _is_odd(value: str) -> bool:
+    """Return whether a value of letters is no word: "Fennel?tYX", "nDGXgSioPzkyBo"."""
+    return _WITH_SIGN.fullmatch(value) is not None or is_scrambled(value, 10)
 
 
 def _random_nearby(text: str, end: int) -> Extent | None:
@@ -186,7 +193,9 @@ def _before(text: str, start: int, end: int, field: SensitiveField) -> Extent | 
         return None
     if link["bracket"] and text[end : end + 1] not in (")", "]"):
         return None
-    match = _VALUE_REVERSED.match(text[max(0, link.start() - 200) : link.start()][::-1])
+    reach = text[max(0, link.start() - 200) : link.start()][::-1]
+    groups = _GROUPS_REVERSED.match(reach) if field.kind in CODE_KINDS else None
+    match = groups or _VALUE_REVERSED.match(reach)
     if match is None:
         return None
     value = match[1][::-1].lstrip("\"'`*(,")

@@ -30,6 +30,8 @@ from kp_langchain.redaction.values import (
 )
 
 _CVV = 3
+_LONG_NUMBER = 6  # such a number hardly occurs twice by chance, unless it is 100000 or the like
+_MIXED_DIGITS = 4
 _LONG = 12
 _LONG_KEY = 20
 _SHORTEST_WORD = 6
@@ -169,6 +171,8 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
     """Return how far a secret is looked for; None if it cannot be recognised elsewhere."""
     size = len(secret)
     if _NUMBER.fullmatch(secret):
+        if is_answer and len(set(secret)) >= _MIXED_DIGITS and size >= _LONG_NUMBER:
+            return Reach.WORD
         is_secret = is_answer or (size > _CVV and (kind in CODE_KINDS or kind == "password"))
         return Reach.BESIDE if is_secret else None
     if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):

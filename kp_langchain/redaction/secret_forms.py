@@ -10,6 +10,7 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from urllib.parse import quote, quote_plus
 
 _NOT_FOR_SHELLS = re.compile(r"([^\w@%+=:,./\-])")
+_QUOTES_IN_SHELL_STRINGS = (r"'\''", "'\"'\"'")
 # What URLs keep as it is: all or nothing, a path, JavaScript's encodeURIComponent and encodeURI.
 _SAFE_IN_URLS = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")
 _HEX_IN_URLS = re.compile("%[0-9A-F]{2}")
@@ -28,6 +29,7 @@ def written_forms(secret: str) -> set[str]:
     in_urls |= {_HEX_IN_URLS.sub(lambda match: match[0].lower(), form) for form in in_urls}
     forms = {secret, repr(secret)[1:-1], html.escape(secret), html.escape(secret, quote=False)}
     forms.add(_NOT_FOR_SHELLS.sub(r"\\\1", secret))
+    forms |= {secret.replace("'", quote) for quote in _QUOTES_IN_SHELL_STRINGS}
     for _ in range(2):
         forms |= {write(form)[1:-1] for form in forms for write in _WRITE_JSON}
     return forms | in_urls | cases

@@ -9,6 +9,7 @@ from functools import lru_cache
 from kp_langchain.errors import UnstableTextError
 from kp_langchain.redaction import (
     blobs,
+    chats,
     columns,
     contexts,
     form_inputs,
@@ -40,6 +41,7 @@ FINDERS = {
         *form_inputs.FINDERS,
         *contexts.COMMANDS,
         *columns.finders(identifiers=identifiers),
+        *chats.FINDERS,
         *named_values.finders(identifiers=identifiers),
         *blobs.FINDERS,
         *(IDENTIFIERS if identifiers else ()),

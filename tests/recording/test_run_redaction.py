@@ -477,7 +477,7 @@ def test_a_long_conversation_forgets_what_it_named_first(caplog: pytest.LogCaptu
     more = [f"{STRONG}{number:03}b" for number in range(150)]
     objective("\n".join(f"password: {secret}" for secret in more))
     assert objective(f"type {more[-1]}") == "type [REDACTED:password]"
-    assert not caplog.records
+    assert "names more secrets than" not in caplog.text
     many = "\n".join(f"password: {STRONG}{number:03}c" for number in range(201))
     assert STRONG not in objective(many)
     assert "names more secrets than" in caplog.text

@@ -177,3 +177,30 @@ def test_a_log_of_a_chat_is_read_as_questions_and_answers(
     assert redact({"log": chat}).value == {"log": expected}
     assert redact(f"log: {json.dumps(chat)}").value == f"log: {json.dumps(expected)}"
     assert redact(expected).value == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (
+            "Agent : Quel est le code reçu ?\nClient : 593718\nAgent : Merci.",
+            'Agent : Quel est le code reçu ?\nClient : "[REDACTED:otp]"\nAgent : Merci.',
+        ),
+        (
+            f"[10:02] bot: ¿Cuál es la contraseña?\n[10:03] ana: {_STRONG}",
+            "[10:02] bot: ¿Cuál es la contraseña?\n[10:03] ana: [REDACTED:password]",
+        ),
+        (
+            "客服：请问密码是多少？\n用户：sunflower",
+            "客服：请问密码是多少？\n用户：[REDACTED:password]",
+        ),
+        (
+            "bot> Which passphrase?\nme> tiger river stone lamp",
+            "bot> Which passphrase?\nme> [REDACTED:password]",
+        ),
+        ("Agent: What is the year?\nClient: 2031", "Agent: What is the year?\nClient: 2031"),
+        ("Agent: Which file has the password?\nBob: app_v3.yaml", None),
+    ],
+)
+def test_a_transcript_is_read_as_questions_and_answers(text: str, clean: str | None) -> None:
+    assert redact(text).value == (clean or text)
