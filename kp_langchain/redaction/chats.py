@@ -18,6 +18,7 @@ _LINE = re.compile(
     r"(?P<speaker>[*<]{0,2}[^\W\d_][\w .'\-]{0,24}[*>]{0,2})[ \u00a0]?[:>：][ \t*]{0,4}(?P<text>\S[^\n]*)$",
     re.MULTILINE,
 )
+_QUESTION_MARKS = frozenset("?？؟;")
 _NO_SPEAKERS = frozenset(("system", "developer", "tool", "function"))
 
 
@@ -50,7 +51,7 @@ def _find_in_transcripts(text: str, _low: str) -> Iterator[Span]:
     """Yield each secret that a line gives, in "Agent: What is the PIN? / Client: 4471"."""
     speaker, question = "", ""
     for line in _LINE.finditer(text):
-        may_ask = question.count(" ") > 1 or "？" in question
+        may_ask = question.count(" ") > 1 or not _QUESTION_MARKS.isdisjoint(question)
         if speaker and may_ask and line["speaker"] != speaker:
             for kind, secret in secrets_given(question, line["text"]):
                 start = text.find(secret, *line.span("text"))
