@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kp_langchain.redaction.field_names import word_set
 from kp_langchain.redaction.finders import NON_ASCII, Finder
 from kp_langchain.redaction.objects import has_type
 from kp_langchain.redaction.questions import Secret, secrets_given
@@ -19,6 +20,10 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _QUESTION_MARKS = frozenset("?？؟;")
+_SIGNS = " *<>"
+_ROLES = word_set(
+    "user human customer client caller me assistant agent bot ai system support operator q a"
+)
 _NO_SPEAKERS = frozenset(("system", "developer", "tool", "function"))
 
 
@@ -52,12 +57,17 @@ def _find_in_transcripts(text: str, _low: str) -> Iterator[Span]:
     speaker, question = "", ""
     for line in _LINE.finditer(text):
         may_ask = question.count(" ") > 1 or not _QUESTION_MARKS.isdisjoint(question)
-        if speaker and may_ask and line["speaker"] != speaker:
+        if may_ask and _may_speak(speaker) and line["speaker"].strip(_SIGNS) != speaker:
             for kind, secret in secrets_given(question, line["text"]):
                 start = text.find(secret, *line.span("text"))
-                if start >= 0:
+                if start >= 0 and not secret.isalpha():
                     yield Span(start, start + len(secret), kind)
-        speaker, question = line["speaker"], line["text"]
+        speaker, question = line["speaker"].strip(_SIGNS), line["text"]
+
+
+def _may_speak(name: str) -> bool:
+    """Return whether a name is that of a person or a role, and not of a setting."""
+    return not name[:1].islower() or name in _ROLES
 
 
 FINDERS = (Finder(_find_in_transcripts, symbols=(":", ">", NON_ASCII), is_named=True),)

@@ -191,7 +191,7 @@ def test_a_log_of_a_chat_is_read_as_questions_and_answers(
             "[10:02] bot: ¿Cuál es la contraseña?\n[10:03] ana: [REDACTED:password]",
         ),
         (
-            "客服：请问密码是多少？\n用户：sunflower",
+            f"客服：请问密码是多少？\n用户：{_STRONG}",
             "客服：请问密码是多少？\n用户：[REDACTED:password]",
         ),
         (
@@ -199,6 +199,9 @@ def test_a_log_of_a_chat_is_read_as_questions_and_answers(
             "bot> Which passphrase?\nme> [REDACTED:password]",
         ),
         ("Agent: What is the year?\nClient: 2031", "Agent: What is the year?\nClient: 2031"),
+        ("enter_password: Please enter your password\ncancel_label: Abort", None),
+        ("code_prompt: Please enter the code.\nport: 8080", None),
+        ("Prompt: Please enter your password\nLabel: Abort", None),
         ("Agent: Which file has the password?\nBob: app_v3.yaml", None),
     ],
 )
