@@ -155,7 +155,8 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
     """
     sentence, before = left + right, _words(left)
     words = [*before, *_words(right)]
-    is_other_code = before and before[-1] not in TABLE["before_codes"] and before[-1].isalpha()
+    may_precede = TABLE["before_codes"] | TABLE["requests"]
+    is_other_code = before and before[-1] not in may_precede and before[-1].isalpha()
     if is_bare and (is_other_code or not TABLE["no_codes"].isdisjoint(words)):
         return False
     if any(word in sentence for word in TABLE["about"] if not word.isascii()):

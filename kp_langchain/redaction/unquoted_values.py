@@ -21,7 +21,7 @@ from kp_langchain.redaction.values import (
 
 _KEYWORDS = word_set("await new yield async lambda not typeof this self impl mut dyn void const")
 _HOLDERS = word_set("self cls this args config settings get load new read")
-_OPENS_CALL = re.compile(r"[(\[]|<[A-Z&]")
+_OPENS_CALL = re.compile(r"[(\[]|<(?:[A-Z&]|string|number|boolean|any)")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.?:]*")
 _LINE_START = re.compile(r"(?:\A|[\n\r])[ \t>*#\-]{0,40}(?:export )?\Z")
 _LINE = re.compile(r"[^\n\r\\\"'{}<>;]{1,200}")

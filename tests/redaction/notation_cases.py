@@ -109,6 +109,8 @@ KEPT: Final[tuple[Any, ...]] = (
     '<assemblyIdentity name="Newtonsoft.Json" publicKeyToken="30ad4fe6b2a6aeed"/>',
     "sonar-scanner -Dsonar.projectKey=shop -Dsonar.sources=src",
     "RelayState=%2Fstart",
+    "Rotating credentials: skipped (dry run)",
+    "const [token, setToken] = useState<string | null>(null);",
     "Fingerprint of the deploy key: SHA256:kCzqIkVv1vI5oVtQ5b0ZfU3sQ7x1mYbq2Zl0xN4bZ3E (RSA)",
     'Public-Key-Pins: pin-sha256="d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="; max-age=600',
     "session id: 6eff3e25-f16e-4e7a-b563-3a099dc386d7",

@@ -22,6 +22,7 @@ _GIVEN = [
     ("The site sent you a code. Can you read it to me?", "482913", "482913"),
     ("Please type the six digits from your authenticator app.", "482913", "482913"),
     ("Kannst du mir das Passwort geben?", "turmfalke", "turmfalke"),
+    ("Podaj kod z SMS-a.", "705318", "705318"),
     ("Hast du das Passwort?", "turmfalke", "turmfalke"),
     ("Bitte gib mir die Passphrase für den Schlüssel.", "Wolke Eimer Stuhl", "Wolke Eimer Stuhl"),
     ("J'ai besoin de votre mot de passe.", "faucon", "faucon"),
