@@ -36,7 +36,7 @@ _MARKER_BRACKET = re.compile(
     rf"[\[\uff3b](\s{{0,3}}/?\s{{0,3}}(?:{_BRACKETED})\s{{0,3}})[\]\uff3d]", re.IGNORECASE
 )
 _TURN = re.compile(
-    r"(^|[\n\r\v\f\x85\u2028\u2029]|\\[nr])[ \t>#*_-]{0,20}"
+    r"(^|[\n\r\v\f\x85\u2028\u2029\"]|\\[nr])[ \t>#*_-]{0,20}"
     rf"({_ROLE})[ \t*_]{{0,5}}[:\uff1a][*_]{{0,3}}",
     re.IGNORECASE,
 )

@@ -66,10 +66,12 @@ class Secrets:
 
     Attributes:
         is_full: Whether there was no room for one.
+        has_numbers: Whether one of them is a number.
     """
 
     def __init__(self) -> None:
         self.is_full = False
+        self.has_numbers = False
         self._chars = 0
         self._named: dict[str, Named] = {}
         self._answers: dict[tuple[str, bool], str] = {}
@@ -137,6 +139,7 @@ class Secrets:
             self._chars += len(secret)
         self._named[secret] = named
         self._search = None
+        self.has_numbers = self.has_numbers or _NUMBER.fullmatch(secret) is not None
 
     def replace(self, value: Any, counts: Counter[str], *, is_name: bool = False) -> Any:
         """Return a redacted value in which the secrets are replaced wherever else they occur.

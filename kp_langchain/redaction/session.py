@@ -79,9 +79,10 @@ class Session:
         except Exception:  # noqa: BLE001 - a value that cannot be examined is not kept
             walker.counts["failed"] += 1
             clean = placeholder("failed")
-        # What stood beside a secret may be found once it is gone; and the user's function gets
+        # What stood beside a number may be found once that is gone; and the user's function gets
         # texts from which all is gone that goes.
-        if self._redactor is None and walker.counts.total() == named:
+        is_over = walker.counts.total() == named or not self.secrets.has_numbers
+        if self._redactor is None and is_over:
             return clean, walker.counts
         last = self._walker(level, self._redactor)
         clean = last.walk(clean)
