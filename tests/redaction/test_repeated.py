@@ -218,6 +218,12 @@ def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     assert clean["b"] == "psql -W '[REDACTED:password]'"
 
 
+def test_a_number_goes_from_indented_json_as_from_the_values_in_it() -> None:
+    value = {"password": [1000], "rows": [{"to": None, "content": 1000}], "n": 1000}
+    for indent in (None, 2, 8):
+        assert json.loads(redact(json.dumps(value, indent=indent)).value) == redact(value).value
+
+
 def test_a_value_of_a_manifest_is_also_looked_for_decoded() -> None:
     code = base64.b64encode(b"plover-83!Nest").decode()
     manifest = f"kind: Secret\ndata:\n  smtp: {code}\n"
