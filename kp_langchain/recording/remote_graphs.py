@@ -33,10 +33,9 @@ def record_remote_answers(root: RunRecord, inputs: object, outputs: object) -> b
     Returns:
         Whether there are any.
     """
-    messages = _remote_messages(inputs, outputs)
     last = root.last_call
-    if last is not None and not last.is_remote and not any(one.id for one in messages):
-        return False  # a note of what was recorded already: the messages of a server have ids
+    # Without ids, which a server gives, they may be a note of what was recorded already.
+    messages = _remote_messages(inputs, outputs, needs_ids=last is not None and not last.is_remote)
     for message in messages:
         if message.type == "ai":
             model = root.last_call = Call("model", "", object())  # a unique key: no retries
@@ -49,7 +48,7 @@ def record_remote_answers(root: RunRecord, inputs: object, outputs: object) -> b
 
 
 @default_on_error(())
-def _remote_messages(inputs: object, outputs: object) -> Sequence[Any]:
+def _remote_messages(inputs: object, outputs: object, *, needs_ids: bool) -> Sequence[Any]:
     if is_message(outputs):  # like many
         return ()
     state: Any = outputs.update if is_command(outputs) else outputs  # type: ignore[attr-defined]
@@ -61,6 +60,8 @@ def _remote_messages(inputs: object, outputs: object) -> Sequence[Any]:
         if isinstance(messages, list) and any(map(_is_remote, messages[-1 - _MAX_ADDED :])):
             given = inputs.get(key) if isinstance(inputs, MAPPING) else inputs
             new = [one for one in messages_since(given, messages) if _is_remote(one)]
+            if needs_ids and not any(one.get("id") for one in new):
+                return ()
             # Imported here because it takes 0.2 s, unless an agent has loaded it.
             from kp_langchain.recording.provider_messages import read_messages
 

@@ -31,6 +31,7 @@ from kp_langchain.redaction.values import (
 TABLE = {name: word_set(words.lower()) for name, words in load_table("questions").items()}
 
 _MOST_WORDS = 16
+_BEFORE_CODES = TABLE["before_codes"] | TABLE["requests"]
 _AFTER_NAMES = frozenset(map(without_accents, TABLE["after_names"]))
 _PHRASE_WORDS = range(3, 34)
 _QUESTION_MARK = re.compile(r"[?？؟;](?:\W|\Z)")
@@ -155,8 +156,7 @@ def _asks(left: str, right: str, *, is_bare: bool, is_last: bool) -> bool:
     """
     sentence, before = left + right, _words(left)
     words = [*before, *_words(right)]
-    may_precede = TABLE["before_codes"] | TABLE["requests"]
-    is_other_code = before and before[-1] not in may_precede and before[-1].isalpha()
+    is_other_code = before and before[-1] not in _BEFORE_CODES and before[-1].isalpha()
     if is_bare and (is_other_code or not TABLE["no_codes"].isdisjoint(words)):
         return False
     if any(word in sentence for word in TABLE["about"] if not word.isascii()):

@@ -106,13 +106,27 @@ class Secrets:
             secrets: Kind and text of each secret.
             is_step: Whether the answer is a step of the run, and not its task.
         """
-        clean = answer.strip()
+        clean = self.take_answer(answer.strip(), secrets, lambda kind, _: placeholder(kind))
+        if clean != answer.strip() and len(self._answers) < _MOST:
+            self._answers[answer.strip(), is_step] = clean
+
+    def take_answer(
+        self, answer: str, secrets: Iterable[tuple[str, str]], write: Callable[[str, str], str]
+    ) -> str:
+        """Add the secrets that an answer gives, and return it with what `write` makes of each.
+
+        Args:
+            answer: The whole answer.
+            secrets: Kind and text of each secret.
+            write: Returns the replacement of a secret, by its kind and text.
+        """
         for kind, secret in sorted(secrets, key=lambda one: len(one[1]), reverse=True):
             self.note(kind, secret, is_answer=True)
             whole = rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])"  # not a part of another word
-            clean = re.sub(whole, placeholder(kind), clean)
-        if clean != answer.strip() and len(self._answers) < _MOST:
-            self._answers[answer.strip(), is_step] = clean
+            first, *others = re.split(whole, answer)
+            if others:
+                answer = write(kind, secret).join((first, *others))
+        return answer
 
     def clean_answer(self, text: str, *, is_step: bool = False) -> str:
         """Return an answer that gives secrets without them; any other text as it is."""

@@ -316,11 +316,8 @@ class Walker:
 
     def _answer(self, text: str, secrets: list[Secret]) -> Any:
         """Redact a text that gives secrets."""
-        clean = str.__str__(text)
-        for kind, secret in secrets:
-            if not self._rules.allows(secret) and secret in clean:
-                self._secrets.note(kind, secret, is_answer=True)
-                clean = clean.replace(secret, self._replace(kind, secret))
+        given = [one for one in secrets if not self._rules.allows(one.text)]
+        clean = self._secrets.take_answer(str.__str__(text), given, self._replace)
         return self._replaced(text, self._text(clean))
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
