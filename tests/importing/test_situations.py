@@ -43,6 +43,7 @@ LEFT_OPEN = {"a chain that does not wait for its other model"}
 UNORDERED = {
     "parallel tool calls",
     "parallel tool calls, async",
+    "one of two parallel tool calls fails",
 }
 
 

@@ -65,6 +65,8 @@ def _asking_node() -> Any:
 
 
 APPROVED = Command(resume={"decisions": [{"type": "approve"}]})
+# Resumed while its stream is open, a graph finds its pause only if that was saved at once.
+_SAVED: dict[str, Any] = {"stream_mode": "updates", "durability": "sync"}
 # A graph that pauses, what resumes it, and the steps of the whole run.
 _PAUSES: dict[str, tuple[Callable[[], Any], Any, list[str]]] = {
     "human in the loop": (_approving, APPROVED, SEARCHED),
@@ -120,7 +122,7 @@ for _name, (_make, _resume, _steps) in _PAUSES.items():
     @situation(f"left at {_name}, the stream is still held", _steps, needs=_needs(_name))
     def _(watching: KPCallbackHandler, make: Any = _make, go: Any = _resume) -> None:
         paused, config = make(), in_thread(watching, "held")
-        stream = paused.stream(ASK, config, stream_mode="updates")
+        stream = paused.stream(ASK, config, **_SAVED)
         _leave(stream, "__interrupt__")
         list(paused.stream(go, config))
         stream.close()
@@ -128,7 +130,7 @@ for _name, (_make, _resume, _steps) in _PAUSES.items():
     @situation(f"left at {_name}, resumed before asyncio closes it", _steps, needs=_needs(_name))
     async def _(watching: KPCallbackHandler, make: Any = _make, go: Any = _resume) -> None:
         paused, config = make(), in_thread(watching, "soon")
-        await _leave_async(paused.astream(ASK, config, stream_mode="updates"), "__interrupt__")
+        await _leave_async(paused.astream(ASK, config, **_SAVED), "__interrupt__")
         await paused.ainvoke(go, config)
 
 
