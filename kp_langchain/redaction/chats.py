@@ -27,20 +27,20 @@ _ROLES = word_set(
 _NO_SPEAKERS = frozenset(("system", "developer", "tool", "function"))
 
 
-def answers_in(items: Sequence[Any]) -> Iterator[tuple[dict[Any, Any], str, list[Secret]]]:
-    """Yield each message that gives secrets when asked: the message, the key of its text, the secrets.
+def answers_in(items: Sequence[Any]) -> Iterator[tuple[int, str, list[Secret]]]:
+    """Yield each message that gives secrets when asked: its place, the key of its text, the secrets.
 
     Args:
         items: The items of a list, which may be messages or anything else.
     """
     asker, question = "", ""
-    for item in items:
+    for place, item in enumerate(items):
         author, text = (_first(item, keys) for keys in (_AUTHOR_KEYS, _TEXT_KEYS))
         if author is None or text is None or author[1] in _NO_SPEAKERS:
             continue
         secrets = secrets_given(question, text[1]) if question and author[1] != asker else []
         if secrets:
-            yield item, text[0], secrets
+            yield place, text[0], secrets
         asker, question = author[1], text[1]
 
 

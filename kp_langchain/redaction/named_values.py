@@ -38,7 +38,7 @@ from kp_langchain.redaction.links import (
     linked_value,
 )
 from kp_langchain.redaction.relations import value_in_prose
-from kp_langchain.redaction.spans import DIGITS, LETTERS, Span, escape_length_before
+from kp_langchain.redaction.spans import DIGITS, LETTERS, PLACEHOLDER, Span, escape_length_before
 from kp_langchain.redaction.stems import JOINT, expression_of_names, stems_in
 from kp_langchain.redaction.unquoted_values import starts_line, unquoted_value
 from kp_langchain.redaction.values import (
@@ -107,7 +107,6 @@ _CALL = re.compile(
     r"(?:@[A-Za-z_]\w{0,60}|[A-Za-z_]\w{0,60}\.[A-Za-z_]\w{0,60})(?:\.\w{1,60}){0,4}\("
 )
 _FINGERPRINT = re.compile(r"(?:SHA(?:1|256|384|512)|MD5):")
-_BEFORE_NEXT_FIELD = re.compile(r"\[REDACTED:[a-z0-9_]{1,50}\]%26")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
 # How often a value is looked for in sentences in vain: so many times, and once in so many
@@ -236,17 +235,18 @@ def _value_of_name(
     else:
         extents = _after_name(text, start, end, name, field, in_prose=in_prose)
     for extent in extents:
-        if extent is not None and _is_no_secret(text, extent[0], field):
+        if extent is not None and _is_no_secret(text, extent, field):
             return None
         if extent is not None and is_sensitive(text[slice(*extent)], name, field):
             return extent, field
     return None
 
 
-def _is_no_secret(text: str, at: int, field: SensitiveField) -> bool:
-    """Return whether at `at` is code, the fingerprint of a key, or what was a value in a URL."""
-    is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, at)
-    return bool(is_fingerprint or _CALL.match(text, at) or _BEFORE_NEXT_FIELD.match(text, at))
+def _is_no_secret(text: str, extent: Extent, field: SensitiveField) -> bool:
+    """Return whether a value is code, the fingerprint of a key, or redacted already."""
+    is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, extent[0])
+    is_code = _CALL.match(text, extent[0])
+    return bool(is_fingerprint or is_code or PLACEHOLDER.fullmatch(text, *extent))
 
 
 def _after_name(

@@ -80,8 +80,6 @@ class Walker:
         # Of a short text that is known to stay as it is, only the user's redactor may change a part.
         self._unchanged = self._harmless.short if redactor is None else frozenset[str]()
         self._open_containers: set[int] = set()
-        # Messages of chats that give secrets: the key of the text, and the secrets.
-        self._answers: dict[int, tuple[str, list[Secret]]] = {}
         self._results: dict[tuple[int, int, SensitiveField | None], tuple[Any, Any]] = {}
 
     def walk(
@@ -298,11 +296,8 @@ class Walker:
     ) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         context = read_mapping(value, field, name, self._classify_name)
-        answer_key, secrets = self._answers.get(id(value), ("", []))
         for key, item in list(dict.items(value)):
-            if secrets and key == answer_key:
-                clean = self._answer(item, secrets)
-            elif key is context.rows_key and key is not None:
+            if key is context.rows_key and key is not None:
                 clean = self._rows(item, context.columns, depth)
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)
@@ -314,11 +309,14 @@ class Walker:
                 result[self._replaced(key, clean_key)] = clean
         return result
 
-    def _answer(self, text: str, secrets: list[Secret]) -> Any:
-        """Redact a text that gives secrets."""
+    def _without_answer(
+        self, message: dict[Any, Any], key: str, secrets: list[Secret]
+    ) -> dict[Any, Any]:
+        """Return a message of a chat whose text lacks the secrets that it gives."""
+        text: str = dict.__getitem__(message, key)
         given = [one for one in secrets if not self._rules.allows(one.text)]
         clean = self._secrets.take_answer(str.__str__(text), given, self._replace)
-        return self._replaced(text, self._text(clean))
+        return dict(dict.items(message)) | {key: self._replaced(text, clean)}
 
     def _entry_field(self, key: Any, item: Any, context: MappingFields, name: str) -> NamedField:
         """Return the sensitive field of one entry of a mapping, if any, and its name."""
@@ -371,8 +369,8 @@ class Walker:
         columns = header_fields(members, self._classify_name) if field is None else []
         if columns:
             return [self.walk(members[0], depth), *self._rows(members[1:], columns, depth - 1)]
-        for message, key, secrets in answers_in(members):
-            self._answers[id(message)] = key, secrets
+        for place, key, secrets in answers_in(members):
+            members[place] = self._without_answer(members[place], key, secrets)
         result: list[Any] = []
         has_pairs = bool(members) and all(_is_pair(member) for member in members)
         is_pair = is_tuple and _is_pair(members)

@@ -186,6 +186,10 @@ IN_PARTS: Final[tuple[tuple[Any, Any], ...]] = (
         "/login?next=%2Fget%3Fpassword%3Dhunter22%26page%3D2",
         "/login?next=%2Fget%3Fpassword%3D[REDACTED:password]%26page%3D2",
     ),
+    (
+        "Endpoint=https://cfg.azconfig.io;Id=ab-l0-s0;Secret=kX2vQ8mZ4rT7wB1nL5pH9dJ3fG6sA0cE",
+        "Endpoint=https://cfg.azconfig.io;Id=ab-l0-s0;Secret=[REDACTED:secret]",
+    ),
     ("Password: hunter22 -> hunter33", "Password: [REDACTED:password] -> [REDACTED:password]"),
     (
         "Cookie: theme=dark; ring=k4s9y83azl3ftwlz; Path=/",

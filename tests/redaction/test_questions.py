@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -178,6 +180,21 @@ def test_a_log_of_a_chat_is_read_as_questions_and_answers(
     assert redact({"log": chat}).value == {"log": expected}
     assert redact(f"log: {json.dumps(chat)}").value == f"log: {json.dumps(expected)}"
     assert redact(expected).value == expected
+
+
+def test_a_message_of_two_lists_is_read_in_each() -> None:
+    question = {"role": "assistant", "content": "Please enter the PIN."}
+    answer = {"role": "user", "content": "5937"}
+    clean = redact({"last": [answer], "chat": [question, answer]}).value
+    assert clean["chat"][1]["content"] == "[REDACTED:pin]"
+
+
+@pytest.mark.parametrize("write", [lambda value: value, json.dumps])
+def test_a_chat_under_the_name_of_a_secret_goes_as_a_whole(write: Callable[[Any], Any]) -> None:
+    question = {"role": "assistant", "content": "What is the password?"}
+    answer = {"role": "user", "content": "it's sunflower-Tulpe99 at home"}
+    clean = redact(write({"password": [question, answer]})).value
+    assert "at home" not in str(clean)
 
 
 @pytest.mark.parametrize(
