@@ -76,7 +76,8 @@ def answer_in(outputs: object, limit: int, inputs: object = None) -> Any:
         return gist(outputs, limit) if new else ""
     # A report, but no route: other values are how a state with messages gets to its answer.
     texts = {key: outputs[key] for key in new if _is_sentence(outputs[key])}
-    return _value(next(iter(texts.values())) if len(texts) == 1 else texts, limit) if texts else ""
+    report = next(iter(texts.values())) if len(texts) == 1 else texts
+    return _value(report, limit) if texts else ""
 
 
 def last_items(inputs: object) -> object:
@@ -168,7 +169,7 @@ def _is_given(value: object, given: object) -> bool:
 
 
 def _is_sentence(value: object) -> bool:
-    return isinstance(value, str) and (len(value.split()) > 1 or len(value) > _LONGEST_WORD)
+    return isinstance(value, str) and (len(value) > _LONGEST_WORD or len(value.split()) > 1)
 
 
 def _value(value: object, limit: int) -> Any:

@@ -71,11 +71,9 @@ def is_inner_call(metadata: Mapping[str, Any], root_metadata: Mapping[str, Any])
         root_metadata: Those of the root run; a run that is marked as a whole has no inner calls.
     """
     # As text, because values of the user's own may raise when they are compared.
-    source = metadata_text(metadata, _SOURCE) if _SOURCE in metadata else ""
-    if source in _SOURCES and source != metadata_text(root_metadata, _SOURCE):
-        return True
-    return _INTERNAL in metadata and (
-        metadata_text(metadata, _INTERNAL) != metadata_text(root_metadata, _INTERNAL)
+    source, mark = metadata_text(metadata, _SOURCE), metadata_text(metadata, _INTERNAL)
+    return (source in _SOURCES and source != metadata_text(root_metadata, _SOURCE)) or (
+        bool(mark) and mark != metadata_text(root_metadata, _INTERNAL)
     )
 
 

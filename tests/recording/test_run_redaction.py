@@ -39,14 +39,17 @@ DONE = say("Done.")
 _outputs: dict[str, str] = {}
 
 
+def forget_all() -> None:
+    live_secrets.conversations.forget_all()
+    live_secrets.runs.forget_all()
+
+
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
-    live_secrets.conversations.forget_all()
-    live_secrets.runs.forget_all()
+    forget_all()
     _outputs.clear()
     yield
-    live_secrets.conversations.forget_all()
-    live_secrets.runs.forget_all()
+    forget_all()
 
 
 @tool
@@ -307,8 +310,7 @@ def test_a_secret_that_resumes_a_graph_is_in_no_part_of_the_run(
     first.flush()
     if is_elsewhere:  # as if another process had paused
         paused_in_memory.give_up(first._recorder.owner)
-        live_secrets.conversations.forget_all()
-        live_secrets.runs.forget_all()
+        forget_all()
     second = KPCallbackHandler(store=store)
     graph = agent(types(secret), DONE, tools=TOOLS, checkpointer=saver)
     graph.invoke(Command(resume=secret), {**config, "callbacks": [second]})
@@ -528,8 +530,7 @@ def _secrets(draw: st.DrawFn) -> str:
 def test_a_strong_secret_named_anywhere_is_nowhere_in_any_form(
     secret: str, places: list[tuple[int, Callable[[str], str]]], names_at: int
 ) -> None:
-    live_secrets.conversations.forget_all()
-    live_secrets.runs.forget_all()
+    forget_all()
     parts = ["do it", "I do it.", "ls", "done", "All is done."]
     forms = [write(secret) for _, write in places]
     for (at, _), form in zip(places, forms, strict=True):

@@ -187,7 +187,7 @@ IN_PARTS: Final[tuple[tuple[Any, Any], ...]] = (
         "/login?next=%2Fget%3Fpassword%3D[REDACTED:password]%26page%3D2",
     ),
     (
-        "Endpoint=https://cfg.azconfig.io;Id=ab-l0-s0;Secret=kX2vQ8mZ4rT7wB1nL5pH9dJ3fG6sA0cE",
+        "Endpoint=https://cfg.azconfig.io;Id=ab-l0-s0;Secret=Qd7Lw2Zx9BvT4kNsYh3Jm6RpC8gFe1aUoXi0bWtVME=",
         "Endpoint=https://cfg.azconfig.io;Id=ab-l0-s0;Secret=[REDACTED:secret]",
     ),
     ("Password: hunter22 -> hunter33", "Password: [REDACTED:password] -> [REDACTED:password]"),
