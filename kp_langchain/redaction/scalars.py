@@ -18,8 +18,10 @@ from kp_langchain.redaction.spans import PLACEHOLDER
 _MAX_CHARS = 65_536
 _LOADER: Any = getattr(yaml, "CSafeLoader", None)  # without it, reading takes 50 times as long
 _SLOW_CHARS = 4096
-# A placeholder that may start a scalar, or be within brackets.
-_BARE = re.compile(r"(?:\A|[\n\r:=,(\[{?\-!&*])[^\n\r\"']{0,64}\[REDACTED:")
+# A placeholder that may start a scalar, or be within brackets. A quote does not start one within.
+_BARE = re.compile(
+    r"(?:\A|[\n\r:=,(\[{?\-!&*])(?:[^\n\r\"']|(?<=[^\s:=,(\[{?\-!&*]) ?[\"']){0,64}\[REDACTED:"
+)
 _FENCE = re.compile(
     r"^[ \t]*```(?:(?P<yaml>ya?ml)|toml)\b[^\n]*\n(?P<body>.*?)^[ \t]*```", re.MULTILINE | re.DOTALL
 )

@@ -216,6 +216,11 @@ def test_a_chat_under_the_name_of_a_secret_goes_as_a_whole(write: Callable[[Any]
             "bot> Which passphrase?\nme> tiger river stone lamp",
             "bot> Which passphrase?\nme> [REDACTED:password]",
         ),
+        (
+            "Agent: Please enter the PIN.\nClient: 5937",
+            'Agent: Please enter the PIN.\nClient: "[REDACTED:pin]"',
+        ),
+        ("Agent: Please enter the PIN.\nAgent: 5937", None),
         ("Agent: What is the year?\nClient: 2031", "Agent: What is the year?\nClient: 2031"),
         ("enter_password: Please enter your password\ncancel_label: Abort", None),
         ("code_prompt: Please enter the code.\nport: 8080", None),

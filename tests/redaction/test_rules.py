@@ -90,6 +90,9 @@ def test_what_is_allowed_stays_and_hides_nothing_else():
     assert value("from 10.0.0.1 to 192.168.7.9", allow=allow) == "from 10.0.0.1 to [REDACTED:ip]"
     assert value({"password": "hunter2"}, allow=allow) == {"password": "hunter2"}
     assert value({"password": "hunter3"}, allow=allow) == {"password": "[REDACTED:password]"}
+    chat = [{"role": "ai", "content": "Your password?"}, {"role": "user", "content": "hunter2"}]
+    assert value(chat, allow=allow) == chat
+    assert value("Bot: Your password?\nAnn: hunter2", allow=allow).endswith("hunter2")
     kept = value("password=hunter2 bob@example.com", allow=[".+@.+"])
     assert kept == "password=[REDACTED:password] bob@example.com"
 
