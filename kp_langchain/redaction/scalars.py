@@ -36,6 +36,7 @@ _ONE_ENTRY = re.compile(
     r"|[\w.\-]{1,64}:[ \t]*\n[ \t]+(?:-\s|[\w.\-]{1,64}:\s))"
 )
 
+_PYTHON_STRING = re.compile(r"[A-Za-z]{1,2}([\"']).*\1", re.DOTALL)  # b"...": no YAML is meant
 _TAGS = re.compile(r"\A(?:[&!]\S*\s*)*")  # before a scalar: an anchor, a type
 
 _TOML_STRING_OR_COMMENT = (
@@ -127,7 +128,8 @@ def _quote_in_yaml(text: str) -> str:
             start, end = event.start_mark.index, event.end_mark.index
             scalar = _TAGS.sub("", text[start:end])
             start = end - len(scalar)
-            if PLACEHOLDER.match(scalar) or (flow_depth and PLACEHOLDER.search(scalar)):
+            is_within = flow_depth and not _PYTHON_STRING.fullmatch(scalar)
+            if PLACEHOLDER.match(scalar) or (is_within and PLACEHOLDER.search(scalar)):
                 pieces += [text[position:start], _quoted(scalar)]
                 position = end
     return "".join([*pieces, text[position:]])
