@@ -103,9 +103,6 @@ _PRINTED = re.compile(r"\] => ")  # by print_r of PHP
 _BUILDER = re.compile(r"(?:with|using|use)_?(?=[A-Za-z])", re.IGNORECASE)
 _OPENS_STRING = re.compile(r"\([\"'`]")
 _ACTIONS = word_set(NAMES["actions"]["words"])
-_CALL = re.compile(
-    r"(?:@[A-Za-z_]\w{0,60}|[A-Za-z_]\w{0,60}\.[A-Za-z_]\w{0,60})(?:\.\w{1,60}){0,4}\("
-)
 _FINGERPRINT = re.compile(r"(?:SHA(?:1|256|384|512)|MD5):")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MAX_NAMES_IN_WORD = 8
@@ -243,10 +240,9 @@ def _value_of_name(
 
 
 def _is_no_secret(text: str, extent: Extent, field: SensitiveField) -> bool:
-    """Return whether a value is code, the fingerprint of a key, or redacted already."""
+    """Return whether a value is the fingerprint of a key, or redacted already."""
     is_fingerprint = field.kind != "password" and _FINGERPRINT.match(text, extent[0])
-    is_code = _CALL.match(text, extent[0])
-    return bool(is_fingerprint or is_code or PLACEHOLDER.fullmatch(text, *extent))
+    return bool(is_fingerprint or PLACEHOLDER.fullmatch(text, *extent))
 
 
 def _after_name(

@@ -300,7 +300,7 @@ def _phrase(answer: str, request: _Request) -> str:
     words = _NUMBERED.sub(" ", content).split()
     letters = [word.replace("-", "") for word in words]
     is_text = all(word.isalpha() or (request.is_phrase and word.isdigit()) for word in letters)
-    if len(words) not in _PHRASE_WORDS or not is_text or not letters[0].isalpha():
+    if len(words) not in _PHRASE_WORDS or not is_text:
         return ""
     low_words = [word.lower() for word in words]
     if not TABLE["negations"].isdisjoint(low_words):

@@ -57,7 +57,6 @@ _SPACE = re.compile(
     rf"[ \t\u3000]{{1,4}}(?:is[ \t]|[057][ \t])?(?![ \t])|(?=[{TYPOGRAPHIC_QUOTES}])"
 )
 _GROUPS_REVERSED = re.compile(r"(\d{3}[ \-]\d{3})(?![\d.,\-])")
-_WITH_SIGN = re.compile(r"(?=.{8})\w+[?!#$%&*+~^@]\w+")
 _VALUE_REVERSED = re.compile(r"[.]?([!-&(-~]{4,200})")
 _ENDS_CLAUSE = re.compile(
     r"[.,;!?)]*(?:\s*$|\s*\n|[.,;!?)]\s| (?:and|for|but|on|in case|please)\b)"
@@ -136,17 +135,12 @@ def _verb(text: str, end: int, field: SensitiveField) -> Extent | None:
     if is_like_password(value) or (field.kind in CODE_KINDS and value.isdigit()):
         return extent
     if match["english"] is None:
-        return extent if _PHRASE.fullmatch(value) or _is_odd(value) else None
+        return extent if _PHRASE.fullmatch(value) or is_scrambled(value, 10) else None
     if content or any(map(str.isdigit, value)) or looks_generated(value) or value.count("-") > 1:
         return extent
     is_adjective = value.lower().endswith(_ADJECTIVE_ENDINGS) or value.lower() in SENTENCE_WORDS
     is_word = field.kind in ("password", "credential") and not is_adjective
     return extent if is_word and _ENDS_CLAUSE.match(text, extent[1]) else None
-
-
-def _is_odd(value: str) -> bool:
-    """Return whether a value of letters is no word: "Fennel?tYX", "nDGXgSioPzkyBo"."""
-    return _WITH_SIGN.fullmatch(value) is not None or is_scrambled(value, 10)
 
 
 def _random_nearby(text: str, end: int) -> Extent | None:

@@ -55,7 +55,6 @@ _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
 _WORDS_AND_NUMBERS = re.compile(
     r"(?:[A-Z]?[a-z]{1,15}|\d{1,8})(?:[\-_.](?:[A-Z]?[a-z]{1,15}|\d{1,8})){2,}"
 )
-_WORDS = re.compile(r"[^\s\"'{}\[\]()<>=:,;]+(?: [^\s\"'{}\[\]()<>=:,;]+){1,3}")
 _SCHEME = re.compile(r"(?:Bearer|Basic|Token|Bot|ApiKey|Key)\s+(?=\S+\Z)", re.IGNORECASE)
 
 
@@ -201,7 +200,7 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
         return Reach.WORD if size >= _LONG else None
     if any(map(str.isspace, secret)):
         is_mixed = looks_like_bare_password("".join(secret.split()))
-        return Reach.PART if is_mixed and size >= _LONG and _WORDS.fullmatch(secret) else None
+        return Reach.PART if is_mixed and size >= _LONG else None
     if _PATH.fullmatch(secret) and not (is_random(secret) or _changes_often(secret)):
         return Reach.WORD if is_answer and size >= _SHORTEST_MIXED else None
     if _WORDS_AND_NUMBERS.fullmatch(secret) and size >= _SHORTEST_MIXED:

@@ -144,11 +144,13 @@ def _(watching: KPCallbackHandler) -> None:
     _graph_of(node).invoke(ASK, using(watching))
 
 
-@situation("a whole run is marked", SEARCHED, success=[True])
-def _(watching: KPCallbackHandler) -> None:
-    agent(say("I search.", call("search", q="a")), say("42")).invoke(
-        ASK, using(watching, metadata={"lc_source": "summarization"})
-    )
+for _mark in ("lc_source", "lc_internal_call"):
+
+    @situation(f"a whole run is marked by {_mark}", SEARCHED, success=[True])
+    def _(watching: KPCallbackHandler, mark: str = _mark) -> None:
+        agent(say("I search.", call("search", q="a")), say("42")).invoke(
+            ASK, using(watching, metadata={mark: "summarization"})
+        )
 
 
 # ------------------------------------------------------------------ tools made of one call

@@ -119,6 +119,8 @@ def test_a_new_text_is_the_answer_under_any_key_of_a_state() -> None:
     report = "Most numbers are large. Sources: [1]"
     assert result(run(graph({"final_report": report}, Wider))) == (report, True)
     assert result(run(graph({"final_report": report, "route": "end"}, Wider))) == (report, True)
+    long_word = "https://reports.example.org/2026/numbers"
+    assert result(run(graph({"final_report": long_word}, Wider))) == (long_word, True)
     given = {**ASK, "final_report": report}
     assert result(run(graph({"final_report": report}, Wider), given)) == NO_ANSWER
 

@@ -113,6 +113,7 @@ KEPT: Final[tuple[Any, ...]] = (
     "const [token, setToken] = useState<string | null>(null);",
     "Fingerprint of the deploy key: SHA256:kCzqIkVv1vI5oVtQ5b0ZfU3sQ7x1mYbq2Zl0xN4bZ3E (RSA)",
     'Public-Key-Pins: pin-sha256="d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="; max-age=600',
+    'Public key pin: pin-sha256="d6qzRu9zOECb90Uez27xWltNsj0e1Md7GkYYkVoZWmM="; max-age=600',
     "session id: 6eff3e25-f16e-4e7a-b563-3a099dc386d7",
     {"session_id": "6eff3e25-f16e-4e7a-b563-3a099dc386d7"},
     "Set-Cookie: theme=dark; Path=/; Max-Age=31536000; SameSite=Lax; Secure",
@@ -181,6 +182,15 @@ IN_PARTS: Final[tuple[tuple[Any, Any], ...]] = (
     (
         "changed the password from hunter22 to hunter33",
         "changed the password from [REDACTED:password] to [REDACTED:password]",
+    ),
+    (
+        "Hi Ann, 640 217 is the one-time passcode for your session.",
+        "Hi Ann, [REDACTED:otp] is the one-time passcode for your session.",
+    ),
+    ("관리자 비밀번호는 nDGXgSioPzkyBo 입니다.", "관리자 비밀번호는 [REDACTED:password] 입니다."),
+    (
+        "password: SHA256:kCzqIkVv1vI5oVtQ5b0ZfU3sQ7x1mYbq2Zl0xN4bZ3E",
+        'password: "[REDACTED:password]"',
     ),
     (
         "/login?next=%2Fget%3Fpassword%3Dhunter22%26page%3D2",

@@ -25,6 +25,8 @@ _GIVEN = [
     ("Please type the six digits from your authenticator app.", "482913", "482913"),
     ("Kannst du mir das Passwort geben?", "turmfalke", "turmfalke"),
     ("Podaj kod z SMS-a.", "705318", "705318"),
+    ("Please enter the passphrase.", "tiger 7 river stone", "tiger 7 river stone"),
+    ("What is your password?", "it is：kestrel", "kestrel"),
     ("Hast du das Passwort?", "turmfalke", "turmfalke"),
     ("Bitte gib mir die Passphrase für den Schlüssel.", "Wolke Eimer Stuhl", "Wolke Eimer Stuhl"),
     ("J'ai besoin de votre mot de passe.", "faucon", "faucon"),

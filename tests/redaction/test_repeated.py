@@ -211,6 +211,22 @@ def test_a_name_beside_a_value_says_what_it_is() -> None:
     assert redact(given).value["env"] == given["env"]
 
 
+@pytest.mark.parametrize(("number", "is_left"), [("482913", False), ("100000", True)])
+def test_a_long_number_that_answers_a_question_goes_from_everywhere(
+    number: str, is_left: bool
+) -> None:
+    chat = [{"role": "ai", "content": "The login code?"}, {"role": "user", "content": number}]
+    clean = redact({"chat": chat, "log": f"saw {number} there"}).value
+    assert number not in str(clean["chat"])
+    assert (number in clean["log"]) is is_left
+
+
+def test_a_quote_in_a_secret_is_found_as_shells_write_it() -> None:
+    for quoted in ("'Ruder'\\''s&9x!Kq2'", "'Ruder'\"'\"'s&9x!Kq2'"):
+        clean = redact({"password": "Ruder's&9x!Kq2", "a": f"curl -u ann {quoted}"}).value
+        assert clean["a"] == "curl -u ann '[REDACTED:password]'"
+
+
 def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     clean = redact(
         {"a": "postgres://u:p%40ss%21Word9x@db/shop", "b": "psql -W 'p@ss!Word9x'"}
