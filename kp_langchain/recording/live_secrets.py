@@ -1,6 +1,6 @@
 """What the runs of this process named as secrets, for later turns and for notes of verdicts.
 
-In memory only, and bounded: what was used longest ago is forgotten first. It belongs to the
+In memory only, and bounded: what was named longest ago is forgotten first. It belongs to the
 process, because handlers are often made per request. To know a secret only ever removes it.
 """
 
@@ -43,9 +43,7 @@ class LiveSecrets:
         if self._known:
             with self._lock:
                 for key in keys:
-                    if key in self._known:
-                        self._known.move_to_end(key)
-                        secrets.add_all(self._known[key])
+                    secrets.add_all(self._known.get(key, {}))
 
     def remember(self, keys: Iterable[Key], secrets: Secrets) -> None:
         """Remember what a run has named, and what was known before.

@@ -206,6 +206,22 @@ def _(watching: KPCallbackHandler) -> None:
         broken.invoke({"x": "1"}, using(watching))
 
 
+@situation(
+    "a chain calls two tools, and the last one fails",
+    ["call search", "saw search", "call count", "saw count"],
+    objective="a",
+    framework="langchain",
+    success=[False],
+)
+def _(watching: KPCallbackHandler) -> None:
+    @tool
+    def count(q: str) -> str:
+        """Count."""
+        return f"Error: {q} has no number"
+
+    (search | count).invoke("a", using(watching))
+
+
 class _Shelf(BaseRetriever):
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         return [Document(f"about {query}"), Document("more")]
