@@ -234,6 +234,7 @@ class TestFewShot:
         assert "They are for runs of the namespace hash:" in done.stderr
         everything = cli(*words, "--all-namespaces")
         assert everything.stdout.count("<<<example") == 3
+        assert "They are for runs of the namespaces globex, hash:" in everything.stderr
 
     def test_traces_of_one_namespace_and_of_none_are_for_that_one(self) -> None:
         play_in_namespaces("acme", None)

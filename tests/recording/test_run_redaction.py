@@ -331,6 +331,13 @@ def test_a_conversation_in_messages_is_redacted_as_a_whole(secret: str) -> None:
     assert left_in(texts_of(trace_from_messages(messages)), [secret]) == []
 
 
+@pytest.mark.parametrize("role", ["assistant", "system", "developer"])
+def test_only_a_model_s_question_is_answered(role: str) -> None:
+    question, answer = {"role": role, "content": ASKED}, {"role": "user", "content": WORD}
+    messages = [*task("Log me in"), question, answer, AIMessage("Done.")]
+    assert (WORD in str(texts_of(trace_from_messages(messages)))) is (role != "assistant")
+
+
 def test_the_paused_half_on_disk_is_redacted_as_a_whole(folder: Path) -> None:
     handler = KPCallbackHandler(store=folder / "kp.db")
     answers = [runs("cat pw"), say("", call("login", username="b", password=STRONG))]

@@ -79,6 +79,15 @@ Path("opened.txt").write_text("\\n".join([*sys.argv[1:], *modes, file.read_text(
 """
 
 
+def test_where_no_browser_opens_the_served_address_is_shown(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add()
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    monkeypatch.setattr("kp_langchain.report.server.ReportServer.serve_forever", lambda _: None)
+    assert "open it yourself: http://127.0.0.1:" in report("--serve", "--open").stdout
+
+
 def test_the_token_of_a_served_page_is_no_argument_of_the_browser(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
