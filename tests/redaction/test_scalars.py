@@ -111,6 +111,7 @@ def test_yaml_stays_yaml(document: dict[str, Any], flow: bool | None, width: int
 
 
 @given(documents)
+@example({"password": [None, "{'password': 'hunter22', 'said': \"it's\"}"]})
 def test_printed_python_stays_python(document: dict[str, Any]) -> None:
     clean = redact(pprint.pformat(document, width=30)).value
     assert _shape(ast.literal_eval(clean)) == _shape(document)
