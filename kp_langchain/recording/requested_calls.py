@@ -76,14 +76,15 @@ class RequestedCalls:
     """The tool calls of one run that nobody has answered yet. It is true if there are any."""
 
     __slots__ = (
-        "_accepted", "_by_id", "_earlier_ids", "_names_of_paused", "_open", "_seen_ids",
-        "_unparsed", "_waiting_ids",
+        "_accepted", "_by_id", "_earlier", "_earlier_ids", "_names_of_paused", "_open",
+        "_seen_ids", "_unparsed", "_waiting_ids",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._accepted: list[RequestedCall] = []  # structured answers
         self._by_id: dict[str, RequestedCall] = {}  # no tool has begun them
-        self._earlier_ids: set[str] = set()  # added from before a pause
+        self._earlier: dict[str, RequestedCall] = {}  # the same, from before a pause
+        self._earlier_ids: set[str] = set()  # all that were ever added to them
         self._open: dict[str, Call] = {}  # a tool has begun them
         self._seen_ids: set[str] = set()  # a tool has ever begun them
         self._waiting_ids: set[str] = set()  # no tool had begun them when the run paused
@@ -91,11 +92,11 @@ class RequestedCalls:
         self._unparsed: dict[str, Call] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_id or self._open)
+        return bool(self._by_id or self._earlier or self._open)
 
     def __iter__(self) -> Iterator[RequestedCall]:
         """Iterate over a copy of the calls that no tool has begun."""
-        return iter(list(self._by_id.values()))
+        return iter({**self._earlier, **self._by_id}.values())
 
     def add(self, request: RequestedCall) -> None:
         """Add a call; beyond the bound it is ignored, and recorded only if a tool begins it."""
@@ -109,7 +110,9 @@ class RequestedCalls:
 
     def take(self, call_id: object) -> RequestedCall | None:
         """Remove and return the call of this id that no tool has begun."""
-        return self._by_id.pop(call_id, None) if isinstance(call_id, str) else None
+        if not isinstance(call_id, str):
+            return None
+        return self._by_id.pop(call_id, self._earlier.pop(call_id, None))
 
     def accept(self, call_id: object) -> None:
         """Note that the call of this id is an answer in a structure, which was accepted as such."""
@@ -132,11 +135,11 @@ class RequestedCalls:
             call.tool_call_id = self._id_by_name(call.name, arguments)
         if (call_id := call.tool_call_id) is None:
             return
-        self._by_id.pop(call_id, None)
-        if len(self._open) < _MAX_REQUESTS:
-            self._open[call_id] = call
         if len(self._seen_ids) < _MAX_REQUESTS:
             self._seen_ids.add(call_id)
+        self.take(call_id)  # after it was seen; see `add_earlier`
+        if len(self._open) < _MAX_REQUESTS:
+            self._open[call_id] = call
         if (failure := self._unparsed.pop(call_id, None)) is not None:
             failure.is_void = True  # the agent could parse the arguments
 
@@ -152,7 +155,7 @@ class RequestedCalls:
 
     def wait(self) -> None:
         """Note that the run paused before a tool began these calls."""
-        self._waiting_ids = set(self._by_id)
+        self._waiting_ids = {*self._earlier, *self._by_id}
 
     def has_waited(self, call_id: str) -> bool:
         """Return whether the run paused before a tool began this call."""
@@ -187,13 +190,16 @@ class RequestedCalls:
         """Add the calls that nobody had answered when the run paused, each only once.
 
         Can be called again after the store has extended `earlier`; calls added the first time are
-        not added again, because they may have been answered since.
+        not added again, because they may have been answered since. Tools may begin them meanwhile,
+        in other threads.
         """
-        known = self._earlier_ids | self._seen_ids
-        new = {key: one for key, one in earlier._by_id.items() if key not in known}
         self._accepted, earlier._accepted = [*earlier._accepted, *self._accepted], []
-        self._by_id = {**new, **self._by_id}
-        self._earlier_ids.update(new)
+        for call_id, request in {**earlier._earlier, **earlier._by_id}.items():
+            if call_id not in self._earlier_ids:
+                self._earlier_ids.add(call_id)
+                self._earlier[call_id] = request
+                if call_id in self._seen_ids:
+                    self._earlier.pop(call_id, None)
         self._waiting_ids |= earlier._waiting_ids
         self._names_of_paused = {**earlier._names_of_paused, **self._names_of_paused}
 

@@ -18,6 +18,8 @@ from langgraph.types import Command
 from pydantic import BaseModel
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, TraceStore, trace_from_messages
+from kp_langchain.recording.calls import Call
+from kp_langchain.recording.requested_calls import RequestedCall, RequestedCalls
 from tests.agents import ASK, agent, call, handler, run, say, shape
 
 
@@ -199,3 +201,29 @@ def test_calls_of_any_form_harm_nobody(value: Any) -> None:
     assert scored is not None
     assert watching.stats()["callback_errors"] == 0
     assert scored.trace.steps[-1].content == "seen"
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_tool_begins_while_the_calls_of_a_paused_run_are_taken_over(number: int) -> None:
+    later, hashed = RequestedCalls(), []
+
+    class CallId(str):
+        """Has a tool begin the call, as another thread may, when its n-th hash is read."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            hashed.append(self)
+            if len(hashed) == number:
+                later.begin(Call("tool", "search", 1, tool_call_id="c1"), {})
+            return super().__hash__()
+
+    earlier = RequestedCalls()
+    earlier.add(RequestedCall(CallId("c1"), "search", {}))
+    hashed.clear()
+    later.add_earlier(earlier)
+    if len(hashed) < number:
+        later.begin(Call("tool", "search", 1, tool_call_id="c1"), {})
+    assert later.answer("c1") is not None
+    assert not later
+    assert later.take("c1") is None
