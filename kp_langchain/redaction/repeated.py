@@ -49,7 +49,6 @@ _IDENTIFIER = re.compile(
     r"_*[a-z]+\d{0,3}(?:_[a-z]+\d{0,3})+|_*[A-Z]+\d?(?:_[A-Z]+\d?)+"
     r"|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+(?:V?\d)?"
 )
-_DOCUMENT = re.compile(r"\s*[\[{]\s*[\[{\"']")  # JSON or Python: what it holds is named by itself
 _PATH = re.compile(r"[\w.~@:\-]*(?:/[\w.~@:\-]*)+")
 _PHRASE = re.compile(r"(?=.*[^\W\d_])[^\W_]{2,}(?:[\s,]+[^\W_]{2,}){2,32}")
 _HYPHENATED = re.compile(r"[^\W_]{2,}(?:[\-_.][^\W_]{2,}){2,}")
@@ -193,9 +192,7 @@ def _reach_of(secret: str, kind: str, *, is_answer: bool) -> Reach | None:
             return Reach.WORD
         is_secret = is_answer or (size > _CVV and (kind in CODE_KINDS or kind == "password"))
         return Reach.BESIDE if is_secret else None
-    if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret):
-        return None
-    if _ADDRESS.match(secret) or _DOCUMENT.match(secret):
+    if size > _MAX_CHARS or _NUMBER_OR_SIGNS.fullmatch(secret) or _ADDRESS.match(secret):
         return None
     if _IDENTIFIER.fullmatch(secret) and not is_answer:
         return Reach.BESIDE  # or else one false match would take a name from all of the code

@@ -24,6 +24,8 @@ _OF_BASE64 = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}={0,2}")
 _OF_BASE64_REVERSED = re.compile(rb"[A-Za-z0-9+/_\-]{0,4096}")
 _PLACEHOLDER = placeholder("").encode()
 _CUT_OFF = (b"...", "…".encode(), b"\\u2026", b"*", b"[")
+_SYNTAX = re.compile(rb"[\s\"'\\{}\[\](),:]")
+_MOST_SYNTAX = 2  # within `_CUT`; many texts in JSON or Python begin alike
 _JOINTS_OF_COMPOUNDS = b":./-_"
 _AROUND_VALUE = b" \t\r\n\"'`.,;!"
 
@@ -175,6 +177,8 @@ class _Text:
                 return start, end, form.kind
         for form in forms:
             if form.is_encoded or len(form.content) <= _CUT or form.reach is Reach.BESIDE:
+                continue
+            if len(_SYNTAX.findall(form.content[:_CUT])) > _MOST_SYNTAX:
                 continue
             end = self._end_of_same(form.content, start)
             follows = content[end : end + 6]

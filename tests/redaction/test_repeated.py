@@ -227,6 +227,32 @@ def test_a_quote_in_a_secret_is_found_as_shells_write_it() -> None:
         assert clean["a"] == "curl -u ann '[REDACTED:password]'"
 
 
+@pytest.mark.parametrize(
+    ("secret", "other"),
+    [
+        ('{"type": "key", "id": "Zk7mQ2vpLd"}', '{"type": "k[3]"}'),
+        ("[{'type': 'key', 'id': 'Zk7mQ2vpLd'}]", "[{'type': 'k[3]'}]"),
+        (" {'type': 'key', 'id': 'Zk7mQ2vpLd'}", " {'type': 'k[3]'}"),
+        ("login(user, 'Zk7mQ2vpLd')", "login(user, [3])"),
+    ],
+)
+def test_json_that_is_a_secret_goes_as_a_whole_and_not_what_begins_like_it(
+    secret: str, other: str
+) -> None:
+    value = {"password": secret, "a": f"use {secret} now", "b": f"use {other} now"}
+    clean = redact(value).value
+    assert clean["a"] == "use [REDACTED:password] now"
+    assert clean["b"] == value["b"]
+    in_text = json.dumps({"log": f"use {other} now"})
+    assert redact({"password": secret, "b": in_text}).value["b"] == in_text
+
+
+def test_a_secret_with_signs_is_found_where_it_was_cut_off() -> None:
+    mixed = "Zk7'mQ\"2vpLd9x(KtRw"
+    clean = redact({"password": mixed, "a": f"saw {mixed[:15]}... there"}).value
+    assert clean["a"] == "saw [REDACTED:password]... there"
+
+
 def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     clean = redact(
         {"a": "postgres://u:p%40ss%21Word9x@db/shop", "b": "psql -W 'p@ss!Word9x'"}
