@@ -198,7 +198,7 @@ class RequestedCalls:
             if call_id not in self._earlier_ids:
                 self._earlier_ids.add(call_id)
                 self._earlier[call_id] = request
-                if call_id in self._seen_ids:
+                if call_id in self._seen_ids:  # asked last: whoever begins it now takes it away
                     self._earlier.pop(call_id, None)
         self._waiting_ids |= earlier._waiting_ids
         self._names_of_paused = {**earlier._names_of_paused, **self._names_of_paused}

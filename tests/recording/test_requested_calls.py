@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,13 +15,23 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, TraceStore, trace_from_messages
 from kp_langchain.recording.calls import Call
 from kp_langchain.recording.requested_calls import RequestedCall, RequestedCalls
-from tests.agents import ASK, agent, call, handler, run, say, shape
+from tests.agents import (
+    ASK,
+    ScriptedChatModel,
+    agent,
+    call,
+    handler,
+    run,
+    say,
+    search,
+    shape,
+)
 
 
 class Form(BaseModel):
@@ -34,14 +45,14 @@ def steps(scored: ScoredTrace) -> list[tuple[str, str | None, Any]]:
     ]
 
 
-def decided(decision: dict[str, Any]) -> ScoredTrace:
+def decided(decision: dict[str, Any], store: Path | None = None) -> ScoredTrace:
     asking = agent(
         say("I search.", call("search", q="a")),
         say("42"),
         checkpointer=InMemorySaver(),
         middleware=[HumanInTheLoopMiddleware(interrupt_on={"search": True})],
     )
-    watching = handler()
+    watching = handler(store=store)
     config: Any = {"callbacks": [watching], "configurable": {"thread_id": str(uuid4())}}
     asking.invoke(ASK, config)
     asking.invoke(Command(resume={"decisions": [decision]}), config)
@@ -75,14 +86,15 @@ def test_arguments_that_cannot_be_parsed_are_recorded_as_they_came() -> None:
     assert not scored.trace.metadata.success
 
 
-def test_a_rejection_is_recorded_with_what_was_rejected_and_scores_no_more_than_an_approval() -> (
-    None
-):
-    rejected = decided({"type": "reject", "message": "too dear"})
+@pytest.mark.parametrize("store", [None, Path("runs.db")], ids=["no store", "store"])
+def test_a_rejection_is_recorded_with_what_was_rejected_and_scores_no_more_than_an_approval(
+    store: Path | None,
+) -> None:
+    rejected = decided({"type": "reject", "message": "too dear"}, store)
     assert steps(rejected)[1] == ("tool_call", "search", {"q": "a"})
     assert steps(rejected)[2][:2] == ("observation", "search")
     assert "too dear" in steps(rejected)[2][2]
-    approved = decided({"type": "approve"})
+    approved = decided({"type": "approve"}, store)
     assert rejected.breakdown.total <= approved.breakdown.total
     assert rejected.breakdown.complexity.value == approved.breakdown.complexity.value
 
@@ -203,27 +215,81 @@ def test_calls_of_any_form_harm_nobody(value: Any) -> None:
     assert scored.trace.steps[-1].content == "seen"
 
 
+@pytest.mark.parametrize("knows_id", [True, False])
+@pytest.mark.parametrize("store", [None, Path("runs.db")], ids=["no store", "store"])
+def test_a_call_that_a_node_answers_after_two_pauses_is_recorded_once(
+    store: Path | None, knows_id: bool
+) -> None:
+    def ask(_: MessagesState) -> None:
+        interrupt("go on?")
+
+    def answer(_: MessagesState) -> Any:
+        found = "found" if knows_id else search.invoke({"q": "a"})
+        return {"messages": [ToolMessage(found, tool_call_id="c1")]}
+
+    model = ScriptedChatModel([say("I search.", call("search", "c1", q="a")), say("42")])
+
+    def think(state: MessagesState) -> Any:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_sequence([("think", think), ("ask", ask), ("again", ask), ("answer", answer)])
+    graph.add_edge(START, "think")
+    graph.add_node("end", think)
+    graph.add_edge("answer", "end")
+    whole = graph.compile(checkpointer=InMemorySaver())
+    watching = handler(store=store)
+    config: Any = {"callbacks": [watching], "configurable": {"thread_id": "t"}}
+    for inputs in (ASK, Command(resume="yes"), Command(resume="yes")):
+        whole.invoke(inputs, config)
+    scored = watching.last(60)
+    assert scored is not None
+    assert shape(scored.trace) == ["thought", "call search", "saw search", "thought"]
+
+
+class Hooked(str):
+    """The id of a call, with a function that is called when its hash is read for the n-th time."""
+
+    __slots__ = ("left", "then")
+
+    left: int
+    then: Callable[[], None]
+
+    def __hash__(self) -> int:
+        self.left -= 1
+        if self.left == 0:
+            self.then()
+        return super().__hash__()
+
+
 @pytest.mark.parametrize("number", range(1, 9))
-def test_a_tool_begins_while_the_calls_of_a_paused_run_are_taken_over(number: int) -> None:
-    later, hashed = RequestedCalls(), []
-
-    class CallId(str):
-        """Has a tool begin the call, as another thread may, when its n-th hash is read."""
-
-        __slots__ = ()
-
-        def __hash__(self) -> int:
-            hashed.append(self)
-            if len(hashed) == number:
-                later.begin(Call("tool", "search", 1, tool_call_id="c1"), {})
-            return super().__hash__()
-
-    earlier = RequestedCalls()
-    earlier.add(RequestedCall(CallId("c1"), "search", {}))
-    hashed.clear()
-    later.add_earlier(earlier)
-    if len(hashed) < number:
-        later.begin(Call("tool", "search", 1, tool_call_id="c1"), {})
-    assert later.answer("c1") is not None
+@pytest.mark.parametrize("first", ["take over", "begin"])
+def test_a_tool_begins_while_the_calls_of_a_paused_run_are_taken_over(
+    first: str, number: int
+) -> None:
+    """As two threads may, one does its work in the middle of what the other does."""
+    earlier, later = RequestedCalls(), RequestedCalls()
+    call_id = Hooked("c1")
+    call_id.left, call_id.then = 0, lambda: None
+    earlier.add(RequestedCall(call_id if first == "take over" else "c1", "search", {}))
+    begun = Call("tool", "search", 1, tool_call_id="c1" if first == "take over" else call_id)
+    works = [lambda: later.add_earlier(earlier), lambda: later.begin(begun, {})]
+    one, other = works if first == "take over" else reversed(works)
+    call_id.left, call_id.then = number, other
+    one()
+    if call_id.left > 0:  # it had ended before
+        call_id.left = 0
+        other()
+    assert later.answer("c1") is begun
     assert not later
     assert later.take("c1") is None
+
+
+def test_a_call_that_is_asked_for_again_after_a_pause_is_one() -> None:
+    earlier, later = RequestedCalls(), RequestedCalls()
+    for calls in (earlier, later):
+        calls.add(RequestedCall("c1", "search", {}))
+    later.add_earlier(earlier)
+    assert later.take("c1") is not None
+    later.add_earlier(earlier)
+    assert not later
