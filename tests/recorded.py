@@ -32,8 +32,8 @@ def replayer() -> Any:
     return import_module("replay")
 
 
-def load() -> Iterator[dict[str, Any]]:
-    yield from replayer().load(FOLDER / "runs.jsonl.gz")
+def load(name: str = "runs.jsonl.gz") -> Iterator[dict[str, Any]]:
+    yield from replayer().load(FOLDER / name)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from kp_langchain import ScoredTrace
+from kp_langchain import KPCallbackHandler, ScoredTrace
 from tests.agents import ASK, TOOLS, ScriptedChatModel, call, handler
 
 Block = dict[str, Any]
@@ -781,15 +781,20 @@ def is_streamed(one: ProviderAnswer) -> bool:
     return isinstance(one.replies[0], list)
 
 
-def record(one: ProviderAnswer, **options: Any) -> ScoredTrace:
-    """Run an agent that gets these answers; return what was recorded."""
-    scored: list[ScoredTrace] = []
-    watching = handler(on_scored=scored.append, **options)
+def play(one: ProviderAnswer, watching: KPCallbackHandler) -> None:
+    """Run an agent that gets these answers."""
     agent = create_agent(model_for(one), list(TOOLS))
     if is_streamed(one):
         list(agent.stream(ASK, {"callbacks": [watching]}, stream_mode="messages"))
     else:
         agent.invoke(ASK, {"callbacks": [watching]})
+
+
+def record(one: ProviderAnswer, **options: Any) -> ScoredTrace:
+    """Run an agent that gets these answers; return what was recorded."""
+    scored: list[ScoredTrace] = []
+    watching = handler(on_scored=scored.append, **options)
+    play(one, watching)
     assert watching.flush(120)
     assert watching.stats()["callback_errors"] == 0
     return scored[0]

@@ -1,0 +1,249 @@
+"""Compare what the outside sees with the golden files: `python -m tests.golden`.
+
+    python -m tests.golden                     shows what differs; exit status 1 if anything does
+    python -m tests.golden --accept            shows it, and takes it for right from now on
+    python -m tests.golden --only recall       one source, by the beginning of its name
+
+A golden file has a hash for each case, and the full text of at most 100. Where it has only the
+hash, the text before is made by the commit that last accepted the file, in a worktree of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tests.golden.normal import normal, short_hash
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(__file__).parent / "data"
+SAMPLE = 100
+_MOST_SHOWN = 20  # cases whose difference is printed
+_MOST_LINES = 40  # of one case
+
+
+@dataclass(frozen=True)
+class Source:
+    """Cases of one kind.
+
+    Args:
+        name: Its name, and that of its file.
+        make: Returns the cases, by name.
+        is_present: Whether what it needs is on this machine.
+        sample: Of how many cases the file has the full text; none where it may not be kept here.
+    """
+
+    name: str
+    make: Callable[[], Mapping[str, Any]]
+    is_present: bool = True
+    sample: int = SAMPLE
+
+    @property
+    def file(self) -> Path:
+        return DATA / f"{self.name}.json"
+
+
+def sources(every: int = 1) -> list[Source]:
+    """Return all sources.
+
+    Args:
+        every: Of the recorded runs, play each chunk, or only each second and so on.
+    """
+    # Late, so that the folder of settings is set before the package is imported.
+    from tests import recorded
+    from tests.golden import live, stored, texts
+
+    beside = {"sample": 0, "is_present": recorded.present()}
+    made: list[tuple[str, Any, dict[str, Any]]] = [
+        ("situations", live.of_situations, {}),
+        ("answers", live.of_answers, {}),
+        ("verdicts", stored.of_verdicts, {}),
+        ("support_desk", stored.of_support_desk, {}),
+        ("recall", stored.of_recall, {}),
+        ("scores", texts.of_scores, {}),
+        ("imports", texts.of_imports, {}),
+        ("redaction", texts.of_redaction, {"sample": 20}),
+        ("corpora", texts.of_redaction_corpora, beside),
+        ("recorded_runs", lambda: live.of_recorded_runs(every), beside),
+    ]
+    return [Source(name, lambda cases=cases: dict(cases()), **more) for name, cases, more in made]
+
+
+def made_now(source: Source) -> dict[str, Any]:
+    """Return the cases of a source, in their normal form."""
+    return {name: normal(value) for name, value in source.make().items()}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What a golden file holds.
+
+    Args:
+        hashes: Of every case, by name.
+        sample: The normal form of some.
+    """
+
+    hashes: dict[str, str]
+    sample: dict[str, Any]
+
+    @classmethod
+    def read(cls, file: Path) -> Golden:
+        return cls(**json.loads(file.read_text())) if file.exists() else cls({}, {})
+
+    @classmethod
+    def of(cls, cases: Mapping[str, Any], *, sample: int) -> Golden:
+        """Hold cases, and of so many the text: the first of them, and others evenly."""
+        step = max(1, len(cases) // sample) if sample else 1
+        names = list(islice(islice(cases, 0, None, step), sample))
+        return cls(
+            {name: short_hash(value) for name, value in cases.items()},
+            {name: cases[name] for name in names},
+        )
+
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(exist_ok=True)
+        parts = (f'"{name}": {_a_line_each(getattr(self, name))}' for name in ("hashes", "sample"))
+        file.write_text(f"{{{', '.join(parts)}}}\n")
+
+
+def _a_line_each(members: Mapping[str, Any]) -> str:
+    write = partial(json.dumps, ensure_ascii=False)
+    lines = (f"{write(name)}: {write(value)}" for name, value in members.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def changed(golden: Golden, now: Mapping[str, Any], *, is_part: bool = False) -> list[str]:
+    """Return the names of cases that differ, are new, or are gone.
+
+    Args:
+        golden: What is held for right.
+        now: The cases in their normal form.
+        is_part: Whether only a part of the cases was made, so that others are not gone.
+    """
+    gone = [] if is_part else [name for name in golden.hashes if name not in now]
+    return [
+        name for name, value in now.items() if golden.hashes.get(name) != short_hash(value)
+    ] + gone
+
+
+def before(source: Source, golden: Golden, names: list[str]) -> dict[str, Any]:
+    """Return the normal form of cases as the golden file holds them, or as its commit made them."""
+    known = {name: golden.sample[name] for name in names if name in golden.sample}
+    if all(name in known or name not in golden.hashes for name in names):
+        return known
+    commit = _git("log", "-1", "--format=%H", "--", str(source.file))
+    if not commit:
+        return known
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "project", "tree")
+        _git("worktree", "add", "--detach", str(tree), commit)
+        try:
+            shared = ROOT.parent / "shared"
+            if shared.is_dir():
+                (tree.parent / "shared").symlink_to(shared)
+            made = Path(folder, "made.json")
+            subprocess.run(
+                [sys.executable, "-m", "tests.golden", "--only", source.name, "--dump", str(made)],
+                cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=True,
+            )  # fmt: skip
+            earlier = json.loads(made.read_text())
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+    return known | {name: earlier[name] for name in names if name in earlier}
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def difference(name: str, was: Any, now: Any) -> str:
+    """Return in words how a case differs."""
+    if was is None or now is None:
+        known = "new" if was is None else "gone"
+        return f"--- {name}: {known}\n{_pretty(now if was is None else was)[:600]}"
+    lines = list(
+        difflib.unified_diff(
+            _pretty(was).splitlines(), _pretty(now).splitlines(), "before", "now", lineterm="", n=2
+        )
+    )
+    more = len(lines) - _MOST_LINES
+    rest = [f"... {more} more lines"] if more > 0 else []
+    return "\n".join([f"--- {name}", *lines[2:_MOST_LINES], *rest])
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def compare(source: Source, *, accept: bool, is_part: bool) -> bool:
+    """Print what differs in a source, and accept it if asked to; return whether something does."""
+    now = made_now(source)
+    golden = Golden.read(source.file)
+    names = changed(golden, now, is_part=is_part)
+    print(f"{source.name}: {len(now)} cases, {len(names)} differ", flush=True)
+    if names:
+        shown = names[:_MOST_SHOWN]
+        was = before(source, golden, shown)
+        for name in shown:
+            print(difference(name, was.get(name), now.get(name)))
+        if len(names) > len(shown):
+            print(f"... and {len(names) - len(shown)} more cases")
+    if accept:
+        Golden.of(now, sample=source.sample).write(source.file)
+    return bool(names)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Default settings, empty folders, and no network for model hubs."""
+    for name in list(os.environ):
+        if name.startswith(("KP_", "LANGSMITH_", "LANGCHAIN_")):
+            del os.environ[name]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {
+            "XDG_DATA_HOME": f"{folder}/data", "XDG_CONFIG_HOME": f"{folder}/config",
+            "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "KP_FUNCTION_TIMEOUT_S": "600",
+        }  # fmt: skip
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare what the outside sees with before.")
+    parser.add_argument("--accept", action="store_true", help="take what is seen for right")
+    parser.add_argument("--only", default="", help="the beginning of a source's name")
+    parser.add_argument(
+        "--every", type=int, default=1, help="play each N-th chunk of recorded runs"
+    )
+    parser.add_argument("--dump", type=Path, help="write the cases of one source to this file")
+    options = parser.parse_args()
+    if options.accept and options.every > 1:
+        parser.error("--accept needs all recorded runs; leave --every out")
+    with isolated():
+        chosen = [one for one in sources(options.every) if one.name.startswith(options.only)]
+        if options.dump:
+            options.dump.write_text(json.dumps(made_now(chosen[0])))
+            return
+        differs = False
+        for source in chosen:
+            if not source.is_present:
+                print(f"{source.name}: left out, as ../shared is not beside this checkout")
+                continue
+            differs |= compare(source, accept=options.accept, is_part=options.every > 1)
+    sys.exit(differs and not options.accept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What differs between two runs of one program is written alike: ids, times, folders, digits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+DIGITS = 6  # of floats, after the point
+_VOLATILE = re.compile(
+    r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
+    r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
+    r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
+    r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s)"
+    r"|(?P<folder>/tmp/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
+)
+_TIMED = re.compile(r"_ms\Z|_seconds\Z|\A(?:created|updated|judged|began|ended|expires)(?:_at)?\Z")
+_BY_TIME = frozenset(("over_budget", "version", "kp_version"))
+
+
+def normal(value: Any) -> Any:
+    """Return JSON in which ids are numbered, and times, durations and folders have one form.
+
+    Args:
+        value: Anything that JSON can hold. Other objects are written as text.
+    """
+    return _normal(value, {})
+
+
+def _normal(value: Any, ids: dict[str, int]) -> Any:
+    if isinstance(value, Mapping):
+        members = ((str(key), item) for key, item in value.items() if key not in _BY_TIME)
+        return {
+            _text(key, ids): "TIMED" if _is_timed(key, item) else _normal(item, ids)
+            for key, item in members
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        return [_normal(item, ids) for item in items]
+    if isinstance(value, float):
+        return round(value, DIGITS) + 0.0 if value == value else "nan"
+    if value is None or isinstance(value, bool | int):
+        return value
+    return _text(str(value), ids)
+
+
+def _is_timed(key: str, item: Any) -> bool:
+    return item is not None and not isinstance(item, dict) and _TIMED.search(key) is not None
+
+
+def _text(text: str, ids: dict[str, int]) -> str:
+    return _VOLATILE.sub(partial(_placed, ids=ids), text)
+
+
+def _placed(match: re.Match[str], ids: dict[str, int]) -> str:
+    if match.lastgroup == "id":
+        return f"id{ids.setdefault(match[0], len(ids) + 1)}"
+    return str(match.lastgroup).upper()
+
+
+def canonical(value: Any) -> str:
+    """Return normal JSON as one line, the same for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def short_hash(value: Any) -> str:
+    """Return 10 hexadecimal digits for normal JSON."""
+    return sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()[:10]
