@@ -1,42 +1,27 @@
 """The command line as a user types it: in this process, or in one of its own.
 
-A new Python process takes a second for its imports alone, so it is for tests of what only a process
-shows: signals, pipes, terminals, what the environment decides at its start.
+A process of its own takes half a second, so it is for tests of what only a process shows: signals,
+pipes, terminals, what the environment decides at its start.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-import os
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from kp_langchain.cli.app import main
 from kp_langchain.embedding.embedder_protocol import _default_embedder
+from tests import programs
+from tests.programs import Done
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "from kp_langchain.cli.app import main; main()"
-
-
-class Done(NamedTuple):
-    """What a command that has ended leaves.
-
-    Args:
-        returncode: Its exit status.
-        stdout: What it printed.
-        stderr: What it and its log said beside that.
-    """
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) -> Done:
@@ -82,16 +67,7 @@ def cli_apart(
     *words: str, stdin: str = "", columns: int = 120, program: str = PROGRAM, **environment: str
 ) -> Done:
     """Run a command in a process of its own, by a Python program that runs the command line."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, *words],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), **environment},
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    return programs.run("-c", program, *words, stdin=stdin, COLUMNS=str(columns), **environment)
 
 
 def _stream(content: str = "") -> io.TextIOWrapper:

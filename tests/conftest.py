@@ -27,10 +27,12 @@ from typing import Any
 
 import numpy  # noqa: ICN001,F401 - hypothesis trips over it while another thread imports it
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from kp_langchain.schema import ReasoningTrace
+from tests import programs
 from tests.minilm_onnx import exported
+from tests.programs import Done
 
 _ROOT = Path(__file__).parents[1]
 
@@ -40,12 +42,30 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Hypothesis would fail an example that takes 200 ms, and a strategy that draws slowly. The examples
-# are the same in each run; `--hypothesis-profile untimed` draws others.
+# are the same in each run; with `-m slow` there are ten times as many, and others each time.
 settings.register_profile(
-    "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "slow", max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("default", settings.get_profile("untimed"), derandomize=True)
+settings.register_profile(
+    "default", settings.get_profile("slow"), max_examples=25, derandomize=True
+)
 settings.load_profile("default")
+
+
+def _is_slow(config: pytest.Config) -> bool:
+    """Return whether the long tests were asked for: `-m slow`."""
+    return bool(config.option.markexpr == "slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_slow(config):
+        settings.load_profile("slow")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With the long tests run those that draw examples, which are more then."""
+    if _is_slow(item.config) and is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker("slow")
 
 
 def pytest_sessionfinish() -> None:
@@ -198,22 +218,19 @@ def make_trace() -> Callable[..., ReasoningTrace]:
 
 
 @pytest.fixture(scope="session")
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script in a fresh interpreter, offline. The timeout is there for deadlocks alone."""
+def run_python() -> Callable[..., Done]:
+    """Run a script in a process of its own, offline, and see that it ends well.
 
-    def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        base = {
-            k: v for k, v in os.environ.items() if k not in {"KP_EMBEDDING_MODEL", "HF_ENDPOINT"}
-        }
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
-            env={**base, "PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1", **environment},
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+    With `is_cold`, in an interpreter that imported nothing yet, which takes two seconds.
+    """
+
+    def run(script: str, *, is_cold: bool = False, **environment: str) -> Done:
+        words = ("-W", "ignore::DeprecationWarning", "-c", script)
+        environment = {"HF_HUB_OFFLINE": "1", **environment}
+        if is_cold:
+            done = programs.run_cold(*words, cwd=_ROOT, **environment)
+        else:
+            done = programs.run(*words[2:], cwd=_ROOT, **environment)
         assert done.returncode == 0, done.stderr
         return done
 

@@ -59,8 +59,7 @@ class Program:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lines = connection.makefile("r")
-        self.pid = int(self._lines.readline())
+        self.pid = int.from_bytes(connection.recv(4), "big")
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -89,9 +88,10 @@ class Program:
 
     def _status(self, timeout_s: float) -> int | None:
         if self.returncode is None:
-            self._connection.settimeout(timeout_s or 1e-6)
+            self._connection.settimeout(timeout_s)
             with contextlib.suppress(TimeoutError, BlockingIOError):
                 self.returncode = int(self._connection.recv(16))
+                self._connection.close()
         return self.returncode
 
 
@@ -121,6 +121,18 @@ def run(
             program.kill()
         texts = (_content(stream) for stream in (out, err))
         return Done(status, *texts)
+
+
+def run_cold(
+    *words: str, stdin: str = "", timeout_s: float = _ENOUGH_S, cwd: Path | None = None,
+    **environment: str,
+) -> Done:  # fmt: skip
+    """Run a program in an interpreter that imported nothing yet; otherwise as `run` does."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, input=stdin, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def _content(stream: BinaryIO) -> str:
@@ -204,7 +216,7 @@ def serve(address: str) -> dict[str, Any]:
         body += connection.recv(size - len(body))
     child = os.fork()
     if child:
-        connection.sendall(f"{child}\n".encode())
+        connection.sendall(child.to_bytes(4, "big"))
         _, status = os.waitpid(child, 0)
         with contextlib.suppress(OSError):
             connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
@@ -232,14 +244,16 @@ def become(request: Mapping[str, Any]) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         raw = open(number, "rb" if number == 0 else "wb", -1, closefd=False)  # noqa: SIM115
         stream = io.TextIOWrapper(
-            raw, encoding="utf-8", line_buffering=raw.isatty(),
+            raw,
+            encoding=os.environ.get("PYTHONIOENCODING", "utf-8"), line_buffering=raw.isatty(),
             errors="backslashreplace" if name == "stderr" else "strict",
             write_through=name == "stderr",
         )  # fmt: skip
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     words: Sequence[str] = request["words"]
-    sys.path[0] = request["cwd"]
+    more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [request["cwd"], *filter(None, more)]
     sys.argv[:] = [words[0], *words[2:]]
     if words[0] == "-m":
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -125,14 +125,12 @@ def documents(draw: st.DrawFn) -> Any:
     return changed
 
 
-@settings(deadline=None, max_examples=300)
 @given(documents() | values)
 def test_it_takes_and_refuses_what_the_reader_does(changed: Any) -> None:
     text = json.dumps(changed)
     assert is_valid(text) is is_read(text)
 
 
-@settings(deadline=None, max_examples=300)
 @given(times)
 def test_it_reads_times_as_the_reader_does(time: str) -> None:
     text = json.dumps(document("metadata.created_at", time))

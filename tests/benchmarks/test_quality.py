@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import trace_from_messages
@@ -139,7 +139,6 @@ columns = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)  # the first call loads SciPy
 @given(columns)
 def test_auc_is_the_share_of_pairs_ranked_right(rows: list[tuple[int, bool, str]]) -> None:
     values, successes, tasks = map(list, zip(*rows, strict=True))
@@ -157,7 +156,6 @@ def test_auc_is_the_share_of_pairs_ranked_right(rows: list[tuple[int, bool, str]
     assert ranking.within_task(values) == share(same)
 
 
-@settings(deadline=None, max_examples=50)  # the first call loads SciPy
 @given(columns)
 def test_the_top_tenth_counts_equal_runs_in_part(rows: list[tuple[int, bool, str]]) -> None:
     values, successes, tasks = map(list, zip(*rows, strict=True))
@@ -168,7 +166,6 @@ def test_the_top_tenth_counts_equal_runs_in_part(rows: list[tuple[int, bool, str
     assert 1 <= ranking.tasks_in_top(values) <= max(1, round(len(rows) / 10))
 
 
-@settings(deadline=None, max_examples=50)  # the first call loads SciPy
 @given(columns, st.randoms(use_true_random=False))
 def test_a_gain_turns_around_with_its_columns(
     rows: list[tuple[int, bool, str]], draw: random.Random

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, ScoringWeights, Settings
@@ -130,7 +130,6 @@ def is_written(path: tuple[str, ...], domain: str, values: dict[str, Any]) -> bo
     return path[:2] == ("domains", domain) and path[2:3] and path[2] in values
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_everything_but_what_is_written_stays(data):
     domain = data.draw(st.sampled_from(["finance", "two words", "a.b", "金融", "x-1"]))
@@ -165,7 +164,6 @@ def test_everything_but_what_is_written_stays(data):
     assert policy.weights == (WEIGHTS if "weights" in values else policy.weights)
 
 
-@settings(deadline=None)
 @given(domain=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_any_domain_can_be_named(domain):
     new = with_policy("max_steps = 7 # seven\n", domain, VALUES)

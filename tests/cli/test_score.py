@@ -345,9 +345,7 @@ def inputs() -> list[str]:
     return ["one.jsonl", "two.jsonl"]
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 139),
     st.just(0.0) | st.floats(0, 1),

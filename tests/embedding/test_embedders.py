@@ -130,7 +130,7 @@ def test_auto_imports_no_model_runner(run_python):
         "Scorer(); assert resolve_embedder('auto') is resolve_embedder('auto')\n"
         "print([m for m in ('torch', 'fastembed', 'onnxruntime', 'numpy') if m in sys.modules])"
     )
-    assert run_python(script).stdout.strip() == "[]"
+    assert run_python(script, is_cold=True).stdout.strip() == "[]"
 
 
 def test_auto_without_a_package_that_runs_models(run_python):

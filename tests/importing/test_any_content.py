@@ -90,7 +90,7 @@ def import_file(file: str, store: TraceStore) -> list[Imported]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_any_content_has_an_answer_and_twice_is_once(tmp_path: Path) -> None:
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(content=files())
     def check(content: str) -> None:
         file = tmp_path / "any.jsonl"

@@ -15,7 +15,7 @@ from unittest.mock import ANY
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.callbacks import BaseCallbackHandler
 
@@ -908,7 +908,6 @@ for number in range(1000):
 KINDS = ("start", "end", "fail", "expect", "keep", "drop", "wait", "tend", "flush")
 
 
-@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 3)), max_size=60),
     st.integers(1, 12),
@@ -979,7 +978,6 @@ def stories(draw: st.DrawFn) -> list[tuple[int, str]]:
     return story
 
 
-@settings(max_examples=300)
 @given(stories(), st.integers(1, 12), st.booleans())
 def test_whatever_the_order_kept_and_failed_traces_are_exported_whole(
     story: list[tuple[int, str]], max_spans: int, waits: bool

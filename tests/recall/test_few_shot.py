@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ConfigError, ReasoningTrace, TraceStep
@@ -285,7 +285,6 @@ any_trace = st.builds(
 ) | st.builds(ReasoningTrace.model_construct)  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(any_trace, max_size=4), st.integers(-10, 1500), st.booleans())
 def test_any_traces_give_whole_examples_within_the_budget(
     traces: list[ReasoningTrace], max_tokens: int, with_outputs: bool
@@ -301,7 +300,6 @@ def test_any_traces_give_whole_examples_within_the_budget(
         assert not MARKERS.search(line.partition(" ")[2]), line
 
 
-@settings(max_examples=200, deadline=None)
 @given(any_text, st.integers(60, 400))
 def test_any_tokeniser_is_respected(text: str, max_tokens: int) -> None:
     trace = trace_of(called(x=text), ended(), called(y=text * 9), objective=text * 9)

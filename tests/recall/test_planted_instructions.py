@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import ReasoningTrace, TraceStep
@@ -214,20 +214,17 @@ def test_no_text_takes_longer_than_its_length(piece: str) -> None:
         assert time.thread_time() - began < 20  # seconds; if it were quadratic, minutes
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(any_trace)
 def test_any_trace_is_read(trace: ReasoningTrace) -> None:
     assert find_planted(trace) == find_planted(trace)
     assert all(isinstance(one, PlantedInstruction) for one in find_planted(trace))
 
 
-@settings(max_examples=150, deadline=None)
 @given(any_text, any_text)
 def test_it_is_found_between_any_texts(before: str, after: str) -> None:
     assert findings(f"{before}\n\n{OVERRIDE}.\n\n{after}")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from([*FLOODS, OVERRIDE, "x"]), min_size=1, max_size=6), st.integers(1, 400)
 )

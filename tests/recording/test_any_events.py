@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
@@ -151,7 +151,6 @@ def check(watching: KPCallbackHandler, scored: list[ScoredTrace]) -> None:
     assert len(recorder._over) <= 1024
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(events(), max_size=60))
 def test_any_sequence_of_events(sequence: list[Event]) -> None:
     scored: list[ScoredTrace] = []
@@ -161,7 +160,6 @@ def test_any_sequence_of_events(sequence: list[Event]) -> None:
     check(watching, scored)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(events(), max_size=30), min_size=2, max_size=4))
 def test_any_sequences_of_events_from_several_threads(sequences: list[list[Event]]) -> None:
     scored: list[ScoredTrace] = []

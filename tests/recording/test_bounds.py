@@ -243,7 +243,7 @@ def size_of(trace: ReasoningTrace) -> int:
     )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     value=values,
     output=values,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
 from kp_langchain import TraceStore
+from tests.programs import Done
 
 _PROGRAM = """
 from gevent import monkey
@@ -54,10 +54,10 @@ ask(20)  # is scored at the end of the program
 
 
 def test_runs_in_green_threads_are_scored_and_stored(
-    folder: Path, run_python: Callable[..., CompletedProcess[str]]
+    folder: Path, run_python: Callable[..., Done]
 ) -> None:
     pytest.importorskip("gevent")
     program = _PROGRAM.replace("STORE", str(folder / "runs.db"))
-    assert run_python(program).stdout.split() == ["20", "1"]
+    assert run_python(program, is_cold=True).stdout.split() == ["20", "1"]
     with TraceStore("runs.db") as store:
         assert store.count() == 21

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -320,7 +320,6 @@ _blocks = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.one_of(_blocks, _values), max_size=5),
     st.dictionaries(

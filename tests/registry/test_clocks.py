@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain import TraceStore
@@ -52,7 +52,6 @@ class Counting(Registry):
         return Answer("refused", "404", 404, allowance=allowance)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     jumps=st.lists(st.floats(-3000, 3000) | st.just(0.0), max_size=12),
     outages=st.sets(st.integers(1, 20), max_size=4),

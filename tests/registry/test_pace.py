@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain.registry import pace
@@ -41,7 +41,6 @@ answers = st.builds(
 ).map(lambda one: replace(one, kind="later") if one.status in (429, 500, None) else one)
 
 
-@settings(max_examples=300)
 @given(st.lists(answers, max_size=40))
 def test_whatever_it_answers_three_429_never_fall_into_an_hour(listed):
     standing, now, throttled = FRESH, START, []
@@ -56,7 +55,6 @@ def test_whatever_it_answers_three_429_never_fall_into_an_hour(listed):
         assert (third - first).total_seconds() > 3600
 
 
-@settings(max_examples=100)
 @given(
     limit=st.integers(2, 60),
     window_s=st.floats(1, 120),

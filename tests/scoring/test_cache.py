@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kp_langchain.errors import KPError, VectorError
@@ -63,7 +63,6 @@ actions = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.sampled_from([None, 0, 250.0, 1000.0]), actions, st.integers(0, 9))
 def test_behaves_like_a_plain_list(max_elements, ttl_ms, steps, ignored):
     clock = Clock()
@@ -194,7 +193,6 @@ real_vectors = st.integers(0, 2**32 - 1).map(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     real_vectors,
     st.sampled_from([1.0, 0.1, 3.7, 1e-3, 1e6, 1e-30, 1e30]),
@@ -345,7 +343,6 @@ def test_a_thousand_equals():
 keyed = st.lists(st.tuples(vectors, st.integers(0, 20)), max_size=60)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 70),
     st.sampled_from([None, 500.0]),

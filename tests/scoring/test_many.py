@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -88,7 +88,6 @@ def assert_same(found, expected) -> None:
 behaviours = st.sampled_from(["end"] * 12 + ["zero", "raise", "nan", "wide", "bad", "wild"])
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 12), behaviours, st.integers(1, 4)), max_size=60),
     st.sampled_from([None, 1, 2, 3, 7, 1000]),

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -314,7 +314,6 @@ traces = st.fixed_dictionaries(
 embeddings = st.lists(st.floats(width=32), min_size=2, max_size=4).map(lambda row: [row])
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(traces, embeddings), min_size=1, max_size=5), st.none() | st.just(20))
 def test_scores_are_finite_and_add_up(sequence, step_cap):
     scorer = Scorer(embedder=Returning(*(row for _, row in sequence)), step_cap=step_cap)

@@ -116,4 +116,4 @@ def test_importing_weights_is_light(run_python):
         "import sys, kp_langchain.weights\n"
         "print([m for m in ('numpy', 'torch', 'sqlalchemy', 'httpx') if m in sys.modules])"
     )
-    assert run_python(script).stdout.strip() == "[]"
+    assert run_python(script, is_cold=True).stdout.strip() == "[]"

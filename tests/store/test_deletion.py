@@ -291,7 +291,7 @@ def act(store: TraceStore, action: str, number: int) -> None:
         store.delete(domain=f"domain {number % 2}")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS)
 def test_every_table_has_rows_of_existing_runs_alone(tmp_path: Path, actions: Any) -> None:
     with TraceStore(tmp_path / f"{uuid.uuid4()}.db") as store:

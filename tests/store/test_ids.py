@@ -127,7 +127,7 @@ def test_a_uuid_is_found_in_any_letters(tmp_path, scored):
         assert store.verdicts(own.upper()) == []
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(min_size=1, max_size=200), unique=True, min_size=1, max_size=8))
 def test_any_ids_live_side_by_side(scored, tmp_path_factory, names):
     with TraceStore(tmp_path_factory.mktemp("ids") / "runs.db") as store:

@@ -302,7 +302,7 @@ class TestPruning:
 TEXTS = st.lists(st.text("xyz.", min_size=1, max_size=3), max_size=14)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=TEXTS, restart=st.integers(0, 14), size=st.integers(1, 6), data=st.data())
 def test_a_restart_changes_no_match(url, texts, restart, size, data):
     """At a random place in a random sequence, some of which has no vector."""
@@ -323,7 +323,7 @@ def test_a_restart_changes_no_match(url, texts, restart, size, data):
     assert found == expected
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     turns=st.lists(st.tuples(st.text("xyz.", min_size=1, max_size=3), st.booleans()), max_size=14)
 )

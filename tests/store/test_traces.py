@@ -448,9 +448,7 @@ def storable(value):
     return [storable(v) for v in value] if isinstance(value, list) else value
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.text(st.characters(codec=None, categories=None)), value=JSON)
 def test_any_text_and_json_survives_the_round_trip(store, scored, content, value):
     one = scored(content=content, tool_input={"value": value})

@@ -136,9 +136,7 @@ def test_a_run_that_no_longer_passes_is_withdrawn_before_it_left(store):
     assert list(store.traces()) == []
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     first=st.booleans(),
     confidence=st.floats(0, 1),

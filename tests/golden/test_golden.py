@@ -1,0 +1,98 @@
+"""Nothing that the outside sees has changed: see `python -m tests.golden`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import programs, recorded
+from tests.golden import __main__ as golden
+
+NAMES = [source.name for source in golden.sources()]
+BESIDE = ("corpora", "recorded_runs")  # made of what lies beside the checkout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_differs(name: str) -> None:
+    _left_out_where_absent(name)
+    # A part of the recorded runs is enough for each change; all of them are slow.
+    done = programs.run("-m", "tests.golden", "--only", name, "--every", "8", cwd=golden.ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_nothing_differs_in_any_recorded_run() -> None:
+    _left_out_where_absent("recorded_runs")
+    done = programs.run("-m", "tests.golden", "--only", "recorded_runs", cwd=golden.ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _left_out_where_absent(name: str) -> None:
+    if name in BESIDE and not recorded.present():
+        pytest.skip("needs ../shared beside the checkout")
+
+
+class TestCommand:
+    """What `python -m tests.golden` does with a source of three cases."""
+
+    @pytest.fixture(autouse=True)
+    def in_a_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(golden, "DATA", tmp_path / "data")
+
+    def source(self, sample: int = 100, **cases: object) -> golden.Source:
+        return golden.Source("letters", lambda: cases, sample=sample)
+
+    def test_accepts_what_it_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
+        first = self.source(a=1.00000001, b="two", c=[3])
+        assert golden.compare(first, accept=True, is_part=False)
+        assert not golden.compare(self.source(a=1.0, b="two", c=[3]), accept=False, is_part=False)
+        capsys.readouterr()
+        second = self.source(a=1, b="zwei", d=4)
+        assert golden.compare(second, accept=False, is_part=False)
+        shown = capsys.readouterr().out
+        assert '-"two"\n+"zwei"' in shown
+        assert "--- c: gone" in shown
+        assert "--- d: new" in shown
+        assert golden.compare(second, accept=True, is_part=False)
+        assert not golden.compare(second, accept=False, is_part=False)
+
+    def test_a_part_misses_nothing_that_it_did_not_make(self) -> None:
+        golden.compare(self.source(a=1, b=2), accept=True, is_part=False)
+        assert not golden.compare(self.source(a=1), accept=False, is_part=True)
+        assert golden.compare(self.source(a=1), accept=False, is_part=False)
+        assert golden.compare(self.source(a=3), accept=False, is_part=True)
+
+    def test_keeps_hashes_of_all_and_the_text_of_some(self) -> None:
+        source = self.source(10, **{f"case {number}": "a text" for number in range(50)})
+        golden.compare(source, accept=True, is_part=False)
+        held = golden.Golden.read(source.file)
+        assert (len(held.hashes), len(held.sample)) == (50, 10)
+        hashes_only = golden.Source("hashes", lambda: {"a": "a text that is not ours"}, sample=0)
+        golden.compare(hashes_only, accept=True, is_part=False)
+        assert "ours" not in hashes_only.file.read_text()
+
+
+def test_the_text_before_is_made_by_the_commit_that_accepted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "project"
+    module = root / "tests" / "golden"
+    module.mkdir(parents=True)
+    # Stands for an earlier state of this package, of which only the dump is asked.
+    (module / "__main__.py").write_text(
+        'import pathlib, sys; pathlib.Path(sys.argv[-1]).write_text(\'{"a": "before"}\')'
+    )
+    monkeypatch.setattr(golden, "ROOT", root)
+    monkeypatch.setattr(golden, "DATA", module / "data")
+    golden.compare(
+        golden.Source("letters", lambda: {"a": "before"}, sample=0), accept=True, is_part=False
+    )
+    for words in ("init -q", "add -A", "-c user.name=n -c user.email=e@example.com commit -qm m"):
+        subprocess.run(["git", *words.split()], cwd=root, check=True)
+    capsys.readouterr()
+    golden.compare(
+        golden.Source("letters", lambda: {"a": "after"}, sample=0), accept=False, is_part=False
+    )
+    assert '-"before"\n+"after"' in capsys.readouterr().out
