@@ -198,7 +198,8 @@ def _server() -> str:
 def serve(address: str) -> dict[str, Any]:
     """Fork a child for each request, until SIGTERM; return the request in the child."""
     for name in IMPORTED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # an extra that is not installed
+            importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for programs
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{address}.new")

@@ -11,11 +11,19 @@ from typing import Any
 
 DIGITS = 6  # of floats, after the point
 _VOLATILE = re.compile(
-    r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
+    r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\bcall_\d+\b)"
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
     r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
     r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s)"
     r"|(?P<folder>/tmp/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
+)
+# What releases of LangChain, pydantic and typer say differently.
+_BY_RELEASE = re.compile(
+    r"\n\s*For (?:troubleshooting,|further information) visit:? \S+ ?"
+    r"|User rejected the tool call for `\w+` with reason: "
+    r"|\. The tool was not executed\. Do not retry this tool call unless .*? requests it\."
+    r"| tool_calls=\[\] invalid_tool_calls=\[\](?=\Z)"
+    r"|\AUsage: .*"
 )
 _TIMED = re.compile(r"_ms\Z|_seconds\Z|\A(?:created|updated|judged|began|ended|expires)(?:_at)?\Z")
 _BY_TIME = frozenset(("over_budget", "version", "kp_version"))
@@ -52,7 +60,7 @@ def _is_timed(key: str, item: Any) -> bool:
 
 
 def _text(text: str, ids: dict[str, int]) -> str:
-    return _VOLATILE.sub(partial(_placed, ids=ids), text)
+    return _VOLATILE.sub(partial(_placed, ids=ids), _BY_RELEASE.sub("", text))
 
 
 def _placed(match: re.Match[str], ids: dict[str, int]) -> str:

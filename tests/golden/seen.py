@@ -113,21 +113,21 @@ class Seen:
         }
 
 
-def command(*words: str, database: Path | None = None, is_apart: bool = False) -> dict[str, Any]:
+def command(*words: str, database: Path | None = None, program: str = "") -> dict[str, Any]:
     """Return exit status and output of a command; JSON lines are read.
 
     Args:
         words: The command and its arguments.
         database: The store that it uses.
-        is_apart: Whether it runs in a process of its own, because it leaves threads.
+        program: Runs it in a process of its own, because it leaves threads or writes past Python.
     """
     if database is not None:
         words = (*words, "--database", str(database))
-    done = (cli_apart if is_apart else cli)(*words)
+    done = cli_apart(*words, program=program) if program else cli(*words)
     return {
         "exit": done.returncode,
         "stdout": [_read(line) for line in done.stdout.splitlines()],
-        "stderr": done.stderr.splitlines(),
+        "stderr": list(filter(None, done.stderr.splitlines())),
     }
 
 

@@ -7,31 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests import programs, recorded
+from tests import programs
 from tests.golden import __main__ as golden
 
-NAMES = [source.name for source in golden.sources()]
-BESIDE = ("corpora", "recorded_runs")  # made of what lies beside the checkout
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_differs(name: str) -> None:
-    _left_out_where_absent(name)
+@pytest.mark.parametrize("source", golden.sources(), ids=lambda source: source.name)
+def test_nothing_differs(source: golden.Source) -> None:
     # A part of the recorded runs is enough for each change; all of them are slow.
-    done = programs.run("-m", "tests.golden", "--only", name, "--every", "8", cwd=golden.ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    every = ("--every", "8") if source.name == "recorded_runs" else ()
+    _compare(source, *every)
 
 
 @pytest.mark.slow
 def test_nothing_differs_in_any_recorded_run() -> None:
-    _left_out_where_absent("recorded_runs")
-    done = programs.run("-m", "tests.golden", "--only", "recorded_runs", cwd=golden.ROOT)
+    _compare(next(one for one in golden.sources() if one.name == "recorded_runs"))
+
+
+def _compare(source: golden.Source, *words: str) -> None:
+    if source.missing:
+        pytest.skip(f"{source.missing} is not on this machine")
+    done = programs.run("-m", "tests.golden", "--only", source.name, *words, cwd=golden.ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _left_out_where_absent(name: str) -> None:
-    if name in BESIDE and not recorded.present():
-        pytest.skip("needs ../shared beside the checkout")
 
 
 class TestCommand:

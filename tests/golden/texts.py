@@ -19,6 +19,10 @@ from tests.recorded import FOLDER
 from tests.redaction import benign_cases, cases, labelled_cases, notation_cases
 
 CORPORA = FOLDER.parent / "redaction"
+WITHOUT_MODEL = (
+    "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
+    "from kp_langchain.cli.app import main; main()"
+)
 WORDS = "ledger quarter search city weather order refund train cheap blue error found not".split()
 
 
@@ -79,7 +83,7 @@ def of_scores() -> Cases:
             yield f"trace {number}", {"trace": trace, "breakdown": breakdown.to_dict()}
             lines.append(json.dumps(trace))
         (here / "traces.jsonl").write_text("\n".join([*lines[:40], "{", '{"no": "trace"}']))
-        done = command("score", "traces.jsonl")
+        done = command("score", "traces.jsonl", program=WITHOUT_MODEL)
         for number, line in enumerate([*done.pop("stdout"), done]):
             yield f"command {number}", line
 
@@ -135,7 +139,9 @@ def of_imports() -> Cases:
             for times in ("first", "again"):
                 yield (
                     f"{name}: {times}",
-                    command("import", path.name, "--json", database=database, is_apart=True),
+                    command(
+                        "import", path.name, "--json", database=database, program=WITHOUT_MODEL
+                    ),
                 )
             for case, done in of_database(database):
                 yield f"{name}: {case}", done
