@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 import warnings
@@ -159,10 +160,16 @@ def start(
 
 
 _servers: dict[int, str] = {}  # by the process that started it
+_starting = threading.Lock()
 
 
 def _server() -> str:
     """Return the address of this process's interpreter that forks, started once."""
+    with _starting:
+        return _started_server()
+
+
+def _started_server() -> str:
     address = _servers.get(os.getpid())
     if address is None:
         folder = tempfile.mkdtemp(prefix="kp-programs-")
