@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 with warnings.catch_warnings():
     # Its import asks for a runtime folder, which a machine without a desktop lacks.
     warnings.simplefilter("ignore")
@@ -26,8 +28,6 @@ def running_server(lock: Path, *settings: str) -> Iterator[Any]:
         lock: A file that is locked while it is made.
         settings: Lines of its configuration.
     """
-    from filelock import FileLock
-
     with tempfile.TemporaryDirectory(prefix="kp-pg-", ignore_cleanup_errors=True) as folder:
         # For root, it adds a user to the system, at which two processes would meet.
         with FileLock(lock):

@@ -93,6 +93,8 @@ class Program:
             self._connection.settimeout(timeout_s or 1e-6)
             with contextlib.suppress(TimeoutError, BlockingIOError):
                 self.returncode = int(self._connection.recv(16))
+                self._lines.close()
+                self._connection.close()
         return self.returncode
 
 

@@ -15,17 +15,20 @@ import tempfile
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from tests import programs
 from tests.faults.processes import lines_in, started, stored_in, wait_until
 from tests.faults.writer import FLUSH, NEITHER, ON_SCORED
 
 STORE = "runs.db"
 _LONGEST_START_S = 0.6
-_MOST_RUNS = 30
 # Upper ends of the ages, in ms, by which runs are counted.
 _AGES_MS = (5, 20, 100)
 
@@ -59,18 +62,23 @@ class Losses:
 
 def age_names() -> list[str]:
     ends = ["0", *map(str, _AGES_MS)]
-    return [*(f"{a} to {b} ms" for a, b in zip(ends, ends[1:], strict=False)), f"{ends[-1]} ms on"]
+    return [*(f"{a} to {b} ms" for a, b in pairwise(ends)), f"{ends[-1]} ms on"]
 
 
-def kill_once(folder: Path, name: str, way: str, pause_s: float) -> int:
+def writing(
+    folder: Path, url: str, name: str, way: str, pause_s: float = 0.0
+) -> AbstractContextManager[programs.Program]:
+    """Run a writer; its output is in `output.NAME`."""
+    words = ("-m", "tests.faults.writer", url, name, way, str(pause_s))
+    return started(folder, *words, output=f"output.{name}")
+
+
+def kill_once(folder: Path, name: str, way: str, pause_s: float, most_runs: int) -> int:
     """Start a writer and kill it, a moment after some runs or in its start; return when."""
-    enough = random.randint(0, _MOST_RUNS)
-    words = ("-m", "tests.faults.writer", STORE, name, way, str(pause_s))
-    with started(folder, *words, output=f"output.{name}") as program:
-        finished = folder / f"finished.{name}"
-        wait_until(
-            lambda: len(lines_in(finished)) >= enough, "it plays", folder / f"output.{name}", program
-        )
+    enough = random.randint(0, most_runs)
+    finished, output = folder / f"finished.{name}", folder / f"output.{name}"
+    with writing(folder, STORE, name, way, pause_s) as program:
+        wait_until(lambda: len(lines_in(finished)) >= enough, "it plays", output, program)
         time.sleep(random.uniform(0.0, 0.02 if enough else _LONGEST_START_S))
         at = time.monotonic_ns()
         program.kill()
@@ -84,6 +92,7 @@ def kill_writers(
     kills: int,
     ways: Sequence[str] = (FLUSH, ON_SCORED),
     pause_s: float = 0.0,
+    most_runs: int = 20,
 ) -> Losses:
     """Kill each of some writers so many times, side by side; see what the store has then.
 
@@ -93,6 +102,7 @@ def kill_writers(
         kills: How often each is killed.
         ways: How their runs are acknowledged, in turn.
         pause_s: Mean pause between runs.
+        most_runs: Each plays up to so many before it is killed.
     """
     began = time.perf_counter()
     killed_at: dict[str, int] = {}
@@ -101,18 +111,18 @@ def kill_writers(
         for life in range(kills):
             name = f"{writer}.{life}"
             way = ways[(writer + life) % len(ways)]
-            killed_at[name] = kill_once(folder, name, way, pause_s)
+            killed_at[name] = kill_once(folder, name, way, pause_s, most_runs)
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(live_and_die, range(writers)))
-    losses = account(folder, STORE, killed_at)
+    losses = account(folder, folder / STORE, killed_at)
     losses.seconds = time.perf_counter() - began
     return losses
 
 
-def account(folder: Path, url: str, killed_at: dict[str, int]) -> Losses:
+def account(folder: Path, url: Path | str, killed_at: Mapping[str, int]) -> Losses:
     """Draw up the account of writers by name, given when each was killed."""
-    stored = stored_in(folder / url if url == STORE else url)
+    stored = stored_in(url)
     promised = acknowledged_in(folder)
     losses = Losses(
         kills=len(killed_at),
@@ -163,20 +173,22 @@ def main() -> None:
     options = parser.parse_args()
     if options.embedder:
         os.environ["ENDINGS_EMBEDDER"] = "1"
-    heads = ["writers", "kills", "acknowledged", "of these lost", "doubled", "finished",
-             "of these lost", "most at once", *(f"lost, {age}" for age in age_names()), "s"]  # fmt: skip
+    heads = [
+        "writers", "kills", "acknowledged", "of these lost", "doubled", "finished",
+        "of these lost", "most at once", *(f"lost, {age}" for age in age_names()), "s",
+    ]  # fmt: skip
     print(f"| {' | '.join(heads)} |\n| --- |{' ---: |' * (len(heads) - 1)}", flush=True)
-    series = {
-        "4, no pause": (4, (FLUSH, ON_SCORED), 0.0),
-        f"1, {options.pause_ms:.0f} ms between runs": (1, (NEITHER,), options.pause_ms / 1000),
-        "1, no pause": (1, (NEITHER,), 0.0),
-    }
+    series: dict[str, dict[str, Any]] = {
+        "4, no pause": {"writers": 4},
+        f"1, {options.pause_ms:.0f} ms between runs": {
+            "writers": 1, "ways": (NEITHER,), "pause_s": options.pause_ms / 1000, "most_runs": 100,
+        },
+        "1, no pause": {"writers": 1, "ways": (NEITHER,), "most_runs": 200},
+    }  # fmt: skip
     bad = 0
-    for name, (writers, ways, pause_s) in series.items():
+    for name, how in series.items():
         with tempfile.TemporaryDirectory() as folder:
-            losses = kill_writers(
-                Path(folder), writers=writers, kills=options.kills, ways=ways, pause_s=pause_s
-            )
+            losses = kill_writers(Path(folder), kills=options.kills, **how)
         report(name, losses)
         bad += losses.broken + losses.doubled
     sys.exit(bool(bad))
