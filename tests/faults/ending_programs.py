@@ -26,6 +26,7 @@ from langchain_core.tools import tool
 
 from kp_langchain import KPCallbackHandler, Scorer
 from tests.agents import ASK, agent, asearch, call, say, search, searching
+from tests.faults.processes import append
 
 STORE = Path("runs.db")
 FINISHED = Path("finished")
@@ -55,11 +56,7 @@ def config() -> dict[str, Any]:
 
 
 def note(run_id: UUID) -> None:
-    descriptor = os.open(FINISHED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.write(descriptor, f"{run_id}\n".encode())
-    finally:
-        os.close(descriptor)
+    append(FINISHED, run_id)
 
 
 def play(runs: int = 1) -> None:
