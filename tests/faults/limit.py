@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from kp_langchain import Registry, TraceStore
-from tests.faults.ground import KEY, Players, shortened_clock
+from tests.faults.clock import shortened_clock
+from tests.faults.ground import KEY, Players
 from tests.loopback_registry import LoopbackRegistry
 
 FREE_TIER = 30

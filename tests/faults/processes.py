@@ -30,13 +30,16 @@ class UnexpectedEndError(Exception):
 
 
 @contextmanager
-def started(folder: Path, *words: str, output: str = "output") -> Iterator[programs.Program]:
+def started(
+    folder: Path, *words: str, output: str = "output", **more: str
+) -> Iterator[programs.Program]:
     """Run a program in `folder`, with what it prints in the file `output`; leave none behind.
 
     Args:
         folder: Its working folder and home of its data.
         words: As after `python`.
         output: The file.
+        more: Added to its environment.
     """
     environment = {
         name: value
@@ -47,6 +50,7 @@ def started(folder: Path, *words: str, output: str = "output") -> Iterator[progr
         "PYTHONFAULTHANDLER": "1",
         "XDG_DATA_HOME": str(folder / "data"),
         "HF_HUB_OFFLINE": "1",
+        **more,
     }
     with (folder / output).open("w") as stream:
         program = programs.start(

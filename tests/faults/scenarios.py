@@ -7,27 +7,28 @@ they are without the handler; and the counters must add up to the number of runs
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import random
 import resource
-import signal
 import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kp_langchain import Registry, TraceStore
-from kp_langchain.recording import worker
-from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
+from kp_langchain import FinishedRun, Registry, TraceStore
+from tests import programs
+from tests.faults.clock import shortened_clock
+from tests.faults.ground import KEY, TIMEOUT_S, Account, Players, at_random, has_passed
+from tests.faults.processes import ENOUGH_S, ended, started, wait_until
 from tests.loopback_registry import LoopbackRegistry, Misbehave
 from tests.unheard import unheard_port
 
 SCENARIOS: dict[str, Callable[[int, Path], Account]] = {}
-TIMEOUT_S = 0.5
-ENOUGH_S = 300.0
 
 Scenario = Callable[[int, Path], Account]
 
@@ -137,7 +138,7 @@ def disk_full(runs: int, folder: Path) -> Account:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         players.play(runs - 2 * (runs // 3))
-        settle(players)
+        players.settle()
         return players.account(server, note=f"{waited} waited in memory")
 
 
@@ -154,7 +155,7 @@ def locked_file(runs: int, folder: Path) -> Account:
         waited = players.handler.stats()["waiting_to_store"]
         holder.execute("ROLLBACK")
         holder.close()
-        settle(players)
+        players.settle()
         return players.account(server, note=f"{waited} waited in memory")
 
 
@@ -178,7 +179,7 @@ def broken_file(content: bytes | None, mode: int = 0o600) -> Scenario:
             waited = players.handler.stats()["waiting_to_store"]
             for one in folder.glob("traces.db*"):
                 one.unlink()
-            settle(players)
+            players.settle()
             return players.account(server, note=f"{waited} waited in memory")
 
     return play
@@ -199,40 +200,41 @@ def read_only(runs: int, folder: Path) -> Account:
         players.handler.flush(ENOUGH_S)
         waited = players.handler.stats()["waiting_to_store"]
         path.rmdir()
-        settle(players)
+        players.settle()
         return players.account(server, note=f"{waited} waited in memory")
 
 
-@scenario("the worker's jobs die")
-def dying_jobs(runs: int, folder: Path) -> Account:
+@scenario("a function of the user ends its thread")
+def ended_threads(runs: int, folder: Path) -> Account:
+    numbers = itertools.count()
+
+    def outcome(_: FinishedRun) -> None:
+        if next(numbers) % 5 == 0:
+            sys.exit("as a program ends, not a thread")
+
     with LoopbackRegistry(keys={KEY}) as server:
-        players = Players(TraceStore(folder / "traces.db"), registry_at(server))
-        for number in range(runs):
-            if number % 5 == 0:
-                worker.intake.submit(lambda: sys.exit("a job that ends its thread"))
-            players.play(1)
-        settle(players)
+        store = TraceStore(folder / "traces.db")
+        players = Players(store, registry_at(server), {"outcome": outcome})
+        players.play(runs)
+        players.settle()
         return players.account(server)
 
 
 @scenario("two processes on one file")
 def two_processes(runs: int, folder: Path) -> Account:
-    path = folder / "traces.db"
-    with TraceStore(path) as store:
-        store.count()
     with LoopbackRegistry(keys={KEY}, misbehave=at_random(14, 0.1, "reset_after")) as server:
         half = runs // 2
-        children = [in_child(folder, server, half, name) for name in ("one", "two")]
-        outcomes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        return whole_account(path, server, 2 * half, sum(code != 0 for code in outcomes))
+        with apart(folder, server, half, "one") as one, apart(folder, server, half, "two") as two:
+            ended(one, folder / "one", 0)
+            ended(two, folder / "two", 0)
+        return whole_account(folder, server, 2 * half, 0)
 
 
 @scenario("fork after start")
 def forks(runs: int, folder: Path) -> Account:
     """Children record with the handler that their parent had already used."""
-    path = folder / "traces.db"
     with LoopbackRegistry(keys={KEY}) as server:
-        players = Players(TraceStore(path), registry_at(server))
+        players = Players(TraceStore(folder / "traces.db"), registry_at(server))
         share = max(1, runs // 10)
         failed = 0
         for _ in range(5):
@@ -241,114 +243,90 @@ def forks(runs: int, folder: Path) -> Account:
             if child == 0:
                 players.errors = 0
                 players.play(share)
-                settle(players)
+                players.settle()
                 os._exit(1 if players.errors else 0)
             failed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-        settle(players)
-        return whole_account(path, server, 10 * share, failed + players.errors)
+        players.settle()
+        return whole_account(folder, server, 10 * share, failed + players.errors)
 
 
 @scenario("exit with work queued")
 def exits(runs: int, folder: Path) -> Account:
     """Short processes that just end; what each left is the next one's."""
-    path = folder / "traces.db"
+    share = 20
+    names = [f"exit {number}" for number in range(max(1, runs // share))]
     with LoopbackRegistry(keys={KEY}, misbehave=at_random(15, 0.2, "slow")) as server:
-        share = 20
-        failed = 0
-        for number in range(max(1, runs // share)):
-            child = in_child(folder, server, share, f"exit {number}", wait=False)
-            failed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-        return whole_account(path, server, share * max(1, runs // share), failed)
+        for name in names:
+            with apart(folder, server, share, name) as playing:
+                ended(playing, folder / name, 0)
+        return whole_account(folder, server, share * len(names), 0)
 
 
 @scenario("kill -9 at random moments")
 def kills(runs: int, folder: Path) -> Account:
     """As many kills as a tenth of the runs, each in the middle of an endless loop of them.
 
-    A third comes a moment after a number of requests, and a third after a number of stored runs,
-    so that there are some on a slow machine, too; the rest hits wherever the time finds a child.
+    Half of them come a moment after a number of requests, and half after a number of stored runs.
     """
-    path = folder / "traces.db"
-
-    def stored() -> int:
-        with closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
-
     drawn = random.Random(16)
     moments = max(2, runs // 10)
-    with TraceStore(path) as store:  # also loads what every child would spend its life loading
-        store.count()
-    with LoopbackRegistry(
-        keys={KEY}, misbehave=at_random(17, 0.1, "reset_after", "stored_500")
-    ) as server:
+    with (
+        LoopbackRegistry(
+            keys={KEY}, misbehave=at_random(17, 0.1, "reset_after", "stored_500")
+        ) as server,
+        TraceStore(folder / "traces.db") as store,
+    ):
         for number in range(moments):
-            count = (lambda: len(server.requests), stored, None)[number % 3]
-            enough = drawn.randint(1, 12) + (count() if count else 0)
-            child = in_child(folder, server, 10**9, f"kill {number}")
-            try:
-                while count and count() < enough:
-                    assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended by itself"
-                    time.sleep(0.001)
-                time.sleep(drawn.uniform(0.0, 0.02) if count else drawn.uniform(0.02, 0.3))
-            finally:
-                os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        account = whole_account(path, server, 0, 0)
+            count = (lambda: len(server.requests), store.count)[number % 2]
+            enough = drawn.randint(1, 12) + count()
+            name = f"kill {number}"
+            with apart(folder, server, 10**9, name) as playing:
+                wait_until(lambda: count() >= enough, "it plays", folder / name, playing)  # noqa: B023
+                time.sleep(drawn.uniform(0.0, 0.02))
+                playing.kill()
+        account = whole_account(folder, server, 0, 0)
         account.note = f"{moments} kills"
         return account
 
 
-def in_child(
-    folder: Path, server: LoopbackRegistry, runs: int, name: str, *, wait: bool = True
-) -> int:
-    """Play runs in a forked child that ends as a process does, exit hooks included."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        players = Players(TraceStore(folder / "traces.db"), registry_at(server))
-        players.play(runs)
-        if wait:
-            settle(players)
-        else:
-            players.handler.flush(ENOUGH_S)  # what is left to send stays, what is to store does not
-            worker.finish(0.3)
-        code = 1 if players.errors else 0
-    finally:
-        os._exit(code)
+def apart(
+    folder: Path, server: LoopbackRegistry, runs: int, name: str
+) -> AbstractContextManager[programs.Program]:
+    """Play runs in a process of its own, which waits for no answer of the registry at its end."""
+    words = ("-m", "tests.faults.ground", str(folder / "traces.db"), server.url, str(runs))
+    return started(folder, *words, output=name, KP_EXIT_TIMEOUT_S="0.3")
 
 
-def settle(players: Players) -> None:
-    """Give the store a few chances, as a process that goes on would."""
-    for _ in range(200):
-        if players.handler.flush(ENOUGH_S):
-            break
-        time.sleep(0.02)
-    players.handler.send(ENOUGH_S)
-
-
-def whole_account(path: Path, server: LoopbackRegistry, runs: int, errors: int) -> Account:
+def whole_account(folder: Path, server: LoopbackRegistry, runs: int, errors: int) -> Account:
     """The account of a store that several processes wrote: its outbox is what passed."""
     server.misbehave = lambda number, method, path: None
+    path = folder / "traces.db"
     with TraceStore(path) as store:
-        players = Players(store, registry_at(server))
-        players.handler.send(ENOUGH_S)
-        passed = {run.trace_id for run in store.runs(decision="contributed", limit=None)}
-        entered = {one.trace_id for one in store.outbox.entries(limit=None)}
-        counts = store.outbox.counts()
+        Players(store, registry_at(server)).handler.send(ENOUGH_S)
+        passed = {run.trace_id for run in store.runs(limit=None) if has_passed(run)}
         stored = store.count()
+    outbox = contributions(path)
     arrived = set(server.units)
     return Account(
         runs=runs or stored,
         agent_errors=errors,
         passed=len(passed),
         arrived=len(arrived & passed),
-        lost=len(passed - arrived) + len(passed ^ entered),
+        lost=len(passed - arrived) + len(passed ^ outbox.keys()),
         doubled=len(server.doubled),
         strangers=len(arrived - passed),
-        miscounted=abs((runs or stored) - stored) + counts["pending"] + counts["dead"],
+        miscounted=abs((runs or stored) - stored)
+        + sum(state in {"pending", "dead"} for state in outbox.values()),
     )
+
+
+def contributions(path: Path) -> dict[str, str]:
+    """Return the state of each contribution by trace id, as the command line lists them."""
+    words = ("-m", "kp_langchain", "outbox", "--database", str(path), "--json", "--limit", "999999")
+    done = programs.run(*words)
+    assert done.returncode == 0, done.stderr
+    lines = map(json.loads, done.stdout.splitlines())
+    return {line["trace_id"]: line["state"] for line in lines}
 
 
 def main() -> None:
@@ -364,9 +342,7 @@ def main() -> None:
     print(f"| {heads} |\n| --- |{' ---: |' * 9} --- |")
     total = 0
     bad = 0
-    # No thread may run before the children are forked, or they would begin in its middle.
-    ordered = sorted(SCENARIOS, key=lambda name: "process" not in name and "kill" not in name)
-    for name in (one for one in ordered if wanted.only in one):
+    for name in (one for one in SCENARIOS if wanted.only in one):
         runs = 10 * wanted.kills if "kill" in name else wanted.runs
         began = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder, shortened_clock():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ground import shortened_clock
+from tests.faults.clock import shortened_clock
 from tests.faults.limit import contribute
 from tests.faults.scenarios import SCENARIOS
 from tests.loopback_registry import LoopbackRegistry
