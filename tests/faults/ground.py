@@ -7,7 +7,6 @@ plays runs into a store in a process of its own, which then just ends.
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from dataclasses import dataclass, field
@@ -157,17 +156,6 @@ class Players:
             + abs(counts["runs"] - sum(counts[fate] for fate in FATES)),
             **more,
         )
-
-
-def at_random(seed: int, share: float, *faults: str) -> Any:
-    """Misbehave in a share of the contributions, each time with one of `faults`."""
-    drawn = random.Random(seed)
-
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        hit = method == "POST" and drawn.random() < share
-        return drawn.choice(faults) if hit else None
-
-    return misbehave
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import programs
-from tests.faults.processes import lines_in, started, stored_in, wait_until
+from tests.faults.processes import ended, lines_in, started, stored_in, wait_until
 from tests.faults.writer import FLUSH, NEITHER, ON_SCORED
 
 STORE = "runs.db"
@@ -66,17 +67,26 @@ def age_names() -> list[str]:
 
 
 def writing(
-    folder: Path, url: str, name: str, way: str, pause_s: float = 0.0
+    folder: Path, url: str, name: str, way: str, pause_s: float = 0.0, kill_after: int = 0
 ) -> AbstractContextManager[programs.Program]:
     """Run a writer; its output is in `output.NAME`."""
-    words = ("-m", "tests.faults.writer", url, name, way, str(pause_s))
+    words = ("-m", "tests.faults.writer", url, name, way, str(pause_s), str(kill_after))
     return started(folder, *words, output=f"output.{name}")
 
 
 def kill_once(folder: Path, name: str, way: str, pause_s: float, most_runs: int) -> int:
-    """Start a writer and kill it, a moment after some runs or in its start; return when."""
-    enough = random.randint(0, most_runs)
+    """Start a writer that is killed; return when.
+
+    Half of those that acknowledge are killed as they have just done so; all others a moment after
+    some runs, or in their start.
+    """
     finished, output = folder / f"finished.{name}", folder / f"output.{name}"
+    if way != NEITHER and random.random() < 0.5:
+        kill_after = random.randint(1, most_runs // (5 if way == FLUSH else 1))
+        with writing(folder, STORE, name, way, pause_s, kill_after) as program:
+            ended(program, output, -signal.SIGKILL)
+            return time.monotonic_ns()
+    enough = random.randint(0, most_runs)
     with writing(folder, STORE, name, way, pause_s) as program:
         wait_until(lambda: len(lines_in(finished)) >= enough, "it plays", output, program)
         time.sleep(random.uniform(0.0, 0.02 if enough else _LONGEST_START_S))

@@ -1,16 +1,17 @@
 """A program that plays cheap runs, notes what finished and what was acknowledged, until the end.
 
-    python -m tests.faults.writer STORE NAME WAY PAUSE_S
+    python -m tests.faults.writer STORE NAME WAY PAUSE_S KILL_AFTER
 
 In the current folder, the file `finished.NAME` has the id of each run whose `invoke` returned, and
 when; `acknowledged.NAME` has the ids of those that are promised to be on disk. It ends when there
-is a file `stop`, or is killed.
+is a file `stop`, is killed, or kills itself after so many acknowledgements, if that is not 0.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,13 +37,14 @@ class Writer:
         name: What its files end in.
         way: How runs are acknowledged: `flush()` returned True, `on_scored` was called, or neither.
         pause_s: Mean pause after a run.
+        kill_after: It kills itself right after so many acknowledgements; 0 for never.
     """
 
-    def __init__(self, url: str, name: str, way: str, pause_s: float) -> None:
+    def __init__(self, url: str, name: str, way: str, pause_s: float, kill_after: int) -> None:
         self._finished, self._acknowledged = Path(f"finished.{name}"), Path(f"acknowledged.{name}")
-        self._way, self._pause_s = way, pause_s
+        self._way, self._pause_s, self._left = way, pause_s, kill_after
         self._waiting: list[UUID] = []  # for the next flush
-        scored = (lambda one: append(self._acknowledged, one.run_id)) if way == ON_SCORED else None
+        scored = (lambda one: self._acknowledge(one.run_id)) if way == ON_SCORED else None
         # Without the model, a life of a second would mostly be spent loading it.
         embedder = "auto" if os.environ.get("ENDINGS_EMBEDDER") else None
         self._handler = KPCallbackHandler(
@@ -74,12 +76,18 @@ class Writer:
     def _flush(self) -> bool:
         is_flushed = self._handler.flush()
         if is_flushed:
-            if self._way == FLUSH:
-                append(self._acknowledged, *self._waiting)
+            if self._way == FLUSH and self._waiting:
+                self._acknowledge(*self._waiting)
             self._waiting.clear()
         return is_flushed
 
+    def _acknowledge(self, *run_ids: UUID) -> None:
+        append(self._acknowledged, *run_ids)
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
 
 if __name__ == "__main__":
-    store, its_name, its_way, its_pause = sys.argv[1:]
-    Writer(store, its_name, its_way, float(its_pause)).write()
+    store, its_name, its_way, its_pause, its_kill = sys.argv[1:]
+    Writer(store, its_name, its_way, float(its_pause), int(its_kill)).write()
