@@ -283,8 +283,8 @@ def xdist(folder: Path) -> None:
         "import pytest\nfrom tests.faults.ending_programs import play\n\n\n"
         "@pytest.mark.parametrize('number', range(6))\ndef test(number): play()\n"
     )
-    words = ("pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--rootdir", ".", "test_plays.py")
-    with started(folder, "-m", *words) as playing:
+    words = ("pytest", "-q", "-p", "xdist", "-n", "2", "--rootdir", ".", "test_plays.py")
+    with started(folder, "-m", *words, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1") as playing:
         ended(playing, folder / "output", 0)
 
 
