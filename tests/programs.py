@@ -82,7 +82,8 @@ class Program:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended, and nobody told yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once."""

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -49,29 +48,6 @@ ABRUPT = {
     for name in PROGRAMS
     if name.startswith(("with Pool()", "os._exit", "os.fork, child ends by os._exit"))
 }
-
-
-@dataclass
-class Account:
-    """What came of one or more processes that ended in the same way.
-
-    Args:
-        finished: Runs whose `invoke` returned.
-        lost: Of these, runs that are not stored after the next process used the store.
-        doubled: Runs with more than one trace.
-        failed: Processes that did not end as they were to.
-    """
-
-    finished: int = 0
-    lost: int = 0
-    doubled: int = 0
-    failed: int = 0
-
-    def add(self, other: Account) -> None:
-        self.finished += other.finished
-        self.lost += other.lost
-        self.doubled += other.doubled
-        self.failed += other.failed
 
 
 def enter(name: str, end: End, *needed: str, abrupt: bool = False) -> None:
@@ -305,25 +281,25 @@ enter_workers()
 # ---------------------------------------------------------------- the account
 
 
-def play_end(name: str, folder: Path) -> Account:
-    """Have one program end so, and draw up the account."""
+def play_end(name: str, folder: Path) -> Counter[str]:
+    """Have one program end so; count its runs that finished, were lost, and were stored twice."""
     ENDS[name](folder)
     finished = set(lines_in(folder / FINISHED))
     stored = stored_in(folder / STORE)
-    return Account(
+    return Counter(
         finished=len(finished),
         lost=len(finished - stored.keys()),
         doubled=sum(count > 1 for count in stored.values()),
     )
 
 
-def play_once(name: str) -> Account:
+def play_once(name: str) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             return play_end(name, Path(folder))
         except UnexpectedEndError as error:
             print(f"{name}: {error}", file=sys.stderr)
-            return Account(failed=1)
+            return Counter(failed=1)
 
 
 def main() -> None:
@@ -339,17 +315,13 @@ def main() -> None:
     print(f"| --- |{' ---: |' * 6}", flush=True)
     clean = True
     for name in (one for one in ENDS if options.only in one):
-        total = Account()
         began = time.perf_counter()
         with ThreadPoolExecutor(options.at_once) as pool:
-            for account in pool.map(play_once, [name] * options.times):
-                total.add(account)
-        clean = clean and not (total.doubled or total.failed)
-        clean = clean and (name in ABRUPT or not total.lost)
-        cells = [
-            name, options.times, total.finished, total.lost, total.doubled, total.failed,
-            f"{time.perf_counter() - began:.0f}",
-        ]  # fmt: skip
+            total = sum(pool.map(play_once, [name] * options.times), Counter[str]())
+        clean = clean and not (total["doubled"] or total["failed"])
+        clean = clean and (name in ABRUPT or not total["lost"])
+        counts = [total[what] for what in ("finished", "lost", "doubled", "failed")]
+        cells = [name, options.times, *counts, f"{time.perf_counter() - began:.0f}"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
     sys.exit(not clean)
 

@@ -8,7 +8,6 @@ nothing twice. What merely finished may be lost, if it finished in the last mill
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
 import sys
@@ -179,10 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill processes; print what that costs.")
     parser.add_argument("--kills", type=int, default=100, help="of each writer")
     parser.add_argument("--pause-ms", type=float, default=20.0, help="mean pause between runs")
-    parser.add_argument("--embedder", action="store_true", help="with the embedding model")
     options = parser.parse_args()
-    if options.embedder:
-        os.environ["ENDINGS_EMBEDDER"] = "1"
     heads = [
         "writers", "kills", "acknowledged", "of these lost", "doubled", "finished",
         "of these lost", "most at once", *(f"lost, {age}" for age in age_names()), "s",

@@ -19,8 +19,7 @@ from uuid import UUID, uuid4
 
 from langchain_core.runnables import RunnableLambda
 
-from kp_langchain import KPCallbackHandler, Scorer
-from tests.agents import search
+from tests.agents import handler, search
 from tests.faults.processes import append
 
 FLUSH, ON_SCORED, NEITHER = "flush", "on_scored", "neither"
@@ -45,11 +44,7 @@ class Writer:
         self._way, self._pause_s, self._left = way, pause_s, kill_after
         self._waiting: list[UUID] = []  # for the next flush
         scored = (lambda one: self._acknowledge(one.run_id)) if way == ON_SCORED else None
-        # Without the model, a life of a second would mostly be spent loading it.
-        embedder = "auto" if os.environ.get("ENDINGS_EMBEDDER") else None
-        self._handler = KPCallbackHandler(
-            "finance", store=url, scorer=Scorer(embedder=embedder), on_scored=scored
-        )
+        self._handler = handler("finance", store=url, on_scored=scored)
 
     def write(self) -> None:
         """Play until there is a file `stop`; then have everything acknowledged."""
