@@ -101,7 +101,7 @@ def kill_writers(
     kills: int,
     ways: Sequence[str] = (FLUSH, ON_SCORED),
     pause_s: float = 0.0,
-    most_runs: int = 25,
+    most_runs: int = 20,
 ) -> Losses:
     """Kill each of some writers so many times, side by side; see what the store has then.
 
