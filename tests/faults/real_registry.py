@@ -1,52 +1,41 @@
 """Contributions at the registry's own server, under its real limiter: eleven minutes.
 
-`python -m tests.faults.real_registry` prints what came of registering, 300 contributions, kills of
-the server and of the sender, late verdicts, withdrawals and a wrong key. The environment variable
+`python -m tests.faults.real_registry` prints what came of 300 contributions, kills of the server
+and of the sender, late verdicts, withdrawals and a wrong key. The environment variable
 `KP_TEST_REGISTRY_COMMAND` says how to start the server; see `tests/real_registry.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from kp_langchain import Registry, TraceStore
-from kp_langchain.registry.sender import Sender
+from kp_langchain import DomainPolicy, Registry, TraceStore
+from tests.faults.ground import Players
+from tests.faults.processes import started
+from tests.faults.scenarios import contributions
 from tests.real_registry import COMMAND, RealRegistry
-from tests.registry.test_sender import passed
 
 AGENT = "kp:agent:desk"
-SENDS = """
-import sys
-from kp_langchain import Registry, TraceStore
-from kp_langchain.registry.sender import Sender
-Sender(TraceStore(sys.argv[1]), Registry(sys.argv[2], api_key=sys.stdin.readline())).drain(3600)
-"""
+LONG_S = 3600.0
 
 
-def drain(store: TraceStore, registry: Registry, seconds: float = 3600.0) -> bool:
-    """Send like a program that calls `handler.send` in a loop."""
-    return Sender(store, registry).drain(seconds)
+def players_of(store: TraceStore, registry: Registry, threshold: float) -> Players:
+    """Play runs that score 0.42 once they repeat others, and 0.33 after a verdict less sure."""
+    policy = DomainPolicy(threshold=threshold, visibility="network", twin_similarity=1.0)
+    return Players(store, registry, {"policy": policy, "agent_id": AGENT})
 
 
-def kill_senders(path: Path, url: str, key: str, kills: int) -> None:
+def kill_senders(folder: Path, url: str, key: str, kills: int) -> None:
     """Let processes send, and kill each in the middle of it."""
-    drawn = random.Random(19)
+    words = ("-m", "kp_langchain", "outbox", "send", "--timeout", "3600", "--database", "traces.db")
     for _ in range(kills):
-        words = [sys.executable, "-W", "ignore", "-c", SENDS, str(path), url]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as process:
-            assert process.stdin is not None
-            process.stdin.write(key)
-            process.stdin.close()
-            time.sleep(drawn.uniform(1.2, 2.2))
-            process.send_signal(signal.SIGKILL)
+        with started(folder, *words, KP_REGISTRY_URL=url, KP_API_KEY=key):
+            time.sleep(random.uniform(1.2, 2.2))
 
 
 def main() -> None:
@@ -54,61 +43,51 @@ def main() -> None:
     parser.add_argument("--contributions", type=int, default=300)
     parser.add_argument("--kills", type=int, default=10, help="of a sending process")
     parser.add_argument("--restarts", type=int, default=3, help="of the server, by kill -9")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     if not COMMAND:
         sys.exit("KP_TEST_REGISTRY_COMMAND does not say how to start the registry's server")
-    number = wanted.contributions
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, RealRegistry(Path(folder)) as server:
-        path = Path(folder) / "traces.db"
-        store = TraceStore(path)
+    with tempfile.TemporaryDirectory() as name, RealRegistry(Path(name)) as server:
+        folder = Path(name)
+        store = TraceStore(folder / "traces.db")
         secret = Registry(server.url).register(AGENT)
         registry = Registry(server.url, api_key=secret)
-        runs = [passed(n, agent_id=AGENT, threshold=0.2 + 0.4 * (n % 2)) for n in range(number)]
-        store.add_many(runs, registry=registry.url)
-        ids = [run.trace.id for run in runs]
+        lenient, strict = (players_of(store, registry, threshold) for threshold in (0.3, 0.35))
+        while len(lenient.passed) + len(strict.passed) < options.contributions:
+            for players in (lenient, strict):
+                players.play(3)
+                players.handler.flush()
+        ids = [*lenient.passed, *strict.passed]
+        send = lenient.handler.send
 
-        kill_senders(path, server.url, secret.get_secret_value(), wanted.kills)
-        for _ in range(wanted.restarts):
-            drain(store, registry, 1.0)
+        kill_senders(folder, server.url, secret.get_secret_value(), options.kills)
+        for _ in range(options.restarts):
+            send(1.0)
             server.stop()
-            drain(store, registry, 0.5)
+            send(0.5)
             server.start()
-        done = drain(store, registry)
+        is_done = send(LONG_S)
+        sent = sum(state == "sent" for state in contributions(folder / "traces.db").values())
         there = sum(server.unit(one) is not None for one in ids)
-        took = server.contributions(AGENT)
-        print(f"sent {store.outbox.counts()['sent']} of {number}, nothing left: {done}")
-        print(f"in the registry {there}; taken by it {took}, so {took - number} of them twice")
-        print(f"{time.perf_counter() - began:.0f} s, 30 a minute allowed")
+        twice = server.contributions(AGENT) - len(ids)
+        print(f"sent {sent} of {len(ids)}, nothing left: {is_done}; in the registry {there}, ")
+        print(f"{twice} of them twice; {time.perf_counter() - began:.0f} s, 30 a minute allowed")
 
-        judged = ids[:10]
-        for one in judged:
-            store.report_outcome(one, success=False)
-        passing = [one for one in judged if store.get(one).decision == "contributed"]
-        done = drain(store, registry)
-        units = {one: server.unit(one) for one in judged}
-        agree = sum(
-            units[one] is not None
-            and units[one]["metadata"]["quality_score"] == store.get(one).score
-            for one in passing
-        )
-        gone = sum(units[one] is None for one in judged if one not in passing)
-        print(f"late verdicts: {agree} of {len(passing)} that still pass were replaced, ", end="")
-        print(f"{gone} of {len(judged) - len(passing)} that do not were deleted, left: {not done}")
+        for one in (*lenient.passed[:5], *strict.passed[1:6]):
+            store.report_outcome(one, success=True, confidence=0.6)
+        is_done = send(LONG_S)
+        scores = {one: store.get(one).score for one in lenient.passed[:5]}
+        units = {one: server.unit(one) or {"metadata": {}} for one in scores}
+        agree = sum(units[one]["metadata"].get("quality_score") == scores[one] for one in scores)
+        gone = sum(server.unit(one) is None for one in strict.passed[1:6])
+        print(f"late verdicts: {agree} of 5 replaced, {gone} of 5 deleted, left: {not is_done}")
 
-        standing = store.outbox.standing(registry.url, registry.key_id)
-        print(f"answered with 429: {len(standing.throttled_at)}; key lives: ", end="")
-        print(registry.check().kind == "done")
-        wrong = Registry(server.url, api_key="kp_wrong")
-        store.add(passed(number, agent_id=AGENT), registry=wrong.url)
-        drain(store, wrong, 5.0)
-        standing = store.outbox.standing(wrong.url, wrong.key_id)
-        print(f"wrong key: stopped {standing.stopped}, counted as 429: ", end="")
-        print(f"{len(standing.throttled_at)}; {standing.quiet_reason}")
-        print(f"then with the right one: {drain(store, registry)}")
+        wrong = players_of(store, Registry(server.url, api_key="kp_wrong"), 0.3)
+        wrong.play(1)
+        print(f"sent with a wrong key: {wrong.handler.send(5.0)}; ", end="")
+        print(f"the right one lives: {registry.check().kind == 'done'}, sends: {send(LONG_S)}")
         store.close()
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
     main()

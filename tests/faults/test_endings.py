@@ -40,6 +40,6 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals and forks of POSI
 def test_what_finished_is_stored_however_the_process_ends(name: str, tmp_path: Path) -> None:
     if name not in ENDS:
         pytest.skip(f"what {name!r} ends with is not installed: pip install gunicorn celery joblib")
-    account = play_end(name, tmp_path)
-    assert account.finished > 0
-    assert (account.lost, account.doubled) == (0, 0), account
+    runs = play_end(name, tmp_path)
+    assert runs["finished"] > 0
+    assert (runs["lost"], runs["doubled"]) == (0, 0), runs

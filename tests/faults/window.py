@@ -1,187 +1,203 @@
-"""How long a finished run exists in memory only: `python -m tests.faults.window`.
+"""What a kill costs: `python -m tests.faults.window` prints the table.
 
-One process plays runs and notes when each ended; this one watches the database and notes when each
-is on disk, scored or not. Then processes are killed at random moments of their lives.
+Processes that write into one store are killed at random moments and started again, many times.
+What was acknowledged (`flush()` returned True, or `on_scored` was called) must be stored then, and
+nothing twice. What merely finished may be lost, if it finished in the last milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
-import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from itertools import count
+from bisect import bisect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import numpy as np
-from langchain_core.callbacks import BaseCallbackHandler
+from tests import programs
+from tests.faults.processes import ended, lines_in, started, stored_in, wait_until
+from tests.faults.writer import FLUSH, NEITHER, ON_SCORED
 
-from tests.agents import ASK, searching
-from tests.faults import ending_programs
-from tests.faults.ending_programs import STORE
-from tests.faults.endings import ENOUGH_S, UnexpectedEndError, durable_in, finished_in, started
-
-ENDED = Path("ended")
-_LOOK_EVERY_S = 0.001
+STORE = "runs.db"
+_LONGEST_START_S = 0.6
+# Upper ends of the ages, in ms, by which runs are counted.
+_AGES_MS = (5, 20, 100)
 
 
-class Ends(BaseCallbackHandler):
-    """Notes when each root run ends, by the clock that all processes share."""
+@dataclass
+class Losses:
+    """What came of processes that were killed.
 
-    run_inline = True
+    Args:
+        kills: How many of them were killed.
+        finished: Runs whose `invoke` returned.
+        acknowledged: Runs that were promised to be on disk.
+        broken: Of these, runs that are not stored.
+        doubled: Runs with more than one trace.
+        lost_at_once: For each kill, finished runs that are not stored.
+        finished_by_age: Finished runs by their age at the kill; see `age_names`.
+        lost_by_age: Of these, the runs that are not stored.
+        seconds: How long it took.
+    """
 
-    def __init__(self) -> None:
-        self._file = os.open(ENDED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def on_chain_end(
-        self, outputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
-    ) -> None:
-        if parent_run_id is None:
-            os.write(self._file, f"{run_id} {time.monotonic_ns()}\n".encode())
-
-
-def play(runs: int, pause_s: float) -> None:
-    """Play runs with pauses; 0 for no end."""
-    ends = Ends()
-    for number in count(1):
-        options = ending_programs.config()
-        searching().invoke(ASK, {**options, "callbacks": [ends, *options["callbacks"]]})
-        ending_programs.note(options["run_id"])
-        if number == runs:
-            return
-        time.sleep(random.uniform(0.0, 2 * pause_s))
-
-
-@contextmanager
-def playing(folder: Path, runs: int, pause_s: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.faults.window", "--play", str(runs), str(pause_s)]
-    with started(folder, *command) as process:
-        yield process
+    kills: int = 0
+    finished: int = 0
+    acknowledged: int = 0
+    broken: int = 0
+    doubled: int = 0
+    lost_at_once: list[int] = field(default_factory=list)
+    finished_by_age: Counter[int] = field(default_factory=Counter)
+    lost_by_age: Counter[int] = field(default_factory=Counter)
+    seconds: float = 0.0
 
 
-@contextmanager
-def busy(loops: int) -> Iterator[None]:
-    """Keep processors busy."""
-    children = [subprocess.Popen([sys.executable, "-c", "while True: 1"]) for _ in range(loops)]
-    try:
-        yield
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+def age_names() -> list[str]:
+    ends = ["0", *map(str, _AGES_MS)]
+    return [*(f"{a} to {b} ms" for a, b in pairwise(ends)), f"{ends[-1]} ms on"]
 
 
-def watch(path: Path, process: subprocess.Popen[str]) -> dict[str, int]:
-    """Return when each run was first seen on disk, in nanoseconds, until the process ends."""
-    seen: dict[str, int] = {}
-    while durable_in(path) == 0 and process.poll() is None:
-        time.sleep(_LOOK_EVERY_S)
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as connection:
-        (has_drafts,) = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE name = 'unscored'"
-        ).fetchone()
-        last, version = 0, None
-        over = False
-        while not over:
-            over = process.poll() is not None
-            changed = connection.execute("PRAGMA data_version").fetchone()
-            if changed == version and not over:
-                time.sleep(_LOOK_EVERY_S)
-                continue
-            version = changed
-            rows = connection.execute("SELECT rowid, run_id FROM runs WHERE rowid > ?", (last,))
-            found = rows.fetchall()
-            last = max([last, *(row[0] for row in found)])
-            ids = [row[1] for row in found]
-            if has_drafts:
-                ids += [row[0] for row in connection.execute("SELECT run_id FROM unscored")]
-            now = time.monotonic_ns()
-            for run_id in ids:
-                seen.setdefault(run_id, now)
-    return seen
+def writing(
+    folder: Path, url: str, name: str, way: str, pause_s: float = 0.0, kill_after: int = 0
+) -> AbstractContextManager[programs.Program]:
+    """Run a writer; its output is in `output.NAME`."""
+    words = ("-m", "tests.faults.writer", url, name, way, str(pause_s), str(kill_after))
+    return started(folder, *words, output=f"output.{name}")
 
 
-def windows_ms(runs: int, pause_s: float) -> list[float]:
-    """Return for each run the milliseconds from its end to the disk."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with playing(folder, runs, pause_s) as process:
-            seen = watch(folder / STORE, process)
-        lines = [line.split() for line in (folder / ENDED).read_text().splitlines()]
-    return [(seen[run_id] - int(ended)) / 1e6 for run_id, ended in lines]
+def kill_once(folder: Path, name: str, way: str, pause_s: float, most_runs: int) -> int:
+    """Start a writer that is killed; return when.
+
+    Half of those that acknowledge are killed as they have just done so; all others a moment after
+    some runs, or in their start.
+    """
+    finished, output = folder / f"finished.{name}", folder / f"output.{name}"
+    if way != NEITHER and random.random() < 0.5:
+        kill_after = random.randint(1, most_runs // (5 if way == FLUSH else 1))
+        with writing(folder, STORE, name, way, pause_s, kill_after) as program:
+            ended(program, output, -signal.SIGKILL)
+            return time.monotonic_ns()
+    enough = random.randint(0, most_runs)
+    with writing(folder, STORE, name, way, pause_s) as program:
+        wait_until(lambda: len(lines_in(finished)) >= enough, "it plays", output, program)
+        time.sleep(random.uniform(0.0, 0.02 if enough else _LONGEST_START_S))
+        at = time.monotonic_ns()
+        program.kill()
+        return at
 
 
-def killed(pause_s: float) -> tuple[int, int, float]:
-    """Kill a process at a random moment; return its runs finished and lost, and its life in s."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        life_s = random.uniform(0.2, 4.0)
-        with playing(folder, 0, pause_s) as process:
-            until = time.monotonic() + ENOUGH_S
-            while not durable_in(folder / STORE):
-                if process.poll() is not None or time.monotonic() > until:
-                    raise UnexpectedEndError((folder / "output").read_text()[-3000:])
-                time.sleep(0.01)
-            time.sleep(life_s)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        with closing(sqlite3.connect(folder / STORE)) as connection:
-            rows = connection.execute("SELECT run_id FROM runs").fetchall()
-            rows += connection.execute("SELECT run_id FROM unscored").fetchall()
-        finished = set(finished_in(folder))
-        return len(finished), len(finished - {row[0] for row in rows}), life_s
+def kill_writers(
+    folder: Path,
+    *,
+    writers: int,
+    kills: int,
+    ways: Sequence[str] = (FLUSH, ON_SCORED),
+    pause_s: float = 0.0,
+    most_runs: int = 20,
+) -> Losses:
+    """Kill each of some writers so many times, side by side; see what the store has then.
+
+    Args:
+        folder: Where they work.
+        writers: How many of them write at once.
+        kills: How often each is killed.
+        ways: How their runs are acknowledged, in turn.
+        pause_s: Mean pause between runs.
+        most_runs: Each plays up to so many before it is killed.
+    """
+    began = time.perf_counter()
+    killed_at: dict[str, int] = {}
+
+    def live_and_die(writer: int) -> None:
+        for life in range(kills):
+            name = f"{writer}.{life}"
+            way = ways[(writer + life) % len(ways)]
+            killed_at[name] = kill_once(folder, name, way, pause_s, most_runs)
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(live_and_die, range(writers)))
+    losses = account(folder, folder / STORE, killed_at)
+    losses.seconds = time.perf_counter() - began
+    return losses
 
 
-def report(name: str, times: list[float]) -> None:
-    # What comes first opens the store, which happens once.
-    first, rest = times[0], times[20:]
-    cells = [f"{value:.1f}" for value in (*np.percentile(rest, [50, 90, 99, 100]), first)]
-    print(f"| {name} | {len(rest)} | {' | '.join(cells)} |", flush=True)
+def account(folder: Path, url: Path | str, killed_at: Mapping[str, int]) -> Losses:
+    """Draw up the account of writers by name, given when each was killed."""
+    stored = stored_in(url)
+    promised = acknowledged_in(folder)
+    losses = Losses(
+        kills=len(killed_at),
+        acknowledged=len(promised),
+        broken=len(promised - stored.keys()),
+        doubled=sum(count > 1 for count in stored.values()),
+    )
+    for name, at in killed_at.items():
+        lost = 0
+        for line in lines_in(folder / f"finished.{name}"):
+            run_id, ended_at = line.split()
+            age = bisect(_AGES_MS, (at - int(ended_at)) / 1e6)
+            losses.finished_by_age[age] += 1
+            losses.lost_by_age[age] += run_id not in stored
+            lost += run_id not in stored
+        losses.lost_at_once.append(lost)
+    losses.finished = losses.finished_by_age.total()
+    return losses
+
+
+def acknowledged_in(folder: Path) -> set[str]:
+    """Return the ids of all runs that writers noted as acknowledged."""
+    return {
+        run_id
+        for path in folder.glob("acknowledged.*")
+        for line in lines_in(path)
+        for run_id in line.split()
+    }
+
+
+def report(name: str, losses: Losses) -> None:
+    ages = [
+        f"{losses.lost_by_age[age]} of {losses.finished_by_age[age]}"
+        for age in range(len(_AGES_MS) + 1)
+    ]
+    cells = [
+        name, losses.kills, losses.acknowledged, losses.broken, losses.doubled, losses.finished,
+        sum(losses.lost_at_once), max(losses.lost_at_once), *ages, f"{losses.seconds:.0f}",
+    ]  # fmt: skip
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure how long runs are in memory only.")
-    parser.add_argument("--runs", type=int, default=500, help="runs for each distribution")
-    parser.add_argument("--kills", type=int, default=300)
+    parser = argparse.ArgumentParser(description="Kill processes; print what that costs.")
+    parser.add_argument("--kills", type=int, default=100, help="of each writer")
     parser.add_argument("--pause-ms", type=float, default=20.0, help="mean pause between runs")
-    parser.add_argument("--embedder", action="store_true", help="with the embedding model")
-    parser.add_argument("--play", nargs=2, type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.play:
-        play(int(options.play[0]), options.play[1])
-        return
-    if options.embedder:
-        os.environ["ENDINGS_EMBEDDER"] = "1"
-    pause_s = options.pause_ms / 1000
-    if options.runs:
-        print("| milliseconds from a run's end to the disk | runs | median | p90 | p99 | max | "
-              "first run |")  # fmt: skip
-        print(f"| --- |{' ---: |' * 6}")
-        for loops in (0, 2):
-            where = f"{loops} busy loops beside it" if loops else "idle"
-            for pause in (pause_s, 0.0):
-                how = f"mean pause {1000 * pause:.0f} ms" if pause else "no pause"
-                with busy(loops):
-                    report(f"{where}, {how}", windows_ms(options.runs, pause))
-    if options.kills:
-        finished = lost = touched = most = 0
-        for _ in range(options.kills):
-            one, gone, _ = killed(pause_s)
-            finished, lost = finished + one, lost + gone
-            touched, most = touched + (gone > 0), max(most, gone)
-        print(
-            f"\n{options.kills} kills -9: {finished} runs finished, {lost} lost, "
-            f"in {touched} of the kills, at most {most} in one"
-        )
+    heads = [
+        "writers", "kills", "acknowledged", "of these lost", "doubled", "finished",
+        "of these lost", "most at once", *(f"lost, {age}" for age in age_names()), "s",
+    ]  # fmt: skip
+    print(f"| {' | '.join(heads)} |\n| --- |{' ---: |' * (len(heads) - 1)}", flush=True)
+    series: dict[str, dict[str, Any]] = {
+        "4, no pause": {"writers": 4},
+        f"1, {options.pause_ms:.0f} ms between runs": {
+            "writers": 1, "ways": (NEITHER,), "pause_s": options.pause_ms / 1000, "most_runs": 100,
+        },
+        "1, no pause": {"writers": 1, "ways": (NEITHER,), "most_runs": 200},
+    }  # fmt: skip
+    bad = 0
+    for name, how in series.items():
+        with tempfile.TemporaryDirectory() as folder:
+            losses = kill_writers(Path(folder), kills=options.kills, **how)
+        report(name, losses)
+        bad += losses.broken + losses.doubled
+    sys.exit(bool(bad))
 
 
 if __name__ == "__main__":

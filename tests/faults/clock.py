@@ -1,0 +1,36 @@
+"""The waits of today's inside, in hundredths, so that a scenario takes seconds.
+
+This table alone knows the inside. A wait that moves is moved here; what the scenarios hold does not
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+_SHORT_S = {
+    "kp_langchain.registry.pace._FIRST_BACKOFF_S": 0.002,
+    "kp_langchain.registry.pace.LONGEST_BACKOFF_S": 0.2,
+    "kp_langchain.registry.pace._HOUR_S": 0.5,
+    "kp_langchain.registry.pace._MARGIN_S": 0.01,
+    "kp_langchain.registry.pace._DEFAULT_INTERVAL_S": 0.0,
+    "kp_langchain.registry.pace._THROTTLE_WAIT_S": 0.05,
+    "kp_langchain.registry.sender._RETRY_TURN_S": 0.01,
+    "kp_langchain.registry.sender._OTHERS_TURN_S": 0.001,
+    "kp_langchain.registry.sender._STORE_TROUBLE_S": 0.05,
+    "kp_langchain.store.backoff._FIRST_PAUSE_S": 0.01,
+    "kp_langchain.store.backoff._LONGEST_PAUSE_S": 0.05,
+    "kp_langchain.store.sqlite._BUSY_TIMEOUT_S": 0.05,
+}
+
+
+@contextmanager
+def shortened_clock() -> Iterator[None]:
+    """Shorten rests and pauses; an error if one of them is no longer there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, seconds in _SHORT_S.items():
+            patch.setattr(name, seconds)
+        yield
