@@ -13,7 +13,7 @@ from kp_langchain import ReasoningTrace, TraceStore
 from kp_langchain.cli.app import app
 from kp_langchain.gate import ScoredTrace
 from kp_langchain.scoring import Scorer
-from tests.test_wire_cases import document
+from tests.test_schema import document
 
 ODD = ["kp:trace:[/red]\x1b[2Jx", "kp:trace:\u202eabc\nkp.trace_scored", "kp:trace:" + "w" * 900]
 
