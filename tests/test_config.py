@@ -333,54 +333,10 @@ def test_runs_of_which_only_secrets_are_redacted_stay_local(
 
 # Faults.
 
-WHOLE, SECONDS = "expected a whole number above 0", "expected seconds above 0"
-SHARE, WEIGHTS = "expected a number from 0 to 1", "expected complexity, novelty, tool_d"
-KEY_FAULTS = [
-    ("max_steps", "0", f"0: {WHOLE}"), ("max_steps", "true", f"True: {WHOLE}"),
-    ("novelty_memory", "0", f"0: {WHOLE}, at most"),
-    ("novelty_memory", "1000001", "1000001: expected a whole number"),
-    ("novelty_ttl_s", "0", f"0: {SECONDS}"), ("novelty_ttl_s", "'day'", f"'day': {SECONDS}"),
-    ("novelty_ttl_s", "true", f"True: {SECONDS}"),
-    ("novelty_scope", "'run'", "'run': expected 'all' or 'domain'"),
-    ("step_cap", "-1", f"-1: {WHOLE}"), ("step_cap", "nan", f"nan: {WHOLE}"),
-    ("max_queue", "1.5", f"1.5: {WHOLE}"),
-    ("run_timeout_s", "inf", f"inf: {SECONDS}, at most"),
-    ("exit_timeout_s", "-1", f"-1: {SECONDS}"),
-    ("disabled", "'maybe'", "'maybe': expected true or false"),
-    ("agent_id", "7", "7: expected text such as kp:agent:<id>"),
-    ("defaults", "3", r"3: expected a table: \[defaults\]"),
-    ("domains", "3", r"3: expected a table for each domain: \[domains.<name>\]"),
-    ("domains.x", "3", "3: expected a table for each domain"),
-    ("domains.x.threshold", "1.5", f"1.5: {SHARE}"),
-    ("domains.x.threshold", "nan", f"nan: {SHARE}"),
-    ("domains.x.threshold", "true", f"True: {SHARE}"),
-    ("domains.x.threshold", "[]", rf"\[\]: {SHARE}"),
-    ("defaults.keep", "'some'", "'some': expected 'passed' or 'all'"),
-    ("defaults.visibility", "'public'", "'public': expected one of 'private', 'org', 'net"),
-    ("defaults.privacy_level", "'none'", "'none': expected one of 'aggregated', 'feder"),
-    ("domains.x.weights", "3", f"3: {WEIGHTS}"),
-    ("domains.x.weights.novelty", "'a'", f"'a': {WEIGHTS}"),
-    ("domains.x.weights.novelti", "1.0", r"1.0: unknown key; did you mean novelty\?"),
-    ("max_step", "1", r"1: unknown key; did you mean max_steps\?"),
-    ("databas_url", "'x'", r"'x': unknown key; did you mean database_url\?"),
-    ("domains.x.treshold", "1", r"1: unknown key; did you mean threshold\?"),
-    ("defaults.zzz", "1", "1: unknown key; known here: threshold, gate, "),
-]  # fmt: skip
 FAULTS = [
-    *((f"{key} = {value}", f"{key} = {message}") for key, value, message in KEY_FAULTS),
-    ("domains.''.keep = 'all'", "domains"),
-    ("domains.x.weights.novelty = 1.0", "domains.x.weights.complexity is missing"),
-    ("finance.threshold = 1", "finance = .*: unknown key; known here: database_url, emb"),
-    (
-        "domains.x.weights = {complexity=0.5, novelty=0.5, tool_diversity=0.5, "
-        "outcome_confidence=0}",
-        "domains.x.weights = .*sum to 1.5; they must sum",
-    ),
-    ("redaction.names = ['!!']", "redaction.names.0 = '!!': '!!' contains no word"),
-    (
-        "redaction.patterns = { ticket = '(' }",
-        r"redaction.patterns.ticket = '\(': '\(' is not a regular",
-    ),
+    line.split(" | ")
+    for line in Path(__file__).with_name("config_faults.txt").read_text().splitlines()
+    if " | " in line
 ]
 
 

@@ -23,7 +23,7 @@ from kp_langchain import Registry, TraceStore
 from kp_langchain.recording import worker
 from tests.faults.ground import KEY, Account, Players, at_random, shortened_clock
 from tests.loopback_registry import LoopbackRegistry, Misbehave
-from tests.unheard import unheard_port
+from tests.loopback_tools import unheard_port
 
 SCENARIOS: dict[str, Callable[[int, Path], Account]] = {}
 TIMEOUT_S = 0.5
