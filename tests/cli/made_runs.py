@@ -17,6 +17,11 @@ SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 HOSTILE = (
     "a\nERROR forged\x1b]0;title\x07\x1b[2J\u202egnp.exe\u2066\x9b31m[red]x[/] <script>%s\r foe"
 )
+# An installation without the embedding model: the command starts at once.
+WITHOUT_MODEL = (
+    "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
+    "from kp_langchain.cli.app import main; main()"
+)
 START = datetime(2026, 2, 1, 12, tzinfo=UTC)
 _SCORER = Scorer(embedder=None)
 

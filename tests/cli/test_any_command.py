@@ -21,7 +21,7 @@ from kp_langchain.demo.tasks import TASKS
 from kp_langchain.run_keys import RunKeys
 from tests import programs
 from tests.agents import ASK, handler, searching
-from tests.cli.made_runs import HOSTILE, START, document, made
+from tests.cli.made_runs import HOSTILE, START, WITHOUT_MODEL, document, made
 from tests.commands import ROOT, cli, cli_apart
 
 MISTAKES = [
@@ -351,15 +351,10 @@ def test_the_beginning_of_an_id_is_enough() -> None:
 
 # The demo.
 
-DEMO = (
-    "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
-    "from kp_langchain.cli.app import main; main()"
-)
-
 
 def test_demo_runs_scores_gates_and_shows() -> None:
     # Without a model, which takes seconds; .ci/run plays it with the one that it finds.
-    done = cli_apart("demo", "--database", "demo.db", program=DEMO)
+    done = cli_apart("demo", "--database", "demo.db", program=WITHOUT_MODEL)
     assert done.returncode == 0, done.stderr
     assert all(task.title[:20] in done.stdout for task in TASKS)
     with TraceStore("demo.db") as store:
@@ -376,11 +371,13 @@ def test_demo_runs_scores_gates_and_shows() -> None:
     assert (failed.success, failed.decision) == (False, "below_threshold")
     shown = re.findall(r"kp-langchain review show (\w+) --database (\S+)", done.stdout)
     assert cli("review", "show", shown[0][0], "--database", shown[0][1]).returncode == 0
-    again = cli_apart("demo", "--database", "demo.db", program=DEMO).stdout
+    again = cli_apart("demo", "--database", "demo.db", program=WITHOUT_MODEL).stdout
     assert f"Kept: 0 of {len(TASKS)} runs; {kept} repeat kept runs of an earlier demo" in again
 
 
 def test_a_demo_with_an_unknown_model_is_told() -> None:
-    done = cli_apart("demo", "--model", "nobody:nothing", "--database", "demo.db", program=DEMO)
+    done = cli_apart(
+        "demo", "--model", "nobody:nothing", "--database", "demo.db", program=WITHOUT_MODEL
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "nobody" in done.stderr

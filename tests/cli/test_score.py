@@ -23,14 +23,8 @@ from kp_langchain.cli.jsonl import LONGEST_LINE_BYTES, Line, read_lines
 from kp_langchain.cli.line_scorer import LineScorer
 from kp_langchain.gate import default_threshold
 from tests import programs
-from tests.cli.made_runs import document
+from tests.cli.made_runs import WITHOUT_MODEL, document
 from tests.commands import ROOT, Done, cli
-
-# An installation without the embedding model: the command starts at once.
-WITHOUT_MODEL = (
-    "import sys; sys.modules.update(sentence_transformers=None, fastembed=None);"
-    "from kp_langchain.cli.app import main; main()"
-)
 
 
 def wire(number: int, *, objective: str | None = None, domain: str = "code") -> dict[str, Any]:
