@@ -297,6 +297,17 @@ def test_resumes_after_a_stop_at_any_byte(
         assert rounded(read("part.jsonl")) == rounded(read("whole.jsonl"))
 
 
+def test_resumes_among_texts_that_have_no_vector() -> None:
+    tasks = ["pay the bill", "ask the bank", *(f"refuse {n}" for n in range(5)), "pay the bill"]
+    Path("in.jsonl").write_text(jsonl(*(wire(n, objective=task) for n, task in enumerate(tasks))))
+    score(["in.jsonl"], "whole.jsonl", max_elements=3)
+    lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
+    Path("out.jsonl").write_bytes(b"".join(lines[:7]))
+    score(["in.jsonl"], "out.jsonl", max_elements=3)
+    assert read()[-1]["breakdown"]["nearest"]["trace_id"] == wire(0)["id"]
+    assert rounded(read()) == rounded(read("whole.jsonl"))
+
+
 KILLED = """
 import os, signal, sys
 from tests.cli.test_score import Hashed, score
