@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kp_langchain import config_trust
 from kp_langchain.cli.app import main
 from kp_langchain.embedding.embedder_protocol import _default_embedder
 from tests import programs
@@ -79,3 +80,10 @@ def _text(stream: io.TextIOWrapper) -> str:
     written = stream.buffer
     assert isinstance(written, io.BytesIO)
     return written.getvalue().decode()
+
+
+def write_trusted(text: str) -> None:
+    """Write kp.toml in the working folder, and trust it wholly."""
+    path = Path("kp.toml").absolute()
+    path.write_text(text, encoding="utf-8")
+    config_trust.trust(config_trust.canonical_path(path), path.read_bytes())

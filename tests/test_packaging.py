@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import kp_langchain
+from tests.programs import Done
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kp_langchain"
@@ -71,33 +70,24 @@ KNOW_LANGCHAIN = {
 }  # fmt: skip
 
 
-def test_version_is_the_same_everywhere() -> None:
+def test_version_is_the_same_everywhere_and_types_are_announced() -> None:
+    assert (PACKAGE / "py.typed").is_file()
     assert PROJECT["version"] == kp_langchain.__version__
     assert f"## {kp_langchain.__version__} " in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_types_are_announced() -> None:
-    assert (PACKAGE / "py.typed").is_file()
-
-
-def test_public_names_resolve_each_from_its_home() -> None:
-    homes = kp_langchain._HOME_OF
-    assert sorted(kp_langchain.__all__) == sorted(homes) == sorted(set(kp_langchain.__all__))
-    for name, home in homes.items():
-        assert getattr(kp_langchain, name) is getattr(import_module(home), name), name
-
-
-def test_type_checkers_see_the_names_that_resolve() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+def test_public_names_are_those_that_type_checkers_see() -> None:
     seen = {
-        alias.asname or alias.name: node.module
-        for branch in ast.walk(tree)
+        alias.asname or alias.name: str(node.module)
+        for branch in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text()))
         if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
         for node in branch.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == kp_langchain._HOME_OF
+    assert sorted(seen) == sorted(set(kp_langchain.__all__))
+    for name, home in seen.items():
+        assert getattr(kp_langchain, name) is getattr(import_module(home), name), name
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -105,37 +95,34 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         kp_langchain.Nothing  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("statement", "unwanted"),
-    [
-        (
-            "import kp_langchain",
-            "torch httpx requests sqlalchemy numpy langchain_core pydantic "
-            "sentence_transformers rich typer sklearn scipy tomlkit",
+HEAVY = "torch sqlalchemy httpx requests sentence_transformers fastembed sklearn scipy tomlkit"
+LOADED_BY = {  # in one interpreter each, one after the other; what must not be loaded then
+    "recorder": {
+        "import kp_langchain": f"{HEAVY} numpy langchain_core pydantic rich typer",
+        "from kp_langchain import KPCallbackHandler": (
+            f"{HEAVY} numpy langgraph langchain kp_langchain.redaction.walk kp_langchain.registry"
         ),
-        (
-            "from kp_langchain import Scorer, ScoringWeights",
-            "langchain_core torch sqlalchemy httpx requests sentence_transformers",
+    },
+    "scorer": {
+        "import kp_langchain.config; kp_langchain.config.Settings()": (
+            f"{HEAVY} numpy langchain_core"
         ),
-        (
-            "from kp_langchain import KPCallbackHandler",
-            "torch sqlalchemy langgraph langchain sentence_transformers httpx "
-            "kp_langchain.redaction.walk kp_langchain.registry numpy sklearn scipy tomlkit",
+        "from kp_langchain import Scorer, ScoringWeights, Verdict, default_scorer": (
+            f"{HEAVY} langchain_core"
         ),
-        (
-            "from kp_langchain import Verdict, default_scorer",
-            "langchain_core torch sqlalchemy httpx requests sentence_transformers",
-        ),
-    ],
-)
-def test_an_import_does_not_load(statement: str, unwanted: str) -> None:
-    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    loaded = set(json.loads(done.stdout))
-    assert "kp_langchain" in loaded
-    assert loaded.isdisjoint(unwanted.split())
+    },
+}
+
+
+@pytest.mark.parametrize("by", LOADED_BY)
+def test_an_import_does_not_load(by: str, run_python: Callable[..., Done]) -> None:
+    shown = "; print(json.dumps(sorted(sys.modules)))"
+    script = "import json, sys\n" + "\n".join(f"{line}{shown}" for line in LOADED_BY[by])
+    lines = run_python(script, is_cold=True).stdout.splitlines()
+    for line, unwanted in zip(lines, LOADED_BY[by].values(), strict=True):
+        loaded = set(json.loads(line))
+        assert "kp_langchain" in loaded
+        assert loaded.isdisjoint(unwanted.split())
 
 
 def imports() -> Iterator[tuple[Path, str]]:

@@ -1,10 +1,17 @@
-"""The wire form: what is read, what is written, what is refused and how that is told."""
+"""The wire form: what is read, written and refused, and the JSON Schema that says the same.
+
+The protocol's reference implementation checks documents with a schema of its own. `wire_cases.json`
+has what that schema takes and refuses of single values, by their path; where reading differs from
+it, the reason stands beside the cases. "ABSENT" stands for no value at all.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
-import re
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,98 +21,117 @@ from pydantic import ValidationError
 
 from kp_langchain import ReasoningTrace, TraceStep
 from kp_langchain.schema import CONTEXT, Metadata, Outcome, Task
+from tests.commands import cli
 
-ID = "kp:trace:0f8fad5b-d9cb-469f-a165-70867728950e"
-
-
-def wire(**changes: Any) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "@context": CONTEXT,
-        "@type": "ReasoningTrace",
-        "id": ID,
-        "metadata": {
-            "created_at": "2026-02-01T12:00:00.000Z",
-            "task_domain": "finance",
-            "success": True,
-            "quality_score": 0.5,
-            "visibility": "network",
-            "privacy_level": "aggregated",
-        },
-        "task": {"objective": "hedge"},
-        "steps": [{"step_id": 0, "type": "thought", "content": "why"}],
-        "outcome": {"result_summary": "done", "confidence": 0.9},
-    }
-    for path, value in changes.items():
-        *above, last = path.split("__")
-        place = data
-        for part in above:
-            place = place[int(part)] if part.isdigit() else place[part]  # type: ignore[call-overload]
-        place[last] = value
-    return data
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("wire_cases.json").read_text())
+DOCUMENT: dict[str, Any] = CASES["document"]
+ABSENT = "ABSENT"
+Case = tuple[str, Any]
 
 
-def rewritten(data: dict[str, Any]) -> Any:
-    return json.loads(ReasoningTrace.model_validate_json(json.dumps(data)).model_dump_json())
+def by_path(kind: str) -> list[Case]:
+    return [(path, value) for path, values in CASES[kind].items() for value in values]
 
 
-def test_a_round_trip_changes_nothing() -> None:
-    assert rewritten(wire()) == wire()
-    assert ReasoningTrace.model_validate(wire()).model_dump(mode="json") == wire()
+def by_reason(kind: str) -> list[Case]:
+    return [(path, value) for cases in CASES[kind].values() for path, value in cases]
 
 
-def test_all_fields_of_the_protocol_round_trip() -> None:
-    full = wire(
-        source_skill="kp:skill:hedging:1.0",
-        metadata__agent_id="kp:agent:a",
-        metadata__framework="langgraph",
-        metadata__validated_by=["kp:agent:b"],
-        task__input_schema={"type": "object"},
-        knowledge_graph_delta={
-            "entities": [{"name": "EUR", "type": "currency"}],
-            "relationships": [{"fact": "EUR is volatile", "valid_from": "2026-01-01"}],
-        },
-        steps=[
-            {
-                "step_id": 0,
-                "type": "tool_call",
-                "tool": {"name": "rate", "mcp_server": "fx"},
-                "input": {"currency": "EUR", "nested": {"a": [1, None]}},
-                "output_summary": "1.08",
-                "latency_ms": 12.5,
-                "attempts": 2,
-            }
-        ],
-    )
-    assert rewritten(full) == full
+TAKEN = [*by_path("taken"), ("id", "kp:trace:" + "x" * 5000)]
+NO_NUMBER = [("outcome.confidence", float("nan")), ("outcome.confidence", float("inf"))]
+REFUSED = [*by_path("refused"), *by_reason("refused_although_taken")]
+READ_ALTHOUGH_REFUSED = by_reason("read_although_refused")
 
 
-def test_the_older_context_is_read_and_the_newer_written() -> None:
-    old = wire() | {"@context": "https://knowledgepulse.dev/schema/v1"}
-    assert rewritten(old)["@context"] == "https://openknowledgepulse.org/schema/v1"
+def document(path: str, value: Any) -> dict[str, Any]:
+    """Return the whole document with one value changed."""
+    changed = copy.deepcopy(DOCUMENT)
+    *above, last = path.split(".") if not path.startswith("@") else [path]
+    place: Any = changed
+    for part in above:
+        place = place[int(part) if part.isdigit() else part]
+    if value == ABSENT:
+        del place[last]
+    else:
+        place[int(last) if last.isdigit() else last] = value
+    return changed
 
 
-def test_unknown_fields_survive_everywhere_even_when_null() -> None:
-    data = wire(
-        future={"a": 1},
-        nothing=None,
-        metadata__run="r",
-        task__hint=None,
-        steps__0__colour="red",
-        outcome__grade="A",
-    )
-    assert rewritten(data) == data
+def name(value: object) -> str:
+    return ascii(value)[:40]
 
 
-def test_absent_fields_are_left_out_and_never_null() -> None:
-    data = wire(source_skill=None, metadata__agent_id=None, steps__0__tool=None)
-    assert "null" not in ReasoningTrace.model_validate(data).model_dump_json()
+def written(trace: ReasoningTrace) -> Any:
+    return json.loads(trace.model_dump_json())
+
+
+# What is read, refused and written.
+
+
+@pytest.mark.parametrize(("path", "value"), TAKEN, ids=name)
+def test_what_the_protocol_takes_is_read_and_comes_back(path: str, value: Any) -> None:
+    wire = document(path, value)
+    read = written(ReasoningTrace.model_validate_json(json.dumps(wire)))
+    if path == "metadata.created_at":  # ends in Z, with three digits or six
+        wire["metadata"]["created_at"] = read["metadata"]["created_at"]
+        assert read["metadata"]["created_at"][:19] == value[:19]
+    assert read == wire
+    assert written(ReasoningTrace.model_validate(wire)) == wire
+
+
+@pytest.mark.parametrize(("path", "value"), [*REFUSED, *NO_NUMBER], ids=name)
+def test_what_is_refused_is_named(path: str, value: Any) -> None:
+    wire = document(path, value)
+    for read in (
+        lambda: ReasoningTrace.model_validate(wire),
+        lambda: ReasoningTrace.model_validate_json(json.dumps(wire)),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            read()
+        (error,) = caught.value.errors()
+        assert ".".join(map(str, error["loc"])) == path
+        assert path in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given_text", "written"),
+    ("path", "value", "message"),
+    [
+        ("id", "trace-1", "'trace-1' is not a trace id; write kp:trace:<uuid>"),
+        ("metadata.created_at", "yesterday", "'yesterday' is not an ISO"),
+        ("metadata.visibility", "public", "'private', 'org' or 'network'"),
+        ("steps.0.type", "guess", "'thought', 'tool_call'"),
+        ("outcome.confidence", float("nan"), "finite"),
+        ("outcome.confidence", 1.1, "less than or equal to 1"),
+    ],
+)
+def test_a_refusal_says_what_to_write(path: str, value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ReasoningTrace.model_validate(document(path, value))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"trace"', "{}", "\x00"])
+def test_what_is_no_trace_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        ReasoningTrace.model_validate_json(text)
+
+
+@pytest.mark.parametrize(("path", "value"), READ_ALTHOUGH_REFUSED, ids=name)
+def test_what_is_read_although_refused_is_written_as_the_protocol_takes_it(
+    path: str, value: Any
+) -> None:
+    read = written(ReasoningTrace.model_validate_json(json.dumps(document(path, value))))
+    assert "null" not in json.dumps(read)
+    assert {"@context", "@type", "id", "metadata", "task", "steps", "outcome"} <= set(read)
+    assert read["@context"] == CONTEXT == "https://openknowledgepulse.org/schema/v1"
+    assert read["metadata"]["created_at"].endswith("Z")
+    assert {"created_at", "quality_score", "visibility", "privacy_level"} <= set(read["metadata"])
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
     [
         ("2026-02-01T12:00:00Z", "2026-02-01T12:00:00.000Z"),
-        ("2026-02-01T12:00:00.123Z", "2026-02-01T12:00:00.123Z"),
         ("2026-02-01T12:00:00.123456Z", "2026-02-01T12:00:00.123456Z"),
         ("2026-02-01T12:00:00+02:00", "2026-02-01T10:00:00.000Z"),
         ("2026-02-01T12:00:00", "2026-02-01T12:00:00.000Z"),
@@ -116,9 +142,9 @@ def test_absent_fields_are_left_out_and_never_null() -> None:
         (datetime(2026, 2, 1, 12), "2026-02-01T12:00:00.000Z"),
     ],
 )
-def test_created_at_is_written_in_utc_ending_in_z(given_text: Any, written: str) -> None:
-    trace = ReasoningTrace.model_validate(wire(metadata__created_at=given_text))
-    assert json.loads(trace.model_dump_json())["metadata"]["created_at"] == written
+def test_created_at_is_written_in_utc_ending_in_z(moment: Any, text: str) -> None:
+    trace = ReasoningTrace.model_validate(document("metadata.created_at", moment))
+    assert written(trace)["metadata"]["created_at"] == text
 
 
 @given(st.datetimes(timezones=st.timezones() | st.none()))
@@ -142,68 +168,30 @@ def test_python_names_and_defaults_are_enough_to_make_one() -> None:
         steps=[TraceStep(step_id=0, type="thought", content="hm")],
         outcome=Outcome(result_summary="", confidence=0),
     )
-    data = json.loads(trace.model_dump_json())
-    assert re.fullmatch(r"kp:trace:[0-9a-f-]{36}", data["id"])
-    assert data["@context"] == CONTEXT
-    assert data["@type"] == "ReasoningTrace"
-    assert data["metadata"]["quality_score"] == 0
-    assert data["metadata"]["visibility"] == "private"
+    data = written(trace)
+    assert uuid.UUID(data["id"].removeprefix("kp:trace:")).version == 4
+    assert (data["@context"], data["@type"]) == (CONTEXT, "ReasoningTrace")
+    assert (data["metadata"]["quality_score"], data["metadata"]["visibility"]) == (0, "private")
     assert ReasoningTrace.model_validate(data) == trace
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "told"),
-    [
-        ("id", "trace-1", r"id\n.*'trace-1' is not a trace id; write kp:trace:<uuid>"),
-        ("id", 7, r"id\n"),
-        ("@context", "https://example.org", r"@context\n"),
-        ("@type", "Pattern", r"@type\n"),
-        ("metadata__created_at", "yesterday", r"metadata.created_at\n.*'yesterday' is not an ISO"),
-        ("metadata__created_at", 1700000000, r"metadata.created_at\n"),
-        ("metadata__task_domain", "", r"metadata.task_domain\n"),
-        ("metadata__success", "yes", r"metadata.success\n"),
-        ("metadata__success", 1, r"metadata.success\n"),
-        ("metadata__quality_score", 1.01, r"metadata.quality_score\n"),
-        ("metadata__visibility", "public", r"metadata.visibility\n.*'private', 'org' or 'network'"),
-        ("metadata__privacy_level", "none", r"metadata.privacy_level\n"),
-        ("task__objective", "", r"task.objective\n"),
-        ("steps__0__type", "guess", r"steps.0.type\n.*'thought', 'tool_call'"),
-        ("steps__0__step_id", -1, r"steps.0.step_id\n"),
-        ("steps__0__step_id", "0", r"steps.0.step_id\n"),
-        ("steps__0__latency_ms", -0.5, r"steps.0.latency_ms\n"),
-        ("steps__0__latency_ms", float("inf"), r"steps.0.latency_ms\n"),
-        ("outcome__confidence", float("nan"), r"outcome.confidence\n.*finite"),
-        ("outcome__confidence", float("inf"), r"outcome.confidence\n"),
-        ("outcome__confidence", -0.1, r"outcome.confidence\n"),
-        ("outcome__confidence", 1.1, r"outcome.confidence\n.*less than or equal to 1"),
-        ("outcome__confidence", "0.9", r"outcome.confidence\n"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_its_name(path: str, value: Any, told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        ReasoningTrace.model_validate(wire(**{path: value}))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"trace"', "{}", "\x00"])
-def test_what_is_no_trace_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError):
-        ReasoningTrace.model_validate_json(text)
-
-
 def test_assignments_are_checked_too() -> None:
-    trace = ReasoningTrace.model_validate(wire())
+    trace = ReasoningTrace.model_validate(DOCUMENT)
     trace.metadata.quality_score = 0.25
     with pytest.raises(ValidationError, match="quality_score"):
         trace.metadata.quality_score = 2
+    with pytest.raises(ValidationError, match="steps"):
+        trace.steps = []
 
 
-def test_json_schema_names_the_wire_fields() -> None:
-    schema = ReasoningTrace.model_json_schema()
-    assert {"@context", "@type", "id", "metadata", "task", "steps", "outcome"} <= set(
-        schema["properties"]
-    )
-    assert set(schema["required"]) == {"metadata", "task", "steps", "outcome"}
-    json.dumps(schema)
+@pytest.mark.parametrize(
+    ("attempts", "tries"),
+    [(ABSENT, 1), (2, 2), (1, 1), (0, 1), (-3, 1), ("3", 1), (2.0, 1), (True, 1), (10**400, 1)],
+    ids=name,
+)
+def test_tries_are_read_where_they_are_a_count(attempts: Any, tries: int) -> None:
+    wire = document("steps.0.attempts", attempts) if attempts != ABSENT else DOCUMENT
+    assert ReasoningTrace.model_validate(wire).steps[0].tries == tries
 
 
 _json = st.recursive(
@@ -217,10 +205,121 @@ _json = st.recursive(
 @given(
     st.dictionaries(st.text(min_size=1, max_size=6).map("x_".__add__), _json, max_size=3),
     st.text(min_size=1).filter(lambda text: text.isprintable()),
-    st.floats(0, 1),
 )
-def test_any_unknown_fields_survive(unknown: dict[str, Any], objective: str, unit: float) -> None:
-    data = wire(task__objective=objective, outcome__confidence=unit)
-    data |= unknown
-    data["steps"][0] |= unknown
-    assert rewritten(data) == data
+def test_any_unknown_fields_survive(unknown: dict[str, Any], objective: str) -> None:
+    data = document("task.objective", objective)
+    for place in (data, data["metadata"], data["task"], data["steps"][0], data["outcome"]):
+        place |= unknown | {"nothing": None}
+    assert written(ReasoningTrace.model_validate_json(json.dumps(data))) == data
+
+
+# The JSON Schema that `kp-langchain schema` prints takes and refuses what the reader does.
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    return json.loads(cli("schema").stdout)
+
+
+@pytest.fixture(scope="module")
+def is_valid(schema: Any) -> Any:
+    validator = jsonschema.Draft202012Validator(schema)
+    return lambda text: bool(validator.is_valid(json.loads(text)))
+
+
+def is_read(text: str) -> bool:
+    try:
+        ReasoningTrace.model_validate_json(text)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_it_is_a_schema_of_the_wire_fields_that_relies_on_no_formats(schema: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["title"] == "ReasoningTrace"
+    assert {"@context", "@type", "id", "metadata", "task", "steps", "outcome"} <= set(
+        schema["properties"]
+    )
+    assert set(schema["required"]) == {"metadata", "task", "steps", "outcome"}
+    assert '"format"' not in json.dumps(schema)  # some validators check them and some do not
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        *((*case, True) for case in (*TAKEN, *READ_ALTHOUGH_REFUSED)),
+        *((*case, False) for case in REFUSED),
+    ],
+    ids=name,
+)
+def test_it_takes_what_is_read(path: str, value: Any, expected: bool, is_valid: Any) -> None:
+    text = json.dumps(document(path, value))
+    assert is_valid(text) is is_read(text) is expected
+
+
+times = st.one_of(
+    st.datetimes().map(lambda moment: moment.isoformat() + "Z"),
+    st.datetimes(timezones=st.timezones()).map(lambda moment: moment.isoformat()),
+    st.dates().map(str),
+    st.from_regex(
+        r"[0-9]{4}-[0-1][0-9]-[0-3][0-9][Tt ]?([0-2][0-9](:?[0-6][0-9]){0,2}([.,][0-9]*)?)?"
+        r"([Zz]|[+-][0-2][0-9](:?[0-6][0-9])?)?\s?"
+    ),
+    st.sampled_from(
+        ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+00:01", "2025-W05-7", "1900-02-29",
+         "2000-02-29", "2025-06-15T10:00:60Z", "2025-06-15T10:00:00,5Z", "0001-01-01T00:00-05:00"]
+    ),
+)  # fmt: skip
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6)
+    | times
+    | st.sampled_from([0.0, -0.0, 1.0, 1, 10**310, 1.5, "", "0", "kp:trace:", "kp:trace:\n"])
+    | st.sampled_from(["thought", "org", "private", "network", "ReasoningTrace"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["name", "type", "step_id", "fact", "x"]), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+def paths(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return every place in a document but the whole."""
+    found = []
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        found.append((*above, key))
+        if isinstance(part, (dict, list)):
+            found += paths(part, (*above, key))
+    return found
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Any:
+    """The whole document with up to three places changed, emptied or added to."""
+    changed = copy.deepcopy(DOCUMENT)
+    for _ in range(draw(st.integers(0, 3))):
+        if not (at := paths(changed)):
+            break
+        *above, last = draw(st.sampled_from(at))
+        place: Any = changed
+        for key in above:
+            place = place[key]
+        action = draw(st.sampled_from(["set", "set", "set", "delete", "add"]))
+        if action == "delete":
+            del place[last]
+        elif action == "set":
+            place[last] = draw(times if last == "created_at" else values)
+        elif isinstance(place, list):
+            place.append(draw(values))
+        else:
+            place[draw(st.text(max_size=5) | st.sampled_from(["type", "context"]))] = draw(values)
+    return changed
+
+
+@given(documents() | values | times.map(lambda time: document("metadata.created_at", time)))
+def test_it_takes_and_refuses_what_the_reader_does(is_valid: Any, changed: Any) -> None:
+    text = json.dumps(changed)
+    assert is_valid(text) is is_read(text)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Self
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import programs
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CLEAR = "\x1b[2J"
-_DEADLINE_S = 120
+_DEADLINE_S = 600
 _POLL_S = 0.02
 
 
@@ -48,19 +45,17 @@ class Terminal:
         self._fd, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         shown = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "kp_langchain", *words],
-            stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
-            env={**shown, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment},
-        )  # fmt: skip
-        os.close(inner)
+        with os.fdopen(inner, "r+b", buffering=0) as stream:
+            self._process = programs.start(
+                "-m", "kp_langchain", *words, stdin=stream, stdout=stream, stderr=stream,
+                environment={**shown, "TERM": "xterm-256color", **environment},
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
         self._process.wait()
         os.close(self._fd)
 

@@ -1,23 +1,28 @@
-"""`kp-langchain label` as a user types it, on stores of runs that were really scored."""
+"""`label` as a user types it: one run, files of verdicts, and `--next` in a terminal and a pipe."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kp_langchain import DomainPolicy, TraceStore
-from tests.agents import ASK, handler, searching
+from kp_langchain import DomainPolicy, ScoredTrace, TraceStore
+from kp_langchain.cli.verdict_files import read_labels
+from tests import programs
+from tests.agents import handler, searching
+from tests.cli.made_runs import KEY, SECRET, made
+from tests.cli.terminal import Terminal
 from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
-from tests.registry.test_sender import KEY
-from tests.unheard import unheard_port
+from tests.loopback_tools import unheard_port
 
-SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 SCORE = 0.48  # between the run as a failure and as a success
+FAILED = {"success": False, "confidence": 0.0}
 
 
 def label(*words: str, stdin: str = "") -> Done:
@@ -37,9 +42,12 @@ class Runs:
         self.ids: list[str] = []
         self.run_ids: list[str] = []
 
-    def add(self, number: int, *, visibility: Any = "private", **options: Any) -> None:
-        policy = DomainPolicy(threshold=SCORE, visibility=visibility, keep="all")
-        watching = handler("finance", store=self.store, policy=policy, **options)
+    def add(self, number: int, *, outcome: Any = None, **policy: Any) -> None:
+        options = {"threshold": SCORE, "keep": "all", **policy}
+        watching = handler(
+            "finance", store=self.store, policy=DomainPolicy(**options),
+            outcome=outcome and (lambda _: outcome),
+        )  # fmt: skip
         for _ in range(number):
             # One question asked again would not be new, and would not pass.
             ask = {"messages": [("user", f"question {len(self.ids)}")]}
@@ -49,9 +57,14 @@ class Runs:
             self.ids.append(scored.trace.id)
             self.run_ids.append(str(scored.run_id))
 
+    @property
     def decisions(self) -> list[str]:
-        found = [self.store.get(one) for one in self.ids]
-        return [run.decision for run in found if run is not None]
+        return [run.decision for one in self.ids if (run := self.store.get(one)) is not None]
+
+    def verdict(self, number: int = 0) -> Any:
+        """The one verdict that was given here."""
+        (verdict,) = [v for v in self.store.verdicts(self.ids[number]) if v.source == "label"]
+        return verdict
 
 
 @pytest.fixture
@@ -60,65 +73,55 @@ def runs() -> Iterator[Runs]:
         yield Runs(store)
 
 
-def test_the_scores_of_these_runs_lie_on_both_sides_of_the_threshold(runs: Runs) -> None:
-    runs.add(1)
-    runs.add(1, outcome=lambda _: {"success": False, "confidence": 0.0})
-    assert runs.decisions() == ["contributed", "below_threshold"]
-
-
-@pytest.mark.parametrize("which", ["ids", "run_ids", "beginning"])
+@pytest.mark.parametrize("which", ["trace id", "run id", "beginning"])
 def test_one_run_by_any_of_its_ids(runs: Runs, which: str) -> None:
     runs.add(1)
-    wanted = {
-        "ids": runs.ids[0],
-        "run_ids": runs.run_ids[0],
-        "beginning": runs.ids[0].removeprefix("kp:trace:")[:13],
-    }[which]
+    beginning = runs.ids[0].removeprefix("kp:trace:")[:13]
+    wanted = {"trace id": runs.ids[0], "run id": runs.run_ids[0], "beginning": beginning}[which]
     done = label(wanted, "--failure", "--note", f"wrong, see {SECRET}")
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     after = runs.store.get(runs.ids[0])
     assert after is not None
-    assert f"-> {after.score:.3f}  kept -> below_threshold" in first
+    assert f"failure 0.00  score {after.score:.3f}" in first or f"-> {after.score:.3f}" in first
+    assert "kept -> below_threshold" in first
     assert "failure 0.00" in first
     assert second == "Labelled 1, of which now kept 0, withdrawn 1; unknown 0."
-    assert runs.decisions() == ["below_threshold"]
-    (verdict,) = [v for v in runs.store.verdicts(runs.ids[0]) if v.source == "label"]
-    assert (verdict.success, verdict.confidence) == (False, None)
-    assert verdict.note is not None
-    assert SECRET not in verdict.note
-    assert after.score < SCORE
-
-    done = label(wanted, "--success", "--confidence", "0.9")
-    assert "below_threshold -> kept" in done.stdout
-    assert "success 0.90" in done.stdout
-    assert runs.decisions() == ["contributed"]
-
-
-def test_json_is_all_that_stands_on_stdout(runs: Runs) -> None:
-    runs.add(1)
-    done = label(runs.ids[0], "--failure", "--json")
+    assert runs.decisions == ["below_threshold"]
+    assert (runs.verdict().success, runs.verdict().confidence) == (False, None)
+    assert runs.verdict().note.startswith("wrong, see")
+    assert SECRET not in runs.verdict().note
+    done = label(wanted, "--success", "--confidence", "0.9", "--json")
     (line,) = done.stdout.splitlines()
     change = json.loads(line)
     assert change["trace_id"] == runs.ids[0]
-    assert (change["decision_before"], change["decision"]) == ("contributed", "below_threshold")
-    assert (change["success_before"], change["success"]) == (True, False)
+    assert (change["decision_before"], change["decision"]) == ("below_threshold", "contributed")
+    assert (change["success_before"], change["success"]) == (False, True)
     assert "Labelled 1" in done.stderr
 
 
-def test_a_file_of_json_lines(runs: Runs) -> None:
+def test_a_run_whose_trace_is_gone_is_told_not_to_be_kept(runs: Runs) -> None:
+    runs.add(1, outcome=FAILED, keep="passed", keep_days=0)
+    done = label(runs.ids[0], "--success")
+    assert "below_threshold, because its trace is no longer kept" in done.stdout
+    assert "now kept 0" in done.stdout
+
+
+# Files.
+
+
+def test_a_file_of_json_lines_also_read_again(runs: Runs) -> None:
     runs.add(5)
-    values: list[Any] = [False, "no", 0, "Failure", "true"]
+    ids = [*runs.ids[:2], *runs.run_ids[2:4], runs.ids[4]]
     rows = [
-        {name: id_, "success": value, "confidence": confidence, "ignored": {}}
-        for name, id_, value, confidence in zip(
-            ["id", "trace_id", "run_id", "id", "id"],
-            [*runs.ids[:2], *runs.run_ids[2:4], runs.ids[4]],
-            values,
-            [0.1, "0.1", "", None, " 0.9 "],
+        {name: id_, "success": value, "confidence": confidence, "ignored": {}, "note": "a@b.org"}
+        for id_, (name, value, confidence) in zip(
+            ids,
+            [("id", False, 0.1), ("trace_id", "no", "0.1"), ("run_id", 0, ""),
+             ("id", "Failure", None), ("id", "true", " 0.9 ")],
             strict=True,
         )
-    ]
+    ]  # fmt: skip
     text = "\ufeff" + "\n\n".join(json.dumps(row) for row in rows)
     Path("verdicts.jsonl").write_text(text, encoding="utf-8")
     done = label("--from", "verdicts.jsonl")
@@ -127,6 +130,11 @@ def test_a_file_of_json_lines(runs: Runs) -> None:
     found = [runs.store.get(one) for one in runs.ids]
     assert [run.success for run in found if run] == [False] * 4 + [True]
     assert [run.confidence for run in found if run] == [0.1, 0.1, 0.0, 0.0, 0.9]
+    again = label("--from", "-", stdin=text)
+    assert (again.returncode, "Labelled 0, " in again.stdout) == (0, True)
+    assert "given before 5" in again.stdout
+    runs.store.report_outcome(runs.ids[0], success=True)  # somebody said otherwise meanwhile
+    assert "Labelled 1, " in label("--from", "verdicts.jsonl").stdout
 
 
 @pytest.mark.parametrize(
@@ -144,144 +152,116 @@ def test_a_csv_file(runs: Runs, head: str, line: str, encoding: str) -> None:
     done = label("--from", "verdicts.CSV")
     assert done.returncode == 0, done.stderr
     assert "Labelled 2, of which now kept 0, withdrawn 2; unknown 0." in done.stdout
-    (verdict,) = [v for v in runs.store.verdicts(runs.ids[0]) if v.source == "label"]
-    assert verdict.note == 'two\nlines, and "more"'
-    assert verdict.confidence == 0.1
+    assert runs.verdict().note == 'two\nlines, and "more"'
+    assert runs.verdict().confidence == 0.1
 
 
-def test_standard_input(runs: Runs) -> None:
+BAD_LINES = {
+    "v.jsonl": [
+        "{", "[1]", '{"success": true}', '{"id": "ID", "success": "perhaps"}',
+        '{"id": "ID", "success": 2}', '{"id": "ID"}',
+        '{"id": "ID", "success": true, "confidence": 7}', '{"id": "ID", "confidence": NaN}',
+        '{"id": "ID", "success": true, "note": 7}', '{"id": "nothing", "success": true}',
+        '{"id": 7, "success": true}', "[" * 100_000, '{"id": "\\ud800", "success": true}',
+    ],
+    "v.csv": [
+        "id,success", "ID,maybe", "ID,yes,more", ",yes", "\udcff\udcfe,yes", '"broken"x,yes',
+        "only", "",
+    ],
+}  # fmt: skip
+TOLD = {4: "perhaps", 7: "0 to 1", 10: "no run 'nothing'"}
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "counts"),
+    [("v.jsonl", '{"id": "ID", "success": false}', "unknown 2, skipped 11."),
+     ("v.csv", "ID,no", "unknown 1, skipped 5.")],
+)  # fmt: skip
+def test_every_bad_line_is_told_and_the_others_count(
+    runs: Runs, name: str, good: str, counts: str
+) -> None:
     runs.add(1)
-    row = json.dumps({"id": runs.ids[0], "success": False})
-    assert "withdrawn 1" in label("--from", "-", stdin=row).stdout
-
-
-def test_every_bad_line_is_told_and_the_others_count(runs: Runs) -> None:
-    runs.add(1)
-    (one,) = runs.ids
-    lines = [
-        "{",
-        "[1]",
-        '{"success": true}',
-        json.dumps({"id": one, "success": "perhaps"}),
-        json.dumps({"id": one, "success": 2}),
-        json.dumps({"id": one}),
-        json.dumps({"id": one, "success": True, "confidence": 7}),
-        f'{{"id": "{one}", "confidence": NaN}}',
-        json.dumps({"id": one, "success": True, "note": 7}),
-        json.dumps({"id": "nothing", "success": True}),
-        json.dumps({"id": 7, "success": True}),
-        "[" * 100_000,
-        '{"id": "\\ud800", "success": true}',
-        json.dumps({"id": one, "success": False}),
-    ]
-    Path("v.jsonl").write_text("\n".join(lines))
-    done = label("--from", "v.jsonl")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "Labelled 1, of which now kept 0, withdrawn 1; unknown 2, skipped 11." in (done.stdout)
+    text = "\n".join([*BAD_LINES[name], good]).replace("ID", runs.ids[0])
+    Path(name).write_bytes(text.encode(errors="surrogateescape"))
+    done = label("--from", name)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert f"Labelled 1, of which now kept 0, withdrawn 1; {counts}" in done.stdout
     told = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line.startswith("v."))
-    assert list(told) == [f"v.jsonl:{number}" for number in range(1, len(lines))]
-    assert "perhaps" in told["v.jsonl:4"]
-    assert "0 to 1" in told["v.jsonl:7"]
-    assert "no run 'nothing'" in told["v.jsonl:10"]
-
-
-def test_every_bad_line_of_a_csv_is_told_and_the_others_count(runs: Runs) -> None:
-    runs.add(1)
-    (one,) = runs.ids
-    lines = [
-        b"id,success",
-        f"{one},maybe".encode(),
-        f"{one},yes,more".encode(),
-        b",yes",
-        b"\xff\xfe,yes",
-        b'"broken"x,yes',
-        b"only",
-        b"",
-        f"{one},no".encode(),
-    ]
-    Path("v.csv").write_bytes(b"\n".join(lines))
-    done = label("--from", "v.csv")
-    assert done.returncode == 1
-    assert "withdrawn 1; unknown 1, skipped 5." in done.stdout
-    told = [line.split(": ")[0] for line in done.stderr.splitlines()]
-    assert told == [f"v.csv:{number}" for number in range(2, 8)]
+    numbers = range(1, 14) if name == "v.jsonl" else range(2, 8)
+    assert list(told) == [f"{name}:{number}" for number in numbers]
+    if name == "v.jsonl":
+        assert all(words in told[f"v.jsonl:{number}"] for number, words in TOLD.items())
 
 
 def test_a_beginning_that_means_several_is_told(runs: Runs) -> None:
-    runs.add(20)
-    first = [one.removeprefix("kp:trace:")[0] for one in runs.ids]
-    common = max(first, key=first.count)  # of 20 ids, two begin alike
-    done = label("--from", "-", stdin=json.dumps({"id": common, "success": False}))
+    runs.store.add_many([made(1), made(2)])
+    done = label("--from", "-", stdin=json.dumps({"id": "0000000", "success": False}))
     assert done.returncode == 1
     assert "stdin:1: " in done.stderr
     assert "may mean several" in done.stderr
     assert "unknown 1." in done.stdout
 
 
-def test_a_run_whose_trace_is_gone_cannot_be_contributed_and_is_told(runs: Runs) -> None:
-    policy = DomainPolicy(threshold=SCORE, keep_days=0)
-    watching = handler("finance", store=runs.store, policy=policy, outcome=lambda _: False)
-    searching().invoke(ASK, {"callbacks": [watching]})
-    scored = watching.last()
-    assert scored is not None
-    done = label(scored.trace.id, "--success")
-    assert "below_threshold, because its trace is no longer kept" in done.stdout
-    assert "now kept 0" in done.stdout
+MB = 1 << 20
+PEAK = """\
+import resource, sys
+from kp_langchain.cli.verdict_files import read_labels
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(*(one.why or "fine" for one in read_labels(sys.argv[1])), sep="\\n")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="units of ru_maxrss")
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("name", "parts", "reasons", "most_mb"),
     [
-        ([], "give one of ID, --from FILE, --from-langsmith"),
-        (["x", "--from", "v.jsonl"], "give one of"),
-        (["x", "--langsmith"], "give one of"),
-        (["x"], "--success or --failure"),
-        (["x", "--note", "y"], "--success or --failure"),
-        (["x", "--success", "--confidence", "2"], "confidence"),
-        (["--from", "v.jsonl", "--success"], "belong to one ID"),
-        (["--from", "nothing.jsonl"], "nothing.jsonl is not a file"),
-        (["--from", "v.txt"], "is not a .csv, .jsonl, .ndjson file"),
-        (["x", "--success", "--key", "k"], "--key and --since belong to --from-langsmith"),
+        ("plain.csv", [b"id,success,note\na,yes,fine\nb,yes,", 100 * MB, b"\nc,no,fine\n"],
+         ["fine", "longer than 1 MB", "fine"], 30),
+        ("quoted.csv", [b'id,success,note\na,yes,fine\nb,yes,"', 100 * MB, b'"\nc,no,fine\n'],
+         ["fine", "longer than 1 MB", "fine"], 30),
+        ("many lines.csv", [b'id,success\n"a', b'","\n' * (MB // 4), b'"\n'],
+         ["longer than 1 MB"], 100),
+        ("a.jsonl", [b'{"id": "a", "success": true}\n{"id": "', 100 * MB,
+                     b'"}\n{"id": "a", "success": true}\n'],
+         ["fine", "longer than 16 MB", "fine"], 100),
     ],
-)
-def test_wrong_usage(words: list[str], told: str) -> None:
-    TraceStore("runs.db").count()
-    Path("v.jsonl").touch()
-    Path("v.txt").touch()
-    done = label(*words)
-    assert done.returncode == 2
-    assert told in " ".join(done.stderr.replace("│", "").split())
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_lines_longer_than_anybody_writes_are_told_and_take_no_memory(
+    name: str, parts: list[Any], reasons: list[str], most_mb: int
+) -> None:
+    with Path(name).open("wb") as file:
+        for part in parts:  # a number stands for so many letters
+            file.writelines([part] if isinstance(part, bytes) else [b"x" * MB] * (part // MB))
+    done = programs.run("-c", PEAK, name)
+    *told, grown = done.stdout.splitlines()
+    assert told[: len(reasons)] == reasons, done.stderr
+    assert int(grown) < most_mb * MB
+    if name == "plain.csv":
+        places = [one.place for one in read_labels(name)]
+        assert places == [f"{name}:{number}" for number in (2, 3, 4)]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nothing", "--success"], "no run 'nothing' in"),
-        (["--from", "empty.csv"], "must name the columns"),
-        (["--from", "other.csv"], "begins with 'name,age'"),
-    ],
-)
-def test_an_error_is_one_message_and_status_1(words: list[str], told: str) -> None:
-    TraceStore("runs.db").count()
-    Path("empty.csv").touch()
-    Path("other.csv").write_text("name,age\nx,1\n")
-    done = label(*words)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert told in " ".join(done.stderr.split())
-    assert done.stdout == ""
+def test_a_long_first_line_of_csv() -> None:
+    fill()
+    for length, why in ((2 * MB, "longer than 1 MB"), (200_000, "not valid CSV")):
+        Path("labels.csv").write_bytes(b'id,"' + b"x" * length + b'"\n')
+        assert f"labels.csv:1: {why}" in label("--from", "labels.csv").stderr
+
+
+# A registry.
 
 
 def test_what_passes_now_is_sent_now_and_what_does_not_is_withdrawn(runs: Runs) -> None:
     with LoopbackRegistry() as registry:
         settings = {"KP_REGISTRY_URL": registry.url, "KP_API_KEY": KEY}
-        runs.add(2, visibility="network", outcome=lambda _: {"success": False, "confidence": 0.0})
+        runs.add(1, visibility="network", outcome=FAILED)
         done = label_apart(runs.ids[0], "--success", **settings)
         assert done.returncode == 0, done.stderr
         assert "now contributed 1" in done.stdout
         assert f"Sent or withdrawn at {registry.url}: 1 of 1." in done.stdout
-        assert list(registry.units) == runs.ids[:1]
+        assert list(registry.units) == runs.ids
         done = label_apart(runs.ids[0], "--failure", **settings)
         assert "withdrawn 1" in done.stdout
         assert "1 of 1." in done.stdout
@@ -289,34 +269,339 @@ def test_what_passes_now_is_sent_now_and_what_does_not_is_withdrawn(runs: Runs) 
 
 
 def test_what_cannot_be_sent_now_is_told(runs: Runs) -> None:
-    runs.add(1, visibility="network", outcome=lambda _: {"success": False, "confidence": 0.0})
+    runs.add(1, visibility="network", outcome=FAILED)
     with unheard_port() as port:
         settings = {"KP_REGISTRY_URL": f"http://127.0.0.1:{port}", "KP_API_KEY": KEY}
         done = label_apart(runs.ids[0], "--success", "--timeout", "0.5", **settings)
     assert done.returncode == 0
     assert "0 of 1." in done.stdout
     assert "kp-langchain outbox send" in done.stdout
-    assert runs.store.outbox.counts()["pending"] == 1
     done = label_apart(runs.ids[0], "--success", KP_DISABLED="1", **settings)
     assert "KP_DISABLED is set" in done.stdout
-    done = label_apart(runs.ids[0], "--success")
-    assert "none is configured" in done.stdout
+    assert "none is configured" in label_apart(runs.ids[0], "--success").stdout
 
 
-def test_a_file_that_is_read_again_gives_no_verdict_twice(tmp_path: Path) -> None:
+# `label --next`, in a terminal.
+
+QUESTION = "Did it succeed?"
+NEXT = ("label", "--next", "--database", "runs.db")
+
+
+def run(number: int, **options: Any) -> ScoredTrace:
+    """A run without a verdict; its trace id begins with its number."""
+    options.setdefault("score", 0.5)
+    options.setdefault("objective", f"compare quarter {number}")
+    step = {"type": "tool_call", "tool": {"name": "ledger"}, "input": {"quarter": number}}
+    return made(number, threshold=0.51, **({"steps": [step]} | options))
+
+
+def fill(*runs: ScoredTrace) -> None:
     with TraceStore("runs.db") as store:
-        watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
-        searching().invoke(ASK, {"callbacks": [watching]})
-        scored = watching.last()
-    assert scored is not None
-    line = json.dumps({"trace_id": scored.trace.id, "success": True, "note": "mail a@b.org"})
-    Path("verdicts.jsonl").write_text(f"{line}\n")
-    words = ("label", "--from", "verdicts.jsonl", "--database", "runs.db")
-    assert "Labelled 1, " in cli(*words).stdout
-    again = cli(*words)
-    assert (again.returncode, "Labelled 0, " in again.stdout) == (0, True)
-    assert "given before 1" in again.stdout
+        store.count()  # also makes an empty one
+        store.add_many(runs)
+
+
+def number_of(offer: dict[str, Any]) -> str:
+    return str(offer["id"]).removeprefix("kp:trace:")[:8]
+
+
+def id_of(number: str) -> str:
+    return f"kp:trace:{number}-0000-4000-8000-000000000000"
+
+
+def piped(answers: str, *words: str) -> Done:
+    """Run the command in this process; its answers come from no terminal."""
+    return label("--next", *words, stdin=answers)
+
+
+def offered(*words: str) -> list[dict[str, Any]]:
+    done = piped("", "--json", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def verdicts() -> dict[str, list[bool | None]]:
+    """The verdicts on each run, the newest first, by the first eight digits of its id."""
     with TraceStore("runs.db") as store:
-        assert len(store.verdicts(scored.trace.id)) == 1
-        store.report_outcome(scored.trace.id, success=False)
-    assert "Labelled 1, " in cli(*words).stdout  # somebody said otherwise meanwhile
+        by_run = {run.trace_id: store.verdicts(run.trace_id) for run in store.runs(limit=None)}
+    return {
+        number_of({"id": id_}): [one.success for one in reversed(given)]
+        for id_, given in by_run.items()
+        if given
+    }
+
+
+def press(*keys: str, **terminal: Any) -> Terminal:
+    """Have the command ask in a terminal until it ends, which it does with status 0."""
+    with Terminal(*NEXT, prompt=QUESTION, **terminal) as opened:
+        for key in keys:
+            opened.press(key)
+        assert opened.end() == 0
+    return opened
+
+
+def test_one_key_gives_each_verdict_and_the_next_run_follows() -> None:
+    fill(*map(run, range(3)))
+    first, second, third = map(number_of, offered())
+    _, *screens = press("y", "N", "y").screens
+    assert verdicts() == {first: [True], second: [False], third: [True]}
+    progress = [screen.split(" verdicts given")[0].strip() for screen in screens]
+    assert progress == ["0 of 3", "1 of 3", "2 of 3"]
+    for id_, screen in zip((first, second, third), screens, strict=True):
+        assert f"compare quarter {int(id_)}\n" in screen
+        assert f"ledger({int(id_)})" in screen
+        assert "answer   it grew" in screen
+    assert f"last: {first}  finance  success 1.00  score 0.500 -> " in screens[1]
+    assert "1 succeeded, 1 failed; a model needs 28 more" in " ".join(screens[2].split())
+    assert "Labelled 3, of which now kept 2, withdrawn 0; unknown 0." in screens[2]
+    assert "no other run to ask about" in screens[2]
+
+
+def test_skip_back_and_quit() -> None:
+    fill(*map(run, range(4)))
+    first, second, third, _ = map(number_of, offered())
+    # The first b and ? lead nowhere; the next go back to the first.
+    terminal = press(*"b?ysbbnyq")
+    assert verdicts() == {first: [False, True], second: [True]}
+    text = "\n".join(terminal.screens)
+    assert "b is the key for the run before" in text
+    assert "? is none of these" in text
+    again = terminal.screens[5]
+    assert "given    success; y or n replaces it" in again
+    assert "success, confidence 1.00 (label)" in again
+    assert "repeats" not in again  # its task has no other run
+    assert f"run      {third}" in terminal.screens[-1]
+    assert "Labelled 2," in terminal.screens[-1]
+
+
+def test_a_note_is_redacted_and_belongs_to_the_next_verdict() -> None:
+    fill(run(1), run(2))
+    first, second = map(number_of, offered())
+    with Terminal(*NEXT, prompt=QUESTION) as terminal:
+        terminal.press("o")
+        terminal.type(f"wrong quarter, see {SECRET}", after="Note: ")
+        terminal.press("n")
+        terminal.press("y")
+        assert terminal.end() == 0
+    assert "note     wrong quarter, see" in terminal.screens[2]
+    with TraceStore("runs.db") as store:
+        (one,), (other,) = (store.verdicts(id_of(number)) for number in (first, second))
+    assert (one.success, one.source, other.note) == (False, "label", None)
+    assert str(one.note).startswith("wrong quarter, see")
+    assert SECRET not in str(one.note)
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x03", 130), ("n\x03", 130), ("\x04", 0)])
+def test_what_was_given_stays_when_the_person_ends_it(key: str, status: int) -> None:
+    fill(run(1), run(2))
+    first, _ = map(number_of, offered())
+    with Terminal(*NEXT, prompt=QUESTION) as terminal:
+        terminal.press("y")
+        terminal.press(key)
+        assert terminal.end() == status
+    assert verdicts() == {first: [True]}
+    assert ("interrupted" in terminal.output) == (status == 130)
+    assert "Labelled 1," in terminal.output
+
+
+LONG = run(
+    1,
+    objective="An objective " + "that goes on and on, " * 60 + "end.",
+    answer="\n".join(f"line {at} of the answer" for at in range(500)),
+    steps=[
+        step
+        for at in range(40)
+        for step in (
+            {"type": "tool_call", "tool": {"name": "search"}, "input": {"q": "x" * 500, "at": at}},
+            {"type": "observation", "tool": {"name": "search"}, "content": f"result {at} " * 99},
+        )
+    ],
+)
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 60), (40, 30)])
+def test_a_screen_holds_both_ends_of_what_is_long_and_a_key_shows_all(
+    columns: int, lines: int
+) -> None:
+    fill(LONG)
+    terminal = press("m", "y", columns=columns, lines=lines)
+    screen = terminal.screens[1].partition(QUESTION)[0].splitlines()
+    assert len(screen) < lines
+    assert max(map(len, screen)) < columns
+    text = " ".join(" ".join(screen).split())
+    for part in ("An objective that", "end.", "line 0 of", "line 499 of", "result 0", "result 39"):
+        assert part in text or columns == 40, part
+    assert "lines left out" in text
+    whole = " ".join("\n".join(terminal.screens).partition(QUESTION)[2].split())
+    for part in ("line 250 of the answer", "result 20"):
+        assert part not in text
+        assert part in whole
+    assert verdicts() == {"00000001": [True]}
+
+
+def test_a_short_answer_leaves_its_room_to_calls_and_objective() -> None:
+    steps = [{"type": "tool_call", "tool": {"name": f"tool_{at}"}, "input": {}} for at in range(9)]
+    fill(run(1, steps=steps))
+    screen = press("q").screens[1]
+    assert [f"tool_{at}()" in screen for at in range(9)] == [True] * 9
+    assert "left out" not in screen
+
+
+def test_hostile_text_stays_text_and_an_arrow_key_is_no_answer() -> None:
+    hostile = "\x1b[2J\x1b]0;mine\x07\u202e\r done"
+    tool = {"name": hostile}
+    steps = [
+        {"type": "tool_call", "tool": tool, "input": {hostile: hostile, "n": [hostile]}},
+        {"type": "observation", "tool": tool, "content": hostile},
+        {"type": "thought", "content": hostile},
+    ]
+    fill(
+        run(1, objective=hostile, answer=hostile, steps=steps, domain=hostile),
+        run(2, objective="o" * 900_000, answer="\x1b[31m" + "a b" * 3_000_000),
+    )
+    terminal = press("\x1b[B", "\x1bn", "s", "q")  # the first as if b were pressed
+    assert verdicts() == {}
+    assert terminal.output.count("\x1b[2J") == len(terminal.screens) - 1 <= 4  # our own
+    for part in ("\x07", "\x1b]", "\u202e", "\x1b[31m"):
+        assert part not in terminal.output
+    assert "done" in terminal.output
+    assert "left out of 9," in terminal.output
+    assert len(terminal.output) < 40_000
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR=1", "PYTHONIOENCODING=ascii", "TERM=dumb"])
+def test_terminals_that_can_do_less(variable: str) -> None:
+    fill(run(1, objective="prüfe das Quartal…", answer="日本語"))
+    output = press("y", **dict([variable.split("=")])).output
+    assert "das Quartal" in output
+    assert variable != "NO_COLOR=1" or "\x1b[36m" not in output
+    assert variable != "PYTHONIOENCODING=ascii" or output.isascii()
+    assert variable != "TERM=dumb" or "\x1b" not in output
+
+
+def test_what_others_label_or_delete_meanwhile_is_passed_over() -> None:
+    fill(*map(run, range(4)))
+    ids = [number_of(offer) for offer in offered()]
+    with Terminal(*NEXT, prompt=QUESTION) as terminal:
+        terminal.press("s")  # the second run is on the screen when the next line runs
+        terminal.wait_for_question()
+        with TraceStore("runs.db") as store:
+            store.report_outcome(id_of(ids[2]), success=False)
+        assert cli("delete", id_of(ids[1]), "--yes", "--database", "runs.db").returncode == 0
+        for key in "yy":
+            terminal.press(key)
+        assert terminal.end() == 0
+    assert verdicts() == {ids[2]: [False], ids[3]: [True]}
+
+
+# Through a pipe.
+
+
+def test_answers_come_through_a_pipe_one_a_line() -> None:
+    fill(*map(run, range(5)))
+    ids = [number_of(offer) for offer in offered()]
+    done = piped("y\n\n no \nskip\nnote\nbecause\nFAILURE\nyes")
+    assert done.returncode == 0, done.stderr
+    assert verdicts() == {ids[0]: [True], ids[1]: [False], ids[3]: [True]}
+    assert done.stderr == "FAILURE is none of these\n"
+    assert "\x1b" not in done.stdout
+    assert done.stdout.count("\ntask ") == 6  # five runs, and one of them again with its note
+    with TraceStore("runs.db") as store:
+        assert [one.note for one in store.verdicts(id_of(ids[3]))] == ["because"]
+
+
+def test_the_end_of_a_pipe_ends_it() -> None:
+    fill(run(1))
+    for answers in ("", "o", "o\n", "\n\n"):
+        done = piped(answers)
+        assert (done.returncode, done.stderr) == (0, ""), answers
+    assert verdicts() == {}
+
+
+def test_bytes_that_are_no_text_and_endless_lines_are_no_answers() -> None:
+    fill(run(1), run(2))
+    long = 3_000_000
+    answers = [
+        b"\xff\xfe",
+        b"x" * (1 << 16) + b"y",
+        b"y" * long,
+        b"o",
+        b"n" * long,
+        b"y",
+        b"q",
+        b"",
+    ]
+    Path("answers").write_bytes(b"\n".join(answers))
+    with Path("answers").open("rb") as stdin, Path("out").open("w+b") as out:
+        done = programs.start("-m", "kp_langchain", *NEXT, stdin=stdin, stdout=out, stderr=out)
+        assert done.wait() == 0
+    assert b"Labelled 1," in Path("out").read_bytes()
+    with TraceStore("runs.db") as store:
+        (verdict,) = [one for run_ in store.runs() for one in store.verdicts(run_.trace_id)]
+    assert verdict.note == "n" * 4000
+
+
+def test_two_runs_of_the_command_agree_and_a_later_one_goes_on() -> None:
+    fill(*(run(at, objective=f"task {at % 4}") for at in range(12)))
+    order = offered()
+    assert offered() == order
+    assert [offer["task_verdicts"] for offer in order] == [0] * 4 + [1] * 4 + [2] * 4
+    assert order[0].keys() >= {"id", "domain", "objective", "choice", "reason", "confidence"}
+    assert {offer["model_confidence"] for offer in order} == {None}
+    piped("y\nn\nq\n")
+    assert [offer["id"] for offer in offered()] == [offer["id"] for offer in order[2:]]
+    piped("y\n" * 5, "--limit", "1")
+    assert [offer["id"] for offer in offered()] == [offer["id"] for offer in order[3:]]
+    assert offered("--domain", "code") == []
+
+
+def test_nothing_to_ask_about() -> None:
+    fill()
+    done = piped("y\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("No run to ask about")
+    fill(run(1), run(2, options={"keep_body": False}), run(3, options={"withheld": "x"}), run(4))
+    with TraceStore("runs.db") as store, store.database.writing() as connection:
+        connection.exec_driver_sql(
+            """UPDATE runs SET body = '{"x": 1}' WHERE trace_id LIKE '%00000004-%'"""
+        )
+    assert piped("y\ny\n").returncode == 0
+    assert verdicts() == {"00000001": [True]}
+
+
+def test_a_screen_shows_calls_the_task_s_other_verdicts_and_what_decided() -> None:
+    def step(kind: str, tool: str | None, content: str = "", **more: Any) -> dict[str, Any]:
+        named = {"tool": {"name": tool}} if tool else {}
+        return {"type": kind, "content": content, **named, **more}
+
+    steps = [
+        step("tool_call", "weather", input={"city": "Oslo", "days": 3, "unit": "C", "x": 1}),
+        step("tool_call", "search", input={"q": 'a "quoted" word'}, attempts=3),
+        step("observation", "search", "two hits"),
+        step("error_recovery", "weather", "503 from the server"),
+        step("error_recovery", None, "the model was busy"),
+        step("tool_call", "book"),
+        step("observation", None, "Error: no seats"),
+        step("tool_call", "late"),
+    ]
+    gated = run(1, steps=steps, objective="the same", options={"gate": "worth", "threshold": 0.4})
+    gated = replace(gated, breakdown=gated.breakdown.with_worth(0.4))  # novelty 0.5
+    twin = run(2, objective="the same", options={"threshold": 0.3, "twin_of": "kp:trace:x"})
+    fill(gated, twin, *(run(at, objective="the same") for at in (3, 4)))
+    with TraceStore("runs.db") as store:
+        store.report_outcome(id_of("00000003"), success=True)
+    screens = piped("s\ns\ns\n").stdout.split("\ntask ")[1:]
+    shown = " ".join(" ".join(screens).split())
+    assert "worth 0.300, threshold 0.400; success, confidence 0.80 (default)" in shown
+    assert "twin: score 0.500, threshold 0.300" in shown
+    others = "its task has 3 more runs: 1 succeeded, 0 failed, 2 without a verdict"
+    assert all(others in " ".join(screen.split()) for screen in screens)
+    (screen,) = (one for one in screens if "weather(" in one)
+    calls = screen.partition("calls")[2].partition("answer")[0]
+    assert [line.strip() for line in calls.strip().splitlines()] == [
+        '! weather(city="Oslo", days=3, unit="C", ...) -> 503 from the server',
+        'search("a \\"quoted\\" word") x3 -> two hits',
+        "!  -> the model was busy",
+        "! book() -> Error: no seats",
+        "late()",
+    ]

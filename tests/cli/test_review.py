@@ -1,20 +1,23 @@
-"""What `review` lists, explains, counts and compares."""
+"""What `review` lists, explains, counts and compares, as text; golden files hold its JSON."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from kp_langchain import DomainPolicy, Scorer, TraceStore
+from kp_langchain import DomainPolicy, ReasoningTrace, Scorer, TraceStore
 from kp_langchain.printable import short_id
-from tests.agents import agent, call, handler, say, searching
-from tests.cli.judged import fill
-from tests.commands import cli, cli_apart
+from tests.agents import ASK, agent, call, handler, say, searching
+from tests.cli.made_runs import fill
+from tests.cli.support_desk import Words
+from tests.commands import cli
 
 DATABASE = ("--database", "runs.db")
 PASSES = DomainPolicy(threshold=0.0, twin_similarity=1.0)
@@ -23,26 +26,21 @@ PASSES = DomainPolicy(threshold=0.0, twin_similarity=1.0)
 def printed(*words: str, columns: int = 120, **environment: str) -> str:
     """Run a command on `runs.db`, and return what it prints."""
     done = cli(*words, *DATABASE, columns=columns, **environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
 
-def listed(*words: str) -> list[str]:
-    """The objectives of the runs that `review` lists."""
-    return [
-        json.loads(line)["objective"] for line in printed("review", *words, "--json").splitlines()
-    ]
+def parsed(*words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in printed(*words, "--json").splitlines()]
 
 
 def record(store: TraceStore, subject: Any, objective: str, **options: Any) -> str:
     """Have an agent run with a handler; return the id of its trace."""
     options.setdefault("policy", PASSES)
     watching = handler(options.pop("domain", "finance"), store=store, **options)
-    asked = {"messages": [("user", objective)]}
-    subject.invoke(
-        asked, {"callbacks": [watching], "metadata": {"session_id": "desk 7"}, "tags": ["nightly"]}
-    )
+    metadata = {"session_id": "desk 7", "user_id": f"user of {objective}"}
+    config = {"callbacks": [watching], "metadata": metadata, "tags": ["nightly"]}
+    subject.invoke({"messages": [("user", objective)]}, config)
     scored = watching.last()
     assert scored is not None
     return scored.trace.id
@@ -50,104 +48,87 @@ def record(store: TraceStore, subject: Any, objective: str, **options: Any) -> s
 
 @pytest.fixture
 def ids() -> Iterator[dict[str, str]]:
-    """The trace ids of three runs, by a word of their objective."""
+    """The trace ids of three runs, by a word of their objective; the newest is the last."""
     private = "my mail is jane.roe@acme.org and again jane.roe@acme.org"
-    wrong = [say("I try.", call("broken", x="a")), say("Again.", call("search", q="a")), say("7")]
+    wrong = [say("I try.", call("soft", x="a")), say("Again.", call("search", q="a")), say("7")]
     with TraceStore("runs.db") as store:
         yield {
             "hedge": record(store, searching(), "hedge the euro"),
             "mail": record(store, searching(), private, domain="mail"),
-            "repair": record(
-                store,
-                agent(*wrong, middleware=[_surface_errors()]),
-                "repair the pump",
-                domain="code",
-            ),
+            "repair": record(store, agent(*wrong), "repair the pump", domain="code"),
         }
 
 
-def _surface_errors() -> Any:
-    from langchain.agents.middleware import wrap_tool_call
-    from langchain_core.messages import ToolMessage
-
-    @wrap_tool_call
-    def surface(request: Any, run_tool: Any) -> Any:
-        try:
-            return run_tool(request)
-        except ValueError as error:
-            return ToolMessage(str(error), tool_call_id=request.tool_call["id"], status="error")
-
-    return surface
+ALL = "hedge mail repair"
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--domain", "code"], ["repair"]),
-        (["--search", "EURO"], ["hedge"]),
-        (["--search", "nothing like it"], []),
-        (["--tool", "broken"], ["repair"]),
-        (["--tool", "search"], ["hedge", "mail", "repair"]),
-        (["--rule", "single_tool"], ["hedge", "mail"]),
-        (["--recovered-errors"], ["repair"]),
-        (["--near-duplicates"], []),
-        (["--decision", "kept"], ["hedge", "mail", "repair"]),
-        (["--decision", "below_threshold"], []),
-        (["--tag", "nightly"], ["hedge", "mail", "repair"]),
-        (["--session", "desk 7"], ["hedge", "mail", "repair"]),
-        (["--session", "desk 8"], []),
-        (["--where", "session=desk 7", "--domain", "mail"], ["mail"]),
-        (["--since", "1h"], ["hedge", "mail", "repair"]),
-        (["--until", "1h"], []),
-        (["--since", "2020-01-01", "--until", "2020-02-01T12:00"], []),
-        (["--min-score", "0.99"], []),
-        (["--sort", "score", "--limit", "1"], ["repair"]),
+        ("--domain=code", "repair"), ("--search=EURO", "hedge"), ("--search=nothing like it", ""),
+        ("--tool=soft", "repair"), ("--tool=search", ALL), ("--rule=single_tool", "hedge mail"),
+        ("--recovered-errors", "repair"), ("--near-duplicates", ""), ("--decision=kept", ALL),
+        ("--decision=contributed", ALL), ("--decision=below_threshold", ""), ("--tag=nightly", ALL),
+        ("--session=desk 7", ALL), ("--session=desk 8", ""), ("--where=user=user of hedge", ""),
+        ("--where=user=user of hedge the euro", "hedge"), ("--where=tag=nightly", ALL),
+        ("--where=session=desk 7 --domain=mail", "mail"), ("--since=1h", ALL), ("--until=1h", ""),
+        ("--since=2020-01-01 --until=2020-02-01T12:00", ""), ("--min-score=0.99", ""),
+        ("--sort=score --limit=1", "repair"), ("--limit=1", "repair"),
     ],
 )  # fmt: skip
-def test_options_select_runs(ids: dict[str, str], options: list[str], expected: list[str]) -> None:
-    objectives = listed(*options)
-    assert {word for word in ids if any(word in one for one in objectives)} == set(expected)
-    table = printed("review", *options)
-    assert all(short_id(ids[word]) in table for word in expected)
+def test_options_select_runs(ids: dict[str, str], options: str, expected: str) -> None:
+    words = re.split(r" (?=--)", options)
+    objectives = [row["objective"] for row in parsed("review", *words)]
+    assert {word for word in ids if any(word in one for one in objectives)} == {*expected.split()}
+    table = printed("review", *words)
+    assert all(short_id(ids[word]) in table for word in expected.split())
     assert expected or "No run of 3 matches" in table
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--since", "soon"], "--since soon: not a time; write a date (2026-03-31), "),
-        (["--until", "99999999d"], "--until 99999999d: not a time"),
-        (["--since", "9999999w"], "--since 9999999w: not a time"),
-        (["--rule", "single"], "there is no such rule; the rules are single_thought, "),
-        (["--session", "a", "--where", "session=b"], "--session and --where session=... differ"),
-        (["--sort", "age"], "'age' is not one of"),
-        (["--limit", "0"], "Invalid value for '--limit'"),
-    ],
-)
-def test_options_that_cannot_be_used_say_what_to_write(
-    ids: dict[str, str], options: list[str], message: str
+def test_a_domain_without_runs_names_the_nearest(ids: dict[str, str]) -> None:
+    assert "Did you mean --domain finance?" in printed("review", "--domain", "Fianance")
+
+
+def test_the_newest_run_comes_first_and_columns_follow_the_width(ids: dict[str, str]) -> None:
+    narrow, wide = (printed("review", columns=columns).splitlines() for columns in (80, 160))
+    rows = [line.split()[0] for line in wide if " kept " in line]
+    assert rows == [short_id(trace_id) for trace_id in reversed(ids.values())]
+    assert narrow[1].split() == ["run", "time", "domain", "score", *"0 to 1".split(), "decision",
+                                 "objective"]  # fmt: skip
+    assert "compl." in "".join(wide)
+
+
+def test_the_local_time_of_each_run_is_shown_as_far_as_there_is_room(ids: dict[str, str]) -> None:
+    with TraceStore("runs.db") as store:
+        run = store.get(ids["hedge"])
+    assert run is not None
+    there = run.created_at.astimezone(timezone(timedelta(hours=-9)))
+    forms = {160: "%Y-%m-%d %H:%M", 100: "%m-%d %H:%M", 80: "%H:%M"}
+
+    def row(columns: int) -> str:
+        text = printed("review", columns=columns, TZ="XXX9")
+        return next(line for line in text.splitlines() if "hedge" in line)
+
+    for columns, form in forms.items():
+        # At 80, of another day than today the day is shown.
+        assert f"{there:{form}}" in row(columns) or f"{there:%m-%d}" in row(columns)
+    with closing(sqlite3.connect("runs.db")) as connection, connection:
+        connection.execute("UPDATE runs SET created_at = '2024-02-03' || substr(created_at, 11)")
+    for columns, form in ((80, "02-0"), (100, "02-0"), (160, "2024-02-0")):
+        assert form in row(columns)
+        assert "2024" not in row(columns) or columns == 160
+
+
+def test_what_passed_is_called_kept_without_a_registry_and_contributed_with_one(
+    ids: dict[str, str],
 ) -> None:
-    done = cli("review", *options, *DATABASE)
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120, 160, 250])
-def test_every_view_fits_the_terminal(ids: dict[str, str], columns: int) -> None:
-    for words in (
-        ["review"],
-        ["review", "show", ids["repair"]],
-        ["review", "show", ids["repair"], "--steps"],
-        ["review", "stats"],
-        ["review", "stats", "--domain", "code"],
-        ["review", "compare", ids["hedge"], ids["repair"]],
-    ):
-        lines = [
-            line
-            for line in printed(*words, columns=columns).splitlines()
-            if "kp:trace:" not in line and "runs.db" not in line  # ids and paths are not cut
-        ]
-        assert max(map(len, lines)) <= columns, (words, max(lines, key=len))
+    url = {"KP_REGISTRY_URL": "https://registry.example.org"}
+    for word, settings in (("kept", {}), ("contributed", url)):
+        for words in (["review"], ["review", "show", ids["hedge"]]):
+            text = printed(*words, **settings)
+            assert word in text
+            assert word == "contributed" or "contributed" not in text
+    assert parsed("review")[0]["decision"] == "contributed"  # data keeps its word
 
 
 def test_show_is_a_waterfall_with_all_that_is_known(ids: dict[str, str]) -> None:
@@ -155,25 +136,24 @@ def test_show_is_a_waterfall_with_all_that_is_known(ids: dict[str, str]) -> None
     assert re.search(r"\ncomplexity +0\.\d{3} x 0\.\d\d \+0\.\d{3} █+·+ +3 of 4 step types", text)
     assert re.search(r"\nsingle_tool +rule -0\.100 ·+█+·* +all its tool calls", text)
     assert re.search(r"\nscore +0\.\d{3} ┃█+·+", text)
+    assert re.search(r"\nfound by +session desk 7  user \w+", text)
     for fact in (
-        "nearest run  none was compared: no embedder",
+        "nearest run  none was compared: no embedder", "tags nightly",
         "outcome      success, as the run ended; confidence 0.80, assumed, because no verdict",
-        "redacted     email 2",
-        "found by     session desk 7",
-        'search("a") -> result for a',
-        "(4 steps; all of them: --steps)",
+        "redacted     email 2", 'search("a") -> result for a', "(4 steps; all of them: --steps)",
         "answer\n42",
-    ):
+    ):  # fmt: skip
         assert fact in text, fact
     assert "jane" not in text
-    steps = printed("review", "show", ids["mail"], "--steps")
-    assert "observation" in steps
+    assert "observation" in printed("review", "show", ids["mail"], "--steps")
     assert "observation" not in text
+    (values,) = parsed("review", "show", ids["mail"])
+    assert ReasoningTrace.model_validate(values["trace"]).id == values["trace_id"] == ids["mail"]
 
 
 def test_show_names_the_nearest_run_and_who_gave_the_verdict() -> None:
     with TraceStore("runs.db") as store:
-        scorer = Scorer(embedder=_Letters())
+        scorer = Scorer(embedder=Words())
         first = record(store, searching(), "hedge the euro", scorer=scorer)
         second = record(store, searching(), "hedge the yen", scorer=scorer)
     assert cli("label", second, "--failure", "--note", "too late", *DATABASE).returncode == 0
@@ -181,19 +161,60 @@ def test_show_names_the_nearest_run_and_who_gave_the_verdict() -> None:
     assert re.search(rf"nearest run +{short_id(first)}, similarity 0\.\d\d: hedge the euro", text)
     assert re.search(r"outcome +failure; confidence 0\.00, from label", text)
     assert re.search(r"\nverdict +failure, \d{4}-.* UTC, label: too late", text)
-    shown = json.loads(printed("review", "show", second, "--json"))
-    assert shown["nearest_objective"] == "hedge the euro"
-    assert shown["verdicts"][0]["note"] == "too late"
+    (shown,) = parsed("review", "show", second)
+    assert (shown["nearest_objective"], shown["verdicts"][0]["note"]) == (
+        "hedge the euro", "too late",
+    )  # fmt: skip
 
 
-class _Letters:
-    """An embedder that counts letters: enough to be near, and not the same."""
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("", "The steps are kept until"),
+        ("keep_days=0", "keeps those of a run that did not pass for `keep_days` only"),
+        ("body = NULL, decision = 'below_threshold', withheld = 'redaction failed'",
+         "was withheld: redaction failed.\n"),
+        ("body = NULL, decision = 'contributed'",
+         "The store does not have the steps of this run.\n"),
+    ],
+)  # fmt: skip
+def test_show_says_how_long_steps_are_kept_and_why_they_are_not(change: str, reason: str) -> None:
+    policy: dict[str, Any] = {"threshold": 1.0} | ({"keep_days": 0} if "days" in change else {})
+    with TraceStore("runs.db") as store:
+        trace_id = record(store, searching(), "hedge", policy=DomainPolicy(**policy))
+    if "body" in change:
+        with closing(sqlite3.connect("runs.db")) as connection, connection:
+            connection.execute(f"UPDATE runs SET {change}")  # noqa: S608
+    shown = printed("review", "show", trace_id)
+    assert reason in shown
+    assert ("did not pass" in shown) == (change == "keep_days=0")
 
-    def embed(self, texts: Any) -> Any:
-        import numpy as np
 
-        rows = [[text.count(chr(97 + at)) + 0.01 for at in range(26)] for text in texts]
-        return np.array(rows, dtype=np.float32)
+def test_a_twin_and_what_it_replaced_are_named() -> None:
+    with TraceStore("runs.db") as store:
+        ids = [
+            record(
+                store, searching(), "ask", policy=DomainPolicy(threshold=0.0),
+                outcome=lambda _, sure=confidence: {"confidence": sure},
+            )
+            for confidence in (0.5, 0.8, 0.6)
+        ]  # fmt: skip
+    decisions = re.findall(r" (twin|kept|replaced) ", printed("review"))
+    assert decisions == ["twin", "kept", "replaced"]
+    replaced, kept, twin = (printed("review", "show", trace_id) for trace_id in ids)
+    assert "\nreplaced: score" in replaced
+    line = rf"\nreplaced by +{short_id(ids[1])}, which repeats it and was surer: "
+    assert re.search(line, replaced)
+    assert "\nkept: score" in kept
+    line = rf"\ntwin of +{short_id(ids[1])}, similarity 1\.00, which was kept; this one is not"
+    assert re.search(line, twin)
+    (shown,) = parsed("review", "show", ids[2])
+    assert (shown["decision"], shown["twin_of"]) == ("below_threshold", ids[1])
+    # A verdict makes the twin the surer one, and then that on the first run is no use any more.
+    assert "below_threshold -> kept" in printed("label", ids[2], "--success")
+    assert f"because it repeats {short_id(ids[2])}, which is kept" in printed(
+        "label", ids[0], "--success"
+    )
 
 
 def test_stats_say_what_costs_a_domain_its_runs() -> None:
@@ -210,47 +231,40 @@ def test_stats_say_what_costs_a_domain_its_runs() -> None:
         "near-duplicates  0 runs", "redacted         nothing", "dropped          nothing",
     ):  # fmt: skip
         assert part in one, part
-    rows = [json.loads(line) for line in printed("review", "stats", "--json").splitlines()]
-    assert [row["domain"] for row in rows] == ["finance", "code"]
-    (finance,) = (row for row in rows if row["domain"] == "finance")
+    finance, code = parsed("review", "stats")
+    assert (finance["domain"], code["domain"]) == ("finance", "code")
     assert finance["runs"] == finance["labelled"] == sum(finance["histogram"]) == 60
     assert finance["explanation"] in " ".join(text.split())
 
 
-def test_stats_name_what_waits() -> None:
-    with TraceStore("runs.db") as store:
-        watching = handler(
-            "finance", store=store, policy=DomainPolicy(threshold=0.0, visibility="network")
-        )
-        searching().invoke({"messages": [("user", "hedge")]}, {"callbacks": [watching]})
-        scored = watching.last()
-        assert scored is not None
-        assert "Besides" not in printed("review", "stats")
-        store.add(scored, registry="https://registry.example.org")
-    assert "Besides: 1 wait to be sent." in printed("review", "stats")
-
-
-def test_stats_of_a_period_and_of_no_run(ids: dict[str, str]) -> None:
+def test_stats_of_a_period_of_no_run_and_of_what_waits(ids: dict[str, str]) -> None:
     assert "mail keeps 100 % of 1 run" in printed("review", "stats", "--since", "1d")
     assert printed("review", "stats", "--until", "1d").startswith("No run of 3 matches in ")
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
     assert "No run of 3 matches" in printed("review", "stats", "--since", tomorrow)
+    assert "Besides" not in printed("review", "stats")
+    with TraceStore("runs.db") as store:
+        watching = handler(store=store, policy=DomainPolicy(threshold=0.0, visibility="network"))
+        searching().invoke(ASK, {"callbacks": [watching]})
+        scored = watching.last()
+        assert scored is not None
+        store.add(scored, registry="https://registry.example.org")
+    assert "Besides: 1 wait to be sent." in printed("review", "stats")
 
 
 def test_two_runs_side_by_side(ids: dict[str, str]) -> None:
     text = printed("review", "compare", ids["hedge"], ids["repair"])
-    assert "hedge the euro" in text
-    assert "repair the pump" in text
-    assert re.search(r"complexity +0\.\d{3} +0\.\d{3} +\+0\.\d{3}", text)
-    assert re.search(r"single_tool +-0\.100 +0\.000 +\+0\.100", text)
-    assert re.search(r'\n +> +! broken\("a"\) -> ValueError: bad x=a', text)
-    assert re.search(r'\n *search\("a"\) -> result for a +=  ?search\("a"\) -> result for a', text)
-    assert re.search(r"\nThe second scores 0\.\d{3} higher, by [a-z ]+ \(\+0\.\d{3}\)", text)
+    for part in (
+        "hedge the euro", "repair the pump", r"complexity +0\.\d{3} +0\.\d{3} +\+0\.\d{3}",
+        r"single_tool +-0\.100 +0\.000 +\+0\.100", r'\n +> +! soft\("a"\) -> soft a',
+        r'\n *search\("a"\) -> result for a +=  ?search\("a"\) -> result for a',
+        r"\nThe second scores 0\.\d{3} higher, by [a-z ]+ \(\+0\.\d{3}\)",
+    ):  # fmt: skip
+        assert re.search(part, text), part
     other_way = printed("review", "compare", ids["repair"], ids["hedge"])
     assert re.search(r"\nThe second scores 0\.\d{3} lower, by [a-z ]+ \(-0\.\d{3}\)", other_way)
-    itself = printed("review", "compare", ids["hedge"], ids["hedge"])
-    assert "Both have the same score." in itself
-    data = json.loads(printed("review", "compare", ids["hedge"], ids["repair"], "--json"))
+    assert "the same score." in printed("review", "compare", ids["hedge"], ids["hedge"])
+    (data,) = parsed("review", "compare", ids["hedge"], ids["repair"])
     assert data["differences"]["score"] == pytest.approx(
         data["right"]["score"] - data["left"]["score"]
     )
@@ -262,68 +276,5 @@ def test_runs_whose_steps_are_gone_are_compared_by_their_scores() -> None:
     with TraceStore("runs.db") as store:
         policy = DomainPolicy(threshold=1.0, keep_days=0)
         ids = [record(store, searching(), text, policy=policy) for text in ("one", "two")]
-    text = printed("review", "compare", *ids)
-    assert "The steps of at least one of them are not kept" in text
-    assert json.loads(printed("review", "compare", *ids, "--json"))["calls"] is None
-
-
-HOSTILE = "\x1b[2J\x1b]0;mine\x07 [red]bold[/red] \u202egnp.exe \ud800 \x00 <script> done"
-
-
-def test_hostile_texts_stay_text_in_every_view() -> None:
-    with TraceStore("runs.db") as store:
-        ids = [
-            record(
-                store,
-                agent(say("I.", call("search", q=HOSTILE)), say(HOSTILE)),
-                f"{HOSTILE} {at}",
-                domain=f"d{HOSTILE}"[:40],
-            )
-            for at in range(2)
-        ]
-    for words in (
-        ["review"],
-        ["review", "show", ids[0]],
-        ["review", "show", ids[0], "--steps"],
-        ["review", "stats"],
-        ["review", "compare", *ids],
-    ):
-        text = printed(*words, columns=200)
-        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800]", text), words
-        assert "[red]" in text
-    for words in (["review"], ["review", "show", ids[0]], ["review", "compare", *ids]):
-        assert json.loads(printed(*words, "--json").splitlines()[0])
-
-
-def test_a_terminal_without_unicode_shows_every_view(ids: dict[str, str]) -> None:
-    for words in (
-        ["review"],
-        ["review", "show", ids["mail"]],
-        ["review", "stats", "--domain", "mail"],
-    ):
-        done = cli_apart(*words, *DATABASE, PYTHONIOENCODING="ascii")
-        assert done.returncode == 0, done.stderr
-        assert "#" in done.stdout
-
-
-def test_an_id_that_may_mean_several_or_none_is_an_error(ids: dict[str, str]) -> None:
-    for words in (["show", "zzz"], ["compare", ids["mail"], "zzz"]):
-        done = cli("review", *words, *DATABASE)
-        assert (done.returncode, "no run 'zzz' in" in done.stderr) == (1, True)
-
-
-def test_the_columns_follow_the_width(ids: dict[str, str]) -> None:
-    narrow, wide = printed("review", columns=80), printed("review", columns=160)
-    assert narrow.splitlines()[1].split() == [
-        "run",
-        "time",
-        "domain",
-        "score",
-        "0",
-        "to",
-        "1",
-        "decision",
-        "objective",
-    ]
-    assert "compl." in wide
-    assert f"{datetime.now().astimezone():%Y-%m-%d}" in wide
+    assert "steps of at least one of them are not kept" in printed("review", "compare", *ids)
+    assert parsed("review", "compare", *ids)[0]["calls"] is None

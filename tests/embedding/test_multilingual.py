@@ -27,9 +27,9 @@ def model():
 @pytest.fixture(scope="module")
 def tokeniser():
     pytest.importorskip("tokenizers")
-    from tests import xlmr
+    from tests.minilm_onnx import tokeniser
 
-    return xlmr.tokeniser()
+    return tokeniser()
 
 
 def trace(text):

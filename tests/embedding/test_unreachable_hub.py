@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unheard import unheard_port
+from tests.loopback_tools import unheard_port
 
 for module in ("fastembed", "sentence_transformers"):
     if find_spec(module) is None:  # to import it takes seconds

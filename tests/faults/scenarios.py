@@ -27,7 +27,7 @@ from tests.faults.clock import shortened_clock
 from tests.faults.ground import KEY, TIMEOUT_S, Account, Players, has_passed
 from tests.faults.processes import ENOUGH_S, ended, started, wait_until
 from tests.loopback_registry import LoopbackRegistry, Misbehave
-from tests.unheard import unheard_port
+from tests.loopback_tools import unheard_port
 
 STORE = "traces.db"
 Scenario = Callable[[int, Path], Account]

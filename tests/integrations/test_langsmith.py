@@ -19,8 +19,7 @@ from kp_langchain.integrations.langsmith import LangSmithScores, feedback
 from kp_langchain.verdict import RunVerdict
 from tests.agents import ASK, handler, searching
 from tests.commands import Done, cli
-from tests.loopback_langsmith import BEGAN, LoopbackLangSmith
-from tests.loopback_tools import LoopbackTool, Request
+from tests.loopback_tools import BEGAN, LoopbackLangSmith, LoopbackTool, Request
 
 RUN = str(uuid.uuid4())
 

@@ -18,6 +18,7 @@ from langchain_core.runnables import RunnableLambda
 from kp_langchain import ConfigError, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
 from kp_langchain.run_keys import RunKeys
+from tests.commands import write_trusted
 from tests.recall.words import (
     EURO,
     POUND,
@@ -30,7 +31,6 @@ from tests.recall.words import (
     rates,
     texts,
 )
-from tests.trusting import write_trusted
 
 PAIRS = '[["kp_namespace", "acme"], ["user_id", "ann"]]'
 

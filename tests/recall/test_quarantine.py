@@ -24,11 +24,11 @@ from kp_langchain.recall.unit_examiner import (
 )
 from kp_langchain.schema import ReasoningTrace
 from kp_langchain.store import Standing, sql
+from tests.commands import write_trusted
 from tests.loopback_registry import LoopbackRegistry
 from tests.recall.words import Words, keep
 from tests.registry.test_search import KEY, failing_at, fill, unit
 from tests.store.conftest import _scored
-from tests.trusting import write_trusted
 
 SECRET = "sk-proj-Zk3mT9aQ7xLw2RvB8nYcD4eF6gH1jK5p"  # noqa: S105
 NO_ID = "its id is not kp:trace: with up to 140 characters of ASCII"

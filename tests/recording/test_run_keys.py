@@ -25,7 +25,7 @@ from kp_langchain.run_keys import KEY_CHARS, MOST_TAGS, RunKeys, RunKeySources, 
 from kp_langchain.secret_key import secret_key, secret_key_file
 from kp_langchain.store.stored_run import StoredRun
 from tests.agents import ASK, agent, call, handler, run, say, searching
-from tests.trusting import write_trusted
+from tests.commands import write_trusted
 
 HASHED = r"hash:[0-9a-f]{32}"
 

@@ -25,7 +25,7 @@ from kp_langchain.registry.responses import Answer
 from kp_langchain.registry.urls import base_url, proxy_of
 from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
 from tests.loopback_registry import AFTER_STORING, LoopbackRegistry
-from tests.unheard import unheard_port
+from tests.loopback_tools import unheard_port
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
 IMPATIENT_S = 0.1

@@ -1,4 +1,4 @@
-"""Our log records among the host's: structlog, queues, record classes, JSON, Alembic."""
+"""Our log records among the host's (structlog, queues, record classes), each one printable line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kp_langchain._logging import log_event
-from tests.agents import run, searching
+from kp_langchain._logging import log_event, warn_once
+from kp_langchain.printable import beside, printable, printable_json
+from tests.agents import ASK, handler, run, searching
 
-NEEDS_STRUCTLOG = "needs structlog, whose event is the message"
+HOSTILE = (
+    "a\nERROR forged\x1b]0;title\x07\x1b[2J\u202egnp.exe\u2066\x9b31m[red]x[/] [link=http://e.org]"
+)
 
 
 class Lines(logging.Handler):
-    """Keeps what its formatter makes of each record, and the record."""
+    """Keeps our records, and what its formatter makes of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,20 +33,21 @@ class Lines(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-        self.lines.append(self.format(record))
+        if record.name.startswith("kp_langchain"):  # others log at DEBUG, too
+            self.records.append(record)
+            self.lines.append(self.format(record))
 
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """What the root logger gets."""
-    handler = Lines()
+    receiver = Lines()
     root, ours = logging.getLogger(), logging.getLogger("kp_langchain")
     before = root.level, ours.level
-    root.addHandler(handler)
+    root.addHandler(receiver)
     root.setLevel(logging.DEBUG)
-    yield handler
-    root.removeHandler(handler)
+    yield receiver
+    root.removeHandler(receiver)
     root.setLevel(before[0])
     ours.setLevel(before[1])
 
@@ -56,8 +62,13 @@ def scored_of(lines: Lines) -> tuple[logging.LogRecord, str]:
     return record, line
 
 
+def travelled(record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+    """A record as it is, and as queues and processes hand it on."""
+    yield from (record, copy.copy(record), pickle.loads(pickle.dumps(record)))  # noqa: S301
+
+
 def test_structlogs_event_is_the_message_and_ours_a_field_beside_it(lines: Lines) -> None:
-    structlog = pytest.importorskip("structlog", reason=NEEDS_STRUCTLOG)
+    structlog = pytest.importorskip("structlog")
     lines.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[
@@ -75,29 +86,22 @@ def test_structlogs_event_is_the_message_and_ours_a_field_beside_it(lines: Lines
     rendered = json.loads(line)
     assert rendered["event"] == record.getMessage()
     assert rendered["event"].startswith("kp.trace_scored finance ")
-    assert rendered["kp_event"] == "kp.trace_scored"
+    assert (rendered["kp_event"], rendered["level"]) == ("kp.trace_scored", "info")
     assert rendered["score"] == vars(record)["score"]
-    assert rendered["level"] == "info"
-
-
-def test_json_of_all_fields_has_the_name_of_the_event(lines: Lines) -> None:
-    record, _ = scored_of(lines)
-    fields = vars(record)
-    assert fields["kp_event"] == "kp.trace_scored"
-    assert "event" not in fields
+    assert "event" not in vars(record)
 
 
 def test_the_event_travels_with_the_record(lines: Lines) -> None:
     queue: SimpleQueue[Any] = SimpleQueue()
     logger = logging.getLogger("kp_langchain")
-    logger.addHandler(handler := QueueHandler(queue))
+    logger.addHandler(to_queue := QueueHandler(queue))
     try:
         scored_of(lines)
     finally:
-        logger.removeHandler(handler)
-    record = queue.get_nowait()
-    for one in (record, copy.copy(record), pickle.loads(pickle.dumps(record))):  # noqa: S301
-        assert isinstance(one, logging.LogRecord)
+        logger.removeHandler(to_queue)
+    records = [queue.get_nowait() for _ in range(queue.qsize())]
+    (record,) = (one for one in records if getattr(one, "event", "") == "kp.trace_scored")
+    for one in travelled(record):
         assert one.event == "kp.trace_scored"  # type: ignore[attr-defined]
         assert vars(one)["domain"] == "finance"
 
@@ -138,7 +142,7 @@ def test_records_of_the_hosts_own_class_stay_what_they_are(
         logging.setLogRecordFactory(before)
     record, plain = lines.records
     assert lines.lines[0] == "it happened"
-    for one in (record, copy.copy(record), pickle.loads(pickle.dumps(record))):  # noqa: S301
+    for one in travelled(record):
         assert isinstance(one, kind)
         assert getattr(one, "event", None) == event
         assert one.figure == 3  # type: ignore[attr-defined]
@@ -162,3 +166,50 @@ def test_a_filter_of_the_hosts_may_read_and_set_the_event(lines: Lines) -> None:
     assert seen == ["kp.thing"]
     assert lines.records[0].event == "mine"  # type: ignore[attr-defined]
     assert vars(lines.records[0])["kp_event"] == "kp.thing"
+
+
+# Each is one printable line.
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=30))
+def test_json_means_the_same_and_is_printable(text: str) -> None:
+    escaped = printable_json(json.dumps({"k": text}, ensure_ascii=False))
+    assert escaped.isprintable()
+    assert json.loads(escaped) == json.loads(json.dumps({"k": text}))
+    assert printable(text).isprintable()
+    assert all(line.isprintable() for line in printable(text, keep="\n").split("\n"))
+
+
+def test_what_is_printable_stays() -> None:
+    assert printable("Grüße, 世界 😀 a\u3000b\u2028c\td") == "Grüße, 世界 😀 a b c d"
+    assert printable_json('"世界 \u3000"') == '"世界 \\u3000"'
+
+
+def test_no_text_of_ours_or_of_a_run_forges_a_log_line(lines: Lines) -> None:
+    warn_once("a", "it said %s, %r, %.1f", HOSTILE, ValueError(HOSTILE), 1.5)
+    warn_once("b", HOSTILE.replace("%", ""))
+    log_event("event %s", HOSTILE * 1000, fields={"domain_": HOSTILE, "figure": 3})
+    logging.getLogger("kp_langchain").warning("directly %s %d", HOSTILE, 3)
+    assert "1.5" in lines.lines[0]
+    watching = handler()
+    metadata = {"kp_domain": HOSTILE + "x" * 10_000}
+    searching().invoke(ASK, {"callbacks": [watching], "metadata": metadata})
+    assert watching.flush()
+    assert [one for one in lines.records if getattr(one, "event", "") == "kp.trace_scored"]
+    assert all(line.isprintable() and len(line) < 1500 for line in lines.lines)
+    for record in lines.records:
+        texts = [value for value in vars(record).values() if isinstance(value, str)]
+        assert all(text.isprintable() for text in texts if text != record.msg)
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "text"),
+    [
+        (0.60994, 0.61, "0.6099"), (0.609999999, 0.61, "0.609999999"), (0.61, 0.61, "0.610"),
+        (0.5, 0.61, "0.500"), (0.61004, 0.61, "0.610"), (0.60994, 0.610004, "0.6099"),
+    ],
+)  # fmt: skip
+def test_a_value_below_a_threshold_looks_below_it(
+    value: float, threshold: float, text: str
+) -> None:
+    assert beside(value, threshold) == text
