@@ -9,13 +9,15 @@ do without the trace in question, unless its tasks are harder. A thousand draws 
 
 from __future__ import annotations
 
-import argparse
 import random
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from kp_langchain.recall.credit import credits_of
+from kp_langchain.recall import credits_of
 from kp_langchain.store.shown_queries import OutcomeCount
+from tests.benchmarks.harness import parser, table
 
 HELD_OUT = 0.1
 _OTHERS, _RUNS_OF_OTHERS = 9, 40
@@ -94,16 +96,18 @@ def _draw(case: Case, chance: random.Random) -> list[bool]:
     return is_harmful
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=100, help="how often each case is drawn")
-    times = parser.parse_args().times
-    print(f"{'share called harmful':54}  ever  at last")
+    options = parser("tests.benchmarks.credit", __doc__)
+    options.add_argument("--times", type=int, default=100, help="how often each case is drawn")
+    times = options.parse_args(words).times
+    rows = []
     for name, case in CASES.items():
         rates = simulate(case, times)
-        print(f"{name:54} {rates.ever:5.1%}    {rates.at_last:5.1%}")
+        rows.append([name, f"{rates.ever:.1%}", f"{rates.at_last:.1%}"])
+    print(table("Share called harmful", ["the trace", "ever", "at last"], rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

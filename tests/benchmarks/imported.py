@@ -7,16 +7,17 @@ It needs the folder of recorded runs beside the checkout. By default every seven
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
+from tests.benchmarks.harness import parser, table
 from tests.importing.compared import differences, import_values
 from tests.importing.ways import traced
 from tests.recorded import FOLDER, load, present, replayer
@@ -52,36 +53,34 @@ def found_differences(
     return differences(scored, traces, any_order=any_order)
 
 
-def main() -> None:
-    """Print, by mode and format, how many runs have equal traces, and what differs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--every", type=int, default=7, help="play every Nth run")
-    options = parser.parse_args()
+def main(words: Sequence[str] | None = None) -> int:
+    """Print how many runs have equal traces; return 1 where there are no recorded runs."""
+    options = parser("tests.benchmarks.imported", __doc__)
+    options.add_argument("--every", type=int, default=7, metavar="N", help="play every Nth run")
+    every = options.parse_args(words).every
     if not present():
-        sys.exit(f"no recorded runs at {FOLDER}")
+        print(f"no recorded runs at {FOLDER}", file=sys.stderr)
+        return 1
     logging.disable(logging.WARNING)
-    runs = list(itertools.islice(load(), 0, None, options.every))
-    print(f"{len(runs)} runs")
+    runs = list(itertools.islice(load(), 0, None, every))
+    rows = []
     for mode, errors in MODES:
-        equal: Counter[str] = Counter()
-        reordered: Counter[str] = Counter()
-        shown: list[str] = []
-        traces = 0
+        equal, but_for_order = Counter[str](), Counter[str]()
         for run in runs:
             scored, files = play(run, mode, errors)
-            traces += len(scored)
             for name in FORMATS:
-                found = found_differences(files[name], scored)
-                equal[name] += not found
-                if found and not found_differences(files[name], scored, any_order=True):
-                    reordered[name] += 1
-                    continue
-                shown += [f"  {name} {run['run_id']}: {one[:300]}" for one in found[:1]]
-        print(f"{mode}, {errors}: {traces} traces of {len(runs)} runs")
-        for name in FORMATS:
-            print(f"  {name:15}{equal[name]:5} equal{reordered[name]:5} but for parallel tools")
-        print("\n".join(shown), flush=True)
+                is_equal = not found_differences(files[name], scored)
+                equal[name] += is_equal
+                differences = found_differences(files[name], scored, any_order=True)
+                but_for_order[name] += not differences
+                for difference in differences[:1]:
+                    print(f"{name} {run['run_id']}: {difference[:300]}")
+        cells = (f"{equal[name]}, {but_for_order[name]}" for name in FORMATS)
+        rows.append([f"{mode}, {errors}", *cells])
+    title = f"Of {len(runs)} runs, equal, and equal but for the order of tools that run at once"
+    print(table(title, ["loop", *FORMATS], rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,104 +1,85 @@
-"""Measure where the default thresholds must stand so that about one real run in ten passes.
+"""Where the default thresholds must be so that about one recorded run in ten passes.
 
-    python tests/benchmarks/thresholds.py [--every N]
+    python -m tests.benchmarks.thresholds [--every N]
 
-Recorded runs are played through real agent loops with the handler attached and default outcomes;
-each trace is then scored under every profile, with the embedding model and without. The order is
-shuffled by a fixed seed, because novelty depends on what came before.
+Recorded runs, which must lie beside the checkout, are scored under every profile with default
+outcomes, with the embedding model and without. The order is shuffled by a fixed seed, because
+novelty depends on what came before.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import logging
 import random
 import statistics
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import islice
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from kp_langchain import Scorer
-from kp_langchain.gate import DEFAULT_THRESHOLDS, ScoredTrace
-from kp_langchain.scoring.dimensions import TraceShape
-from kp_langchain.scoring.weighted_sum import combine
-from kp_langchain.weights import PROFILES
-from tests.recorded import DOMAINS, FOLDER, load, play, present
+from kp_langchain import ReasoningTrace, Scorer, trace_from_messages
+from kp_langchain.gate import DEFAULT_THRESHOLDS
+from kp_langchain.scoring import PROFILES, resolve_embedder
+from tests.benchmarks.harness import parser, table
+from tests.benchmarks.workspace import KnownEmbeddings
+from tests.recorded import DOMAINS, FOLDER, load, present
 
 ENOUGH_RUNS = 50
 
 
-def total_under(profile: str, scored: ScoredTrace) -> float:
-    """The score of an evaluated trace had it been weighed with another profile."""
-    weights = PROFILES[profile]
-    contributions = [
-        dimension.value * getattr(weights, name)
-        for name, dimension in scored.breakdown.dimensions.items()
-    ]
-    trace = scored.trace
-    return combine(contributions, TraceShape.of(trace), success=trace.metadata.success).total
+def scores(traces: Sequence[ReasoningTrace], profile: str, embedder: object) -> list[float]:
+    """Return the scores of traces, one after the other, as if all were of one domain."""
+    scorer = Scorer(embedder=embedder)
+    found = []
+    for trace in traces:
+        metadata = trace.metadata.model_copy(update={"task_domain": profile})
+        found.append(scorer.evaluate(trace.model_copy(update={"metadata": metadata})).total)
+    return found
 
 
-def main() -> None:
-    """Print the table of thresholds."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--every", type=int, default=1, help="play every Nth run")
-    options = parser.parse_args()
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the table of thresholds; return 1 where there are no recorded runs."""
+    options = parser("tests.benchmarks.thresholds", __doc__)
+    options.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth run")
+    every = options.parse_args(words).every
     if not present():
-        sys.exit(f"no recorded runs at {FOLDER}")
-    logging.disable(logging.WARNING)
-    runs = list(itertools.islice(load(), 0, None, options.every))
+        print(f"no recorded runs at {FOLDER}", file=sys.stderr)
+        return 1
+    runs = list(islice(load(), 0, None, every))
     random.Random(1).shuffle(runs)
-    scored: dict[bool, dict[str, list[tuple[str, float]]]] = {}
-    for embedded in (True, False):
-        kept: list = []
-        scorer = Scorer(embedder="auto" if embedded else None)
-        play(runs, "conversation", "raise", scorer=scorer, keep=kept)
-        scored[embedded] = {
-            profile: [
-                (
-                    DOMAINS.get(run["domain"], run["domain"]),
-                    total_under(profile, one),
-                )
-                for run, one in kept
-            ]
-            for profile in PROFILES
-        }
-    print(f"{len(runs)} runs\n")
-    print(
-        "| profile | novelty | runs of it | median | 90th percentile | of all runs | default "
-        "| pass | pass, all runs |"
-    )
-    print("| --- | --- |" + " ---: |" * 7)
+    domains = [DOMAINS.get(run["domain"], run["domain"]) for run in runs]
+    traces = [trace_from_messages(run["messages"]) for run in runs]
+    known = KnownEmbeddings(resolve_embedder("auto"))
+    rows = []
     for profile in PROFILES:
-        for embedded in (True, False):
-            pairs = scored[embedded][profile]
-            own = [total for domain, total in pairs if domain == profile]
-            everything = [total for _, total in pairs]
-            default = DEFAULT_THRESHOLDS[profile]
-            threshold = default.measured if embedded else default.unmeasured
-            cells = [
-                profile,
-                "measured" if embedded else "not measured",
-                str(len(own)),
-                f"{statistics.median(own):.2f}",
-                f"{_p90(own):.3f}" if len(own) >= ENOUGH_RUNS else "too few",
-                f"{_p90(everything):.3f}",
-                f"{threshold:.2f}",
-                _share(own, threshold),
-                _share(everything, threshold),
+        for embedder, threshold in (
+            (known, DEFAULT_THRESHOLDS[profile].measured),
+            (None, DEFAULT_THRESHOLDS[profile].unmeasured),
+        ):
+            totals = scores(traces, profile, embedder)
+            own = [
+                total for total, domain in zip(totals, domains, strict=True) if domain == profile
             ]
-            print("| " + " | ".join(cells) + " |")
+            passed = sum(total >= threshold for total in totals) / len(totals)
+            rows.append(
+                [
+                    profile,
+                    "not measured" if embedder is None else "measured",
+                    len(own),
+                    f"{statistics.median(own):.2f}" if own else "-",
+                    f"{_p90(own):.3f}" if len(own) >= ENOUGH_RUNS else "too few",
+                    f"{_p90(totals):.3f}",
+                    f"{threshold:.2f}",
+                    f"{passed:.0%}",
+                ]
+            )
+    head = ["domain", "novelty", "runs of the domain", "their median", "their 90th percentile",
+            f"of all {len(runs):,} runs", "threshold", "of all runs pass"]  # fmt: skip
+    print(table("Thresholds", head, rows))
+    return 0
 
 
 def _p90(totals: list[float]) -> float:
     return statistics.quantiles(totals, n=10, method="inclusive")[8]
 
 
-def _share(totals: list[float], threshold: float) -> str:
-    return f"{sum(t >= threshold for t in totals) / len(totals):.0%}" if totals else "-"
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

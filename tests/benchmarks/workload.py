@@ -1,37 +1,80 @@
-"""The agent that everything is measured on: a real `create_agent` agent whose model is a script.
+"""The agent that handlers are measured on: a real `create_agent` agent whose model is a script.
 
 A run is 10 model calls and 9 tool calls, 78 events of LangChain's. The model and the tool answer at
 once, in sync and in async, so that what is left is LangChain's own work, against which a handler
-shows most. No two runs have a text in common, so that nobody gains from having seen one before.
+shows most. No two runs have a text in common, so that nothing is faster for having come before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 TURNS = 9
 CONCURRENT = 16
+_WORDS = """
+account after agrees amount answer approved balance before billed branch buyer carrier changed
+charge checked clerk closed compare contract corrected customer damaged delivered delivery
+difference discount due early entry expected figures found freight goods held invoice issued ledger
+line list matched missing month noted office open order original packing paid part payment period
+""".split()
+
+
+class Texts:
+    """Texts such as agents and tools produce, no two alike: prose and JSON of about 400 characters.
+
+    Redaction takes as long for them as for those of recorded runs (0.2 ms for a thousand
+    characters), and finds as much: one in four has a person's address.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def prose(self) -> str:
+        """Return what a model answers."""
+        some, text = self._random, ""
+        while len(text) < 400:
+            words = " ".join(some.choices(_WORDS, k=some.randint(6, 12))).capitalize()
+            extra = some.choice(("", "", " on 2025-04-11", f" ({some.uniform(1, 9e3):,.2f} EUR)"))
+            text += f"{words}{extra}. "
+        return text + self._person()
+
+    def rows(self) -> str:
+        """Return what a tool returns."""
+        rows: list[dict[str, Any]] = []
+        while len(text := json.dumps({"rows": rows, "note": self._person()})) < 360:
+            order = f"ord_{self._random.getrandbits(32):08x}"
+            words = " ".join(self._random.choices(_WORDS, k=3))
+            rows.append({"id": order, "date": "2025-04-11", "amount": 18.5, "note": words})
+        return text
+
+    def _person(self) -> str:
+        if self._random.random() < 0.75:
+            return "No further entry."
+        return f"Ask maria{self._random.randint(1, 999)}@example.com about it."
 
 
 class ScriptedModel(BaseChatModel):
     """Asks for `turns` tool calls, one after the other, and then answers.
 
     It keeps no state, so that any number of runs may share it; the turn is read off the messages.
+    With `texts`, it says as much as a real model.
     """
 
     turns: int = TURNS
+    texts: Any = None
 
     @property
     def _llm_type(self) -> str:
@@ -43,15 +86,14 @@ class ScriptedModel(BaseChatModel):
     def _answer(self, messages: list[BaseMessage]) -> AIMessage:
         subject = str(messages[0].content).rpartition(" ")[2]
         turn = sum(message.type == "ai" for message in messages)
+        text = f"Entry {turn} of order {subject} is still missing, so I look it up in the ledger."
+        if self.texts is not None:
+            text = self.texts.prose()
         if turn == self.turns:
-            return AIMessage(f"Order {subject} was delivered late, and its invoice is correct.")
+            return AIMessage(f"Order {subject} was delivered late. {text}")
         asked = {"query": f"entry {turn} of order {subject}", "limit": 5}
-        return AIMessage(
-            f"Entry {turn} of order {subject} is still missing, so I look it up in the ledger.",
-            tool_calls=[
-                {"name": "search", "args": asked, "id": f"{subject}-{turn}", "type": "tool_call"}
-            ],
-        )
+        call = {"name": "search", "args": asked, "id": f"{subject}-{turn}", "type": "tool_call"}
+        return AIMessage(text, tool_calls=[call])
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
@@ -72,34 +114,30 @@ class ScriptedModel(BaseChatModel):
         yield ChatGenerationChunk(message=last)
 
 
-def search(query: str, limit: int) -> str:
-    """Search the ledger."""
-    return (
-        f"The ledger holds {limit} lines on {query}: shipped on the 4th, received on the 9th, "
-        "billed in full, with a note that the customer asked for a later date."
-    )
+def make_agent(turns: int = TURNS, texts: Texts | None = None) -> Any:
+    """Return the agent; with fewer turns where many runs are needed."""
 
+    def search(query: str, limit: int) -> str:
+        """Search the ledger."""
+        return (
+            f"The ledger holds {limit} lines on {query}: shipped on the 4th, received on the 9th, "
+            "billed in full, with a note that the customer asked for a later date."
+            if texts is None
+            else texts.rows()
+        )
 
-async def asearch(query: str, limit: int) -> str:
-    return search(query, limit)
+    async def asearch(query: str, limit: int) -> str:
+        return search(query, limit)
 
-
-def ledger() -> BaseTool:
-    return StructuredTool.from_function(search, asearch)
-
-
-def make_agent(
-    turns: int = TURNS, *, tools: Sequence[BaseTool] = (), model: ScriptedModel | None = None
-) -> Any:
-    """The agent; with fewer turns where many runs are needed."""
-    return create_agent(model or ScriptedModel(turns=turns), list(tools) or [ledger()])
+    tool = StructuredTool.from_function(search, asearch)
+    return create_agent(ScriptedModel(turns=turns, texts=texts), [tool])
 
 
 _numbers = count(100_000)
 
 
 def question() -> dict[str, Any]:
-    """Inputs of a run that nobody has seen before."""
+    """Return inputs of a run that nothing has seen before."""
     return {"messages": [("user", f"What happened to order {next(_numbers)}")]}
 
 
@@ -135,11 +173,10 @@ class Player:
             pass
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A way to run the agent.
 
-    Args:
+    Attributes:
         runs: Runs of one call.
         play: Does that call, with LangChain's config.
     """
@@ -158,7 +195,7 @@ CASES = {
 
 
 def config_of(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """LangChain's config of a run with these callbacks."""
+    """Return LangChain's config of a run with these callbacks."""
     return {
         "callbacks": list(callbacks),
         "recursion_limit": 100,
@@ -167,7 +204,7 @@ def config_of(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 
 class Counter(BaseCallbackHandler):
-    """Counts every event that it is told."""
+    """Counts every event."""
 
     run_inline = True
 
@@ -175,17 +212,17 @@ class Counter(BaseCallbackHandler):
         self.events = 0
 
 
-def _counting(self: Counter, *_: Any, **__: Any) -> None:
+def _count(self: Counter, *_: Any, **__: Any) -> None:
     self.events += 1
 
 
 for _name in dir(BaseCallbackHandler):
     if _name.startswith("on_"):
-        setattr(Counter, _name, _counting)
+        setattr(Counter, _name, _count)
 
 
 def events_of(player: Player, case: Case) -> int:
-    """Events of one call of `case`."""
+    """Return the number of events of one call of a case."""
     counter = Counter()
     case.play(player, config_of([counter]))
     return counter.events

@@ -1,4 +1,4 @@
-"""What a selection of runs gains, with intervals: tasks, not runs, are what was sampled."""
+"""Figures of selected runs, with intervals: tasks, not runs, are what was sampled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 SEED = 1
 RESAMPLES = 1000
 
-Estimate = dict[str, float]  # value, and low and high of its 95 % confidence interval
 Array = NDArray[np.float64]
 
 
@@ -19,7 +18,7 @@ Array = NDArray[np.float64]
 class Sampled:
     """A figure, and what it is among tasks that were drawn anew.
 
-    Args:
+    Attributes:
         value: The figure; NaN if it is not defined.
         samples: The same figure with each of `RESAMPLES` samples of the tasks.
     """
@@ -31,17 +30,24 @@ class Sampled:
         return Sampled(self.value - other.value, self.samples - other.samples)
 
     @property
-    def estimate(self) -> Estimate | None:
-        """The figure with its interval; None if it is not defined."""
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of 95 %; None if the figure is not defined."""
         samples = self.samples[np.isfinite(self.samples)]
         if not np.isfinite(self.value) or not len(samples):
             return None
         low, high = np.percentile(samples, [2.5, 97.5])
-        return {"value": self.value, "low": float(low), "high": float(high)}
+        return float(low), float(high)
+
+    def text(self, form: str = ".2f") -> str:
+        """Return the figure with its interval, or `-`."""
+        if self.interval is None:
+            return "-"
+        low, high = self.interval
+        return f"{self.value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def mean(figures: Iterable[Sampled]) -> Sampled:
-    """The mean of figures, of those that are defined."""
+    """Return the mean of figures, of those that are defined."""
     defined = [one for one in figures if np.isfinite(one.value)]
     if not defined:
         return Sampled(float("nan"), np.full(RESAMPLES, np.nan))
@@ -70,29 +76,46 @@ class TaskResamples:
         self._times = drawn.astype(float)
 
     def times(self, tasks: Sequence[str]) -> Array:
-        """How often each sample has the task of each run, shape (`RESAMPLES`, runs)."""
+        """Return how often each sample has the task of each run, shape (`RESAMPLES`, runs)."""
         return self._times[:, [self._columns[task] for task in tasks]]
+
+    def mean_of_tasks(self, tasks: Sequence[str], values: Sequence[float]) -> Sampled:
+        """Return the mean over tasks of the mean over their runs."""
+        counts: dict[str, int] = {}
+        for task in tasks:
+            counts[task] = counts.get(task, 0) + 1
+        weights = np.array([1 / counts[task] for task in tasks])
+        times, of_runs = self.times(tasks), np.asarray(values, dtype=float)
+        return Sampled(
+            float(weights @ of_runs / weights.sum()),
+            _ratio(times @ (weights * of_runs), times @ weights),
+        )
 
 
 @dataclass(frozen=True)
 class Selection:
     """Runs of one source, and which of them are kept.
 
-    Args:
+    Attributes:
         successes: Whether each run succeeded.
         tasks: Their tasks.
-        shares: 1 for a run that is kept, 0 for one that is not, or anything between.
+        kept: Which runs are kept.
         resamples: The source's tasks.
     """
 
     successes: Sequence[bool]
     tasks: Sequence[str]
-    shares: Sequence[float]
+    kept: Sequence[bool]
     resamples: TaskResamples
 
+    @property
+    def share(self) -> float:
+        """The share of runs that are kept."""
+        return float(np.mean(self.kept))
+
     def lift(self) -> Sampled:
-        """The share of successes among the kept runs, of the share among all."""
-        good, kept = np.asarray(self.successes, dtype=float), np.asarray(self.shares, dtype=float)
+        """Return the share of successes among the kept runs, of the share among all."""
+        good, kept = np.asarray(self.successes, dtype=float), np.asarray(self.kept, dtype=float)
         times = self.resamples.times(self.tasks)
         return Sampled(
             float(_ratio(_ratio(kept @ good, kept.sum()), good.mean())),
@@ -100,20 +123,20 @@ class Selection:
         )
 
     def solved_per_run(self) -> Sampled:
-        """How many different tasks the kept runs solve, for each run kept."""
+        """Return how many different tasks the kept runs solve, for each run kept."""
         solved: dict[str, int] = {}
         for at, (task, success) in enumerate(zip(self.tasks, self.successes, strict=True)):
-            if success and self.shares[at]:
+            if success and self.kept[at]:
                 solved.setdefault(task, at)
         first = np.zeros(len(self.tasks))
         first[list(solved.values())] = 1.0
-        kept = np.asarray(self.shares, dtype=float)
+        kept = np.asarray(self.kept, dtype=float)
         times = self.resamples.times(self.tasks)
         return Sampled(float(_ratio(first.sum(), kept.sum())), _ratio(times @ first, times @ kept))
 
 
 def _ratio(above: Array | float, below: Array | float) -> Array:
-    """Their ratio; NaN where that is not defined."""
+    """Return their ratio; NaN where that is not defined."""
     above, below = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
     ratio = np.full(np.broadcast(above, below).shape, np.nan)
     np.divide(above, below, out=ratio, where=below > 0)
