@@ -34,17 +34,10 @@ import pytest
 from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
 from tests.benchmarks.apart import ROOT
 from tests.benchmarks.receivers import RemoteServer
-from tests.integrations.test_score_receivers import (
-    RUNS,
-    TOOLS,
-    answer,
-    ask,
-    ask_at_once,
-    attach,
-    question_in,
-)
+from tests.integrations.tools import TOOLS, ToolServer, ask, ask_at_once, attach, question_in
 from tests.loopback_tools import LoopbackTool
 
+RUNS = 16
 _SEND_S = 60.0
 _OTHER_QUESTION = 99
 _RUNS_DOWN = 25
@@ -67,7 +60,7 @@ def _handler(tool: str, scored: list[ScoredTrace]) -> KPCallbackHandler:
 def _deliver(tool_name: str) -> dict[str, Any]:
     """Play one run, many at once, and a late verdict."""
     logging.disable(logging.CRITICAL)
-    with pytest.MonkeyPatch.context() as patch, LoopbackTool(answer) as server:
+    with pytest.MonkeyPatch.context() as patch, LoopbackTool(ToolServer()) as server:
         tool = attach(tool_name, server, patch)
         scored: list[ScoredTrace] = []
         handler = _handler(tool_name, scored)

@@ -31,8 +31,7 @@ import pytest
 from kp_langchain import KPCallbackHandler, Scorer
 from tests.benchmarks.machine import description
 from tests.benchmarks.workload import make_agent, question
-from tests.integrations.test_examples_of_tools import Backend
-from tests.integrations.test_score_receivers import TOOLS, attach
+from tests.integrations.tools import TOOLS, ToolServer, attach
 from tests.loopback_tools import LoopbackTool
 
 WAYS = ("nothing", "tracer", "handler", "receiver")
@@ -66,7 +65,7 @@ def remote_server() -> Iterator[RemoteServer]:
 
 
 def _serve() -> None:
-    with LoopbackTool(Backend()) as server:
+    with LoopbackTool(ToolServer()) as server:
         print(server.url, flush=True)
         sys.stdin.read()
 
