@@ -5,7 +5,7 @@
 The first table is of the recorded runs, where their folder lies beside the checkout. A run counts
 as attacked if its planted text came back from a tool. The second table puts the goals of these
 attacks into the frames of other known attacks, as the output of a tool. The third is of sentences
-of our own (tests/recall/planted_cases.py); the rules were written with the first half of them in
+of our own (tests/recall/planted_cases.jsonl); the rules were written with the first half of them in
 view.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from kp_langchain import ReasoningTrace, trace_from_messages
 from kp_langchain.recall.planted_instructions import PlantedInstruction, find_planted
-from tests.recall import planted_cases
+from tests.recall import test_planted as planted_cases
 from tests.recorded import load, present
 
 FRAMES = {
