@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
-from tests.importing.compared import differences, import_values
-from tests.importing.ways import traced
+from tests.importing.ways import differences, import_values, traced
 from tests.recorded import FOLDER, load, present, replayer
 
 FORMATS = ("langsmith", "openinference", "genai")
