@@ -600,21 +600,6 @@ def test_a_person_outranks_a_model_and_reading_again_changes_nothing(scene: Scen
 
 
 @langsmith_alone
-def test_a_verdict_of_a_model_that_came_first_gives_way(scene: Scene) -> None:
-    (trace_id, external), *_ = scene.runs
-    scene.backend.give(external, 1, by=MODELS[scene.tool])
-    assert scene.label(f"--from-{scene.tool}").returncode == 0
-    # Given earlier than the model's, read later.
-    scene.backend.give(external, 0, at=BEGAN - timedelta(days=1))
-    done = scene.label(f"--from-{scene.tool}")
-    assert done.returncode == 0, done.stderr
-    run = scene.store.get(trace_id)
-    assert run is not None
-    assert not run.success
-    assert {one.trace_id: one.label for one in scene.store.summaries()}[trace_id] is False
-
-
-@langsmith_alone
 def test_several_keys_are_not_guessed_among(scene: Scene) -> None:
     scene.backend.give(scene.runs[0][1], 0)
     scene.backend.give(scene.runs[0][1], 1, "toxicity")

@@ -6,9 +6,11 @@ import asyncio
 import gc
 import re
 import threading
+import tomllib
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,94 +126,14 @@ class Counting(SpanExporter):
 
 # ------------------------------------------------------------------ what becomes of a trace
 
-# Each story: options; steps of one trace; the names exported after each `|` and at the end; fates.
-# `a+` starts a span below the first one, `a-` ends it, `a!` ends it with an error, `a` is `a+ a-`.
-# `expect`, `keep`, `drop` concern the runs of the trace, `keep:1` that with an id; `60s` is time.
-STORIES: dict[str, tuple[dict[str, Any], str, str, dict[str, int]]] = {
-    "a kept run waits for its decision": (
-        {}, "root+ expect model tool root- | keep", "| model tool root", {"kept": 3},
-    ),
-    "a run that is not kept leaves no span": (
-        {}, "root+ expect model root- drop", "", {"dropped": 2},
-    ),
-    "a trace without a run is exported as its local root ends": (
-        {}, "root+ model | root-", "| model root", {"no_run": 2},
-    ),
-    "a failed trace is exported at once and whole": (
-        {}, "root+ expect model tool+ tool! | root- drop", "model tool | model tool root",
-        {"failed": 3},
-    ),
-    "failed traces can be left to the decision": (
-        {"keep_failed": False}, "root+ expect root! drop", "", {"dropped": 1},
-    ),
-    "a decision to keep comes before the spans end": (
-        {}, "root+ model+ expect keep model- root-", "model root", {"kept": 2},
-    ),
-    "a decision to drop comes before the spans end": (
-        {}, "root+ model+ expect drop model- root-", "", {"dropped": 2},
-    ),
-    "one kept run is enough, the first": (
-        {}, "root+ expect expect model root- keep drop", "model root", {"kept": 2},
-    ),
-    "one kept run is enough, the second": (
-        {}, "root+ expect expect model root- drop | keep", "| model root", {"kept": 2},
-    ),
-    "two runs are dropped after both decisions": (
-        {}, "root+ expect expect model root- drop drop", "", {"dropped": 2},
-    ),
-    "the second of two runs is undecided": (
-        {}, "root+ expect expect model root- drop", "", {"held": 2},
-    ),
-    "deciding a run again decides no other run of its trace": (
-        {}, "root+ expect expect drop:1 drop:1 drop:1 root- | keep:2", "| root", {"kept": 1},
-    ),
-    "a late span follows a decision to keep": (
-        {}, "root+ expect root- keep late", "root late", {"kept": 2},
-    ),
-    "a late span follows a decision to drop": (
-        {}, "root+ expect root- drop late", "", {"dropped": 2},
-    ),
-    "a late run that is kept keeps what comes with it": (
-        {}, "root+ expect root- drop again+ expect model again- keep", "model again",
-        {"dropped": 1, "kept": 2},
-    ),
-    "a dropped trace waits for its open spans and is kept if one fails": (
-        {}, "root+ expect late+ root- drop | late!", "| root late", {"failed": 2},
-    ),
-    "a span that fails after its trace was dropped is exported, with those after it": (
-        {}, "root+ expect late+ root- drop 301s late! later", "late later",
-        {"dropped": 1, "failed": 2},
-    ),
-    "an undecided trace is exported after max_wait_s": (
-        {"max_wait_s": 60}, "root+ expect model root- 59s | 1s", "| model root",
-        {"undecided_timeout": 2},
-    ),
-    "a long run is held as long as its spans come": (
-        {"max_wait_s": 60}, "root+ expect 50s a 50s a 50s a 50s", "",
-        {"held": 3},
-    ),
-    "a dropped trace does not wait for ever for a span without an end": (
-        {"max_wait_s": 60}, "root+ expect leaked+ root- drop 60s", "", {"dropped": 1},
-    ),
-    "a long request without a run keeps no later run": (
-        {"max_wait_s": 60}, "root+ query 60s | chain+ expect chain- drop root-", "query | query",
-        {"no_run": 1, "dropped": 2},
-    ),
-    "a trace that is exported early goes on to be exported": (
-        {"max_spans": 2}, "root+ expect a b c d root- drop", "a b c d root",
-        {"undecided_limit": 5},
-    ),
-    "a span larger than all memory allowed is passed on": (
-        {"max_bytes": 1000}, "root+ expect root-", "root", {"undecided_limit": 1},
-    ),
-}  # fmt: skip
+STORIES = tomllib.loads(Path(__file__).with_name("traces.toml").read_text())
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_what_becomes_of_a_trace(story: str) -> None:
-    options, steps, exported, fates = STORIES[story]
-    rig, spans, seen = Rig(**options), dict[str, Any](), list[str]()
-    for step in steps.split():
+    row = STORIES[story]
+    rig, spans, seen = Rig(**row.get("options", {})), dict[str, Any](), list[str]()
+    for step in row["steps"].split():
         root = spans.get("root")
         word, _, run_id = step.partition(":")
         if step == "|":
@@ -230,8 +152,8 @@ def test_what_becomes_of_a_trace(story: str) -> None:
                 spans[name].set_status(StatusCode.ERROR)
             if not step.endswith("+"):
                 spans[name].end()
-    assert [*seen, " ".join(rig.exported)] == [part.strip() for part in exported.split("|")]
-    assert rig.fates() == fates
+    assert [*seen, " ".join(rig.exported)] == [part.strip() for part in row["exported"].split("|")]
+    assert rig.fates() == row["fates"]
     rig.provider.shutdown()
 
 

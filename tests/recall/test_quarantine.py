@@ -419,6 +419,19 @@ def test_what_was_not_asked_for_is_not_taken_and_what_comes_twice_counts_once(
     assert trace.metadata.task_domain == "finance"
 
 
+def test_no_pull_asks_again_before_the_registry_allows_it(
+    store: TraceStore, server: LoopbackRegistry
+) -> None:
+    server.misbehave = lambda number, method, path: "429_retry_after"
+    for _ in range(5):
+        pulled = pull_all(store, server, timeout_s=1.0, sleep=lambda seconds: pytest.fail("slept"))
+        assert pulled.answer.kind == "later"
+        assert "no request may be sent for" in pulled.answer.reason
+    assert server.count_429 <= 2
+    key_id = Registry(server.url, api_key=KEY).key_id
+    assert len(store.outbox.standing(server.url, key_id).throttled_at) == server.count_429
+
+
 def test_a_unit_can_be_examined_by_itself() -> None:
     examined = UnitExaminer("finance", Settings(), scan=planted).examine(with_content(0, PLANTED))
     assert examined.trace.task.objective == "add up the fees of month 0"

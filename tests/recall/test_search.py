@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from kp_langchain import ConfigError, DomainPolicy, KPExampleSelector, KPRetriever, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel
-from kp_langchain.recall import ExampleSearch
+from kp_langchain.recall import ExampleSearch, task_index
 from kp_langchain.store import recall_entries
 from tests.agents import shape
 from tests.recall.words import (
@@ -231,6 +231,15 @@ class TestAsTheStoreChanges:
         assert len(found(retriever(store, embedder=(counting := Counting())))) == 1
         assert counting.texts == [EURO]
 
+    def test_new_rules_for_planted_instructions_look_at_what_is_known_once_more(
+        self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = keep(store)
+        found(retriever(store))
+        monkeypatch.setattr(task_index, "SCAN_VERSION", task_index.SCAN_VERSION + 1)
+        assert found(retriever(store, embedder=(counting := Counting()))) == [kept]
+        assert counting.texts == [EURO, POUND]
+
     def test_no_more_than_asked_for_is_embedded_at_once(self, store: TraceStore) -> None:
         keep_all(store, *(f"{POUND} {number}" for number in range(25)))
         search = ExampleSearch(store, counting := Counting())
@@ -252,6 +261,23 @@ class TestAsTheStoreChanges:
         shown = found(search, POUND)
         assert shown[0] in {*runs} - {best}
         assert shown[1:] == [other]
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [("vector", b"odd"), ("vector", "text"), ("plan", "{no json"), ("worth", "much")],
+    )
+    def test_a_damaged_row_costs_no_other(
+        self, store: TraceStore, tmp_path: Path, column: str, value: Any
+    ) -> None:
+        damaged, whole = keep_all(store, POUND, YEN)
+        assert {*found(retriever(store))} == {damaged, whole}
+        table = "runs" if column == "worth" else "recall_entries"
+        change = f"UPDATE {table} SET {column} = ? WHERE trace_id = ?"  # noqa: S608
+        with closing(sqlite3.connect(tmp_path / "kp.db")) as connection, connection:
+            connection.execute(change, (value, damaged))
+        shown = found(retriever(store))
+        assert whole in shown
+        assert {*shown} <= {damaged, whole}
 
     def test_a_store_that_cannot_be_written(
         self, store: TraceStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
