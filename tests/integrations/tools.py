@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,10 @@ import pytest
 from kp_langchain import KPCallbackHandler, ScoredTrace
 from tests.agents import agent, asearch, call, handler, say
 from tests.loopback_tools import LoopbackTool, Request
+
+# By default its client retries for minutes, also in threads that go on when a test has ended, and
+# a later test that waits for what it traced itself would wait for them.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 TOOLS = ("langfuse", "langsmith", "mlflow", "opik", "phoenix", "opentelemetry")
 SERVERS = TOOLS[:-1]
@@ -128,8 +133,7 @@ def environment_of(name: str, url: str) -> dict[str, str]:
             "OPIK_URL_OVERRIDE": f"{url}/api", "OPIK_SENTRY_ENABLE": "false",
             "OPIK_WORKSPACE": "default",
         },
-        # By default its client retries for minutes.
-        "mlflow": {"MLFLOW_TRACKING_URI": url, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"},
+        "mlflow": {"MLFLOW_TRACKING_URI": url},
         "opentelemetry": {},
     }[name]  # fmt: skip
 
