@@ -18,8 +18,7 @@ from typing import Any
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, Scorer
 from tests.benchmarks.harness import parser, table
-from tests.importing.compared import differences, import_values
-from tests.importing.ways import traced
+from tests.importing.ways import differences, import_values, traced
 from tests.recorded import FOLDER, load, present, replayer
 
 FORMATS = ("langsmith", "openinference", "genai")

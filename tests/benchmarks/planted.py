@@ -4,7 +4,7 @@
 
 The first table is of the recorded runs, where their folder lies beside the checkout. A run counts
 as planted if a tool gave it what an attack had written, whether or not it followed. The second
-table is of sentences of our own (tests/recall/planted_cases.py); the rules were written with the
+table is of sentences of our own (tests/recall/planted_cases.jsonl); the rules were written with the
 first half of them in view.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from kp_langchain import ReasoningTrace, trace_from_messages
 from kp_langchain.recall import find_planted
 from tests.benchmarks.harness import parser, table
-from tests.recall import planted_cases
+from tests.recall import test_planted as planted_cases
 from tests.recorded import load, present
 
 _MARK = "<INFORMATION>"  # in every planted text of the recorded runs

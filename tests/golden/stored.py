@@ -224,6 +224,8 @@ def _keep(store: TraceStore, task: str, pair: str) -> ScoredTrace:
 
 def _shown(store: TraceStore, task: str) -> Any:
     model = Listening([say("One is 1.08.")], asked=[])
-    playing = create_agent(model, [rates], middleware=[middleware(store)])
+    shows = middleware(store)
+    playing = create_agent(model, [rates], middleware=[shows])
     playing.invoke({"messages": [("user", task)]})
+    assert shows.handler.flush(120)  # the next search counts what this run was shown
     return [[f"{one.type}: {one.text}" for one in asked] for asked in model.asked]

@@ -1,4 +1,7 @@
-"""Spans, runs and messages as they are documented, written by hand."""
+"""Spans, runs and messages as they are documented, written by hand; the keys of runs; any content.
+
+What is in the golden file of imports (`python -m tests.golden --only imports`) is not repeated.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kp_langchain import ScoredTrace
+from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
+from kp_langchain.cli.import_files import read_values
 from kp_langchain.importing.formats import FileReader
+from kp_langchain.importing.importer import Imported, Importer
 from kp_langchain.importing.openinference import OPENINFERENCE
 from kp_langchain.importing.otlp_json import Span
-from kp_langchain.importing.recorded_run import Unusable
+from kp_langchain.importing.recorded_run import RecordedRun, Unusable
 from kp_langchain.importing.span_calls import SpanRuns
-from tests.agents import shape
-from tests.importing.compared import import_values
+from kp_langchain.run_keys import RunKeys
+from tests.agents import ASK, handler, searching, shape
+from tests.importing.ways import import_values, traced
 
 TRACE = "5b8efff798038103d269b633813fc60c"
 SEARCHED = ["thought", "call search", "saw search", "thought"]
@@ -108,56 +116,53 @@ def genai_spans(**failure: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_genai_conventions(tmp_path: Path) -> None:
+def test_what_the_golden_file_of_imports_does_not_hold_of_spans(tmp_path: Path) -> None:
     scored = import_one(lines(*genai_spans()), tmp_path)
-    trace = scored.trace
-    assert shape(trace) == SEARCHED
-    assert trace.task.objective == "what is the answer?"
-    assert trace.outcome.result_summary == "42"
-    assert trace.steps[1].input == {"q": "a"}
-    assert trace.steps[2].content == "result for a"
-    assert trace.steps[2].latency_ms == pytest.approx(10)
-    assert trace.metadata.created_at.timestamp() == pytest.approx(1_700_000_000)
+    assert scored.trace.steps[2].latency_ms == pytest.approx(10)
+    assert scored.trace.metadata.created_at.timestamp() == pytest.approx(1_700_000_000)
     assert scored.external_traces["opentelemetry"].trace_id == TRACE
-
-
-def test_a_failed_tool_by_its_error_type(tmp_path: Path) -> None:
     failed = genai_spans(
         having={"error.type": "builtins.TimeoutError"},
         status={"code": 2, "message": "too slow"},
     )
-    trace = import_one(lines(*failed), tmp_path).trace
+    (tmp_path / "failed").mkdir()
+    trace = import_one(lines(*failed), tmp_path / "failed").trace
     assert shape(trace) == ["thought", "call search", "recovered search", "thought"]
     assert trace.steps[2].content == "TimeoutError: too slow"
 
 
-def test_the_order_of_spans_does_not_matter(tmp_path: Path) -> None:
-    spans = genai_spans()
-    traces = []
-    for number, order in enumerate(([3, 2, 1, 0], [1, 0, 3, 2], [2, 2, 0, 1, 3])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        traces.append(import_one(lines(*(spans[at] for at in order)), folder))
-    assert [shape(one.trace) for one in traces] == [SEARCHED] * 3
-    assert len({one.run_id for one in traces}) == 1
+def in_base64(*spans: dict[str, Any]) -> list[dict[str, Any]]:
+    ids = ("traceId", "spanId", "parentSpanId")
+    return [
+        one | {name: base64.b64encode(bytes.fromhex(one[name])).decode() for name in ids}
+        for one in spans
+    ]
 
 
-def test_ids_in_base64_are_those_in_hexadecimal(tmp_path: Path) -> None:
-    spans = genai_spans()
-    for one in spans:
-        for name in ("traceId", "spanId", "parentSpanId"):
-            one[name] = base64.b64encode(bytes.fromhex(one[name])).decode()
-    (tmp_path / "other").mkdir()
-    scored = import_one(lines(*spans), tmp_path)
-    assert scored.run_id == import_one(lines(*genai_spans()), tmp_path / "other").run_id
-
-
-def test_spans_between_that_are_no_part_of_an_agent_are_left_out(tmp_path: Path) -> None:
-    spans = genai_spans()
+def below_others(agent: Any, first: Any, tool: Any, last: Any) -> list[dict[str, Any]]:
+    """Spans above and between that are no part of an agent."""
     http = span(9, 0, 0, 200, having={"http.method": "POST"})
     between = span(8, 1, 25, 45, having={"db.system": "sqlite"})
-    spans[2]["parentSpanId"] = between["spanId"]
-    assert shape(import_one(lines(http, between, *spans), tmp_path).trace) == SEARCHED
+    return [http, between, agent, first, tool | {"parentSpanId": between["spanId"]}, last]
+
+
+def test_neither_order_nor_notation_nor_what_stands_between_spans_matters(
+    tmp_path: Path,
+) -> None:
+    agent, first, call, last = genai_spans()
+    found = []
+    for number, spans in enumerate(
+        (
+            [agent, first, call, last], [last, call, first, agent], [first, agent, last, call],
+            [call, call, agent, first, last], in_base64(agent, first, call, last),
+            below_others(agent, first, call, last),
+        )
+    ):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found.append(import_one(lines(*spans), folder))
+        assert shape(found[-1].trace) == SEARCHED
+    assert len({one.run_id for one in found[:5]}) == 1
 
 
 def test_openinference_by_attributes_alone(tmp_path: Path) -> None:
@@ -312,11 +317,214 @@ def test_messages_in_every_form(tmp_path: Path) -> None:
         assert [step.latency_ms for step in scored.trace.steps] == [None] * 4
 
 
-def test_what_a_line_states_of_its_run(tmp_path: Path) -> None:
-    line = {"messages": MESSAGES, "success": False, "objective": "find out why"}
-    scored = import_one([line], tmp_path)
-    assert scored.trace.metadata.success is False
-    assert scored.trace.outcome.confidence == 0.0
-    assert scored.trace.task.objective == "find out why"
-    assert scored.verdict is not None
-    assert scored.verdict.source == "import"
+# ------------------------------------------------------------------ the keys of runs
+
+KEYS = {"kp_namespace": "acme", "session_id": "s-1", "thread_id": "t-1", "user_id": "ann"}
+TAGS = ["beta", "both"]
+
+
+def keys_recorded(**config: Any) -> RunKeys:
+    """The keys that the handler stores of a run with this config."""
+    watching = handler()
+    searching().invoke(ASK, {"callbacks": [watching], **config})
+    scored = watching.last(600)
+    assert scored is not None
+    assert scored.keys is not None
+    return scored.keys
+
+
+def keys_imported(values: list[Any], folder: Path) -> RunKeys:
+    keys = import_one(values, folder).keys
+    assert keys is not None
+    return keys
+
+
+@pytest.mark.parametrize("name", ["langsmith", "openinference", "genai"])
+def test_keys_are_those_that_the_handler_stores(name: str, tmp_path: Path) -> None:
+    with traced() as files:
+        expected = keys_recorded(metadata=KEYS, tags=TAGS, run_name="desk")
+    keys = keys_imported(getattr(files, name), tmp_path)
+    assert (keys.namespace, keys.session, keys.thread) == ("acme", "s-1", "t-1")
+    assert (keys.user, keys.name) == (expected.user, "desk")
+    if name != "openinference":  # its tracer does not write them
+        assert sorted(keys.tags) == TAGS
+
+
+@pytest.mark.parametrize("name", ["langsmith", "openinference", "genai"])
+def test_a_thread_is_no_session(name: str, tmp_path: Path) -> None:
+    with traced() as files:
+        keys_recorded(metadata={"thread_id": "t-1"})
+    keys = keys_imported(getattr(files, name), tmp_path)
+    assert (keys.session, keys.thread) == (None, "t-1")
+
+
+@pytest.mark.parametrize("where", ["", "metadata", "metadata as text"])
+def test_keys_of_a_line_of_messages(where: str, tmp_path: Path) -> None:
+    named = {**KEYS, "tags": TAGS, "name": "desk", "kp_domain": "finance"}
+    inner: dict[str, Any] = {"metadata": json.dumps(named) if "text" in where else named}
+    scored = import_one([{"messages": MESSAGES, **(inner if where else named)}], tmp_path)
+    expected = keys_recorded(metadata=KEYS, tags=TAGS, run_name="desk")
+    assert scored.keys == expected
+    assert scored.trace.metadata.task_domain == "finance"
+
+
+def test_a_name_that_the_settings_give_a_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KP_RUN_KEYS__NAMESPACE", '["tenant", "unit"]')
+    line = {"messages": MESSAGES, "tenant": "ann@acme.example", "metadata": {"unit": 7}}
+    keys = keys_imported([line], tmp_path)
+    assert (
+        keys.namespace
+        == keys_recorded(metadata={"tenant": "ann@acme.example", "unit": 7}).namespace
+    )
+    assert str(keys.namespace).startswith("hash:")
+
+
+@pytest.mark.parametrize("value", ["", True, ["a"], {"a": 1}])
+def test_an_unusable_namespace_is_shared_with_nobody(value: Any, tmp_path: Path) -> None:
+    keys = keys_imported([{"messages": MESSAGES, "kp_namespace": value}], tmp_path)
+    assert str(keys.namespace).startswith("unknown:")
+
+
+def test_a_namespace_that_is_none_is_none(tmp_path: Path) -> None:
+    line = {"messages": MESSAGES, "kp_namespace": "acme", "metadata": {"kp_namespace": None}}
+    assert keys_imported([line], tmp_path).namespace == "acme"
+    del line["kp_namespace"]
+    assert keys_imported([line | {"id": 2}], tmp_path).namespace is None
+
+
+def test_one_id_in_two_namespaces_is_that_of_two_runs(tmp_path: Path) -> None:
+    line = {"id": 1, "messages": MESSAGES}
+    values = [line | {"kp_namespace": one} for one in ("a", "b", "a")]
+    fates = [one.fate for one in import_values([*values, line], tmp_path)]
+    assert fates == ["imported", "imported", "known", "imported"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kp_namespace": "acme", "session_id": "s-1", "user_id": "ann"},
+        {
+            "traceloop.association.properties.kp_namespace": "acme",
+            "traceloop.association.properties.session_id": "s-1",
+            "traceloop.association.properties.user_id": "ann",
+        },
+        {"kp_namespace": "acme", "gen_ai.conversation.id": "s-1", "enduser.id": "ann"},
+        {"kp_namespace": "acme", "session.id": "s-1", "user.id": "ann"},
+    ],
+)
+def test_keys_of_spans_by_attributes_of_their_own(
+    attributes: dict[str, str], tmp_path: Path
+) -> None:
+    root, *others = genai_spans()
+    more = span(1, 9, 0, 100, having=attributes)["attributes"]
+    root["attributes"] = [*root["attributes"], *more]
+    keys = keys_imported(lines(root, *others), tmp_path)
+    assert (keys.namespace, keys.session) == ("acme", "s-1")
+    assert keys.user == keys_recorded(metadata={"user_id": "ann"}).user
+
+
+def test_tags_of_openinference(tmp_path: Path) -> None:
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "input.value": "a",
+        "output.value": "b",
+    }
+    one = span(1, 0, 0, 1, having=attributes)
+    tags = [{"stringValue": tag} for tag in TAGS]
+    one["attributes"].append({"key": "tag.tags", "value": {"arrayValue": {"values": tags}}})
+    assert list(keys_imported(lines(one), tmp_path).tags) == TAGS
+
+
+# ------------------------------------------------------------------ any content
+
+ANY_KEYS = st.sampled_from(
+    [
+        "messages", "role", "type", "content", "data", "lc", "id", "kwargs", "tool_calls", "runs",
+        "run_type", "start_time", "end_time", "inputs", "outputs", "parent_run_id", "child_runs",
+        "error", "extra", "metadata", "events", "resourceSpans", "scopeSpans", "spans", "traceId",
+        "spanId", "parentSpanId", "attributes", "key", "value", "stringValue", "kvlistValue",
+        "values", "success", "confidence", "domain", "generations", "message", "kp_domain", "name",
+        "startTimeUnixNano", "endTimeUnixNano", "status", "code",
+    ]
+)  # fmt: skip
+ANY_WORDS = st.sampled_from(
+    [
+        "ai", "human", "tool", "user", "assistant", "constructor", "AIMessage", "a" * 32,
+        "b" * 16, "00000000-0000-4000-8000-000000000001", "2026-01-01T00:00:00Z", "1700000000",
+        "llm", "chain", "openinference.span.kind", "LLM", "TOOL", "gen_ai.operation.name", "chat",
+        "gen_ai.output.messages", '[{"role": 1, "parts": [{"type": "tool_call"}]}]', "ValueError(",
+        "\ud800", "\0", "NaN",
+    ]
+)  # fmt: skip
+ANY_LEAVES = (
+    ANY_WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+)
+ANY_VALUES = st.recursive(
+    ANY_LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_KEYS, inner, max_size=6),
+    max_leaves=30,
+)
+
+
+def mutated(value: Any, draw: Any) -> Any:
+    """A value of a real file with some of its parts replaced."""
+    if draw(st.integers(0, 25)) == 0:
+        return draw(ANY_VALUES)
+    if isinstance(value, dict):
+        return {key: mutated(one, draw) for key, one in value.items()}
+    return [mutated(one, draw) for one in value] if isinstance(value, list) else value
+
+
+LANGSMITH_RUN = {
+    "id": "00000000-0000-4000-8000-000000000001",
+    "run_type": "llm",
+    "name": "model",
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:01Z",
+    "inputs": {"messages": [[{"lc": 1, "id": ["HumanMessage"], "kwargs": {"content": "why?"}}]]},
+    "outputs": {"generations": [[{"text": "42", "message": {"type": "ai", "data": {}}}]]},
+    "extra": {"metadata": {"kp_domain": "code"}},
+    "error": None,
+}
+REAL = [{"messages": MESSAGES, "id": "x"}, LANGSMITH_RUN, *lines(*genai_spans())]
+
+
+@st.composite
+def files(draw: Any) -> str:
+    values = [mutated(draw(st.sampled_from(REAL)), draw) for _ in range(draw(st.integers(1, 4)))]
+    values.append(draw(ANY_VALUES))
+    content = "\n".join(json.dumps(value) for value in values)
+    return content[: draw(st.integers(0, len(content)))] if draw(st.booleans()) else content
+
+
+def import_file(file: str, store: TraceStore) -> list[Imported]:
+    reader = FileReader()
+    parts: list[Any] = []
+    for one in read_values(file):
+        if not one.why:
+            parts += reader.add(one.value, one.place)
+    parts += reader.conclude()
+    importer = Importer(store, Settings(), scorer=Scorer(embedder=None))
+    result = list(importer.run(part for part in parts if isinstance(part, RecordedRun)))
+    importer.close()
+    return result
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_any_content_has_an_answer_and_twice_is_once(tmp_path: Path) -> None:
+    @settings(suppress_health_check=list(HealthCheck))
+    @given(content=files())
+    def check(content: str) -> None:
+        file = tmp_path / "any.jsonl"
+        file.write_text(content)
+        first = import_file(str(file), store)
+        assert "failed" not in [one.fate for one in first]
+        stored = store.count()
+        again = import_file(str(file), store)
+        assert "imported" not in [one.fate for one in again]
+        assert store.count() == stored
+
+    with TraceStore(tmp_path / "runs.db") as store:
+        check()

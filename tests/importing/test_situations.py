@@ -1,4 +1,4 @@
-"""Most situations of `tests.recording`, recorded by the handler and by tracers at once.
+"""Situations of `tests.recording` and recorded runs, seen by the handler and by tracers at once.
 
 The trace of the import must be equal to the handler's, except where the file of a tracer does not
 hold what the handler sees. Those differences are listed here, and in the guide.
@@ -6,12 +6,13 @@ hold what the handler sees. Those differences are listed here, and in the guide.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from tests.importing.compared import differences, import_values
-from tests.importing.ways import traced
+from tests import recorded
+from tests.importing.ways import differences, import_values, traced
 from tests.recording import situations, situations_of_requests
 from tests.recording.situations import Situation, play
 
@@ -74,3 +75,18 @@ def test_situation(one: Situation, tmp_path: Path) -> None:
             continue
         found = differences(result.scored, traces, any_order=one.name in UNORDERED)
         assert {difference.partition(":")[0] for difference in found} == (expected or set()), found
+
+
+@pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")
+@pytest.mark.parametrize(
+    ("mode", "errors"), [("conversation", "raise"), ("wrapped", "tool_exception")]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_recorded_runs(mode: str, errors: str) -> None:
+    from tests.benchmarks.imported import FORMATS, found_differences, play
+
+    for run in itertools.islice(recorded.load(), 0, None, 400):
+        scored, files = play(run, mode, errors)
+        for name in FORMATS:
+            found = found_differences(files[name], scored, any_order=True)
+            assert found == [], (run["run_id"], name)

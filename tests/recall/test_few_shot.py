@@ -84,6 +84,11 @@ def parts(text: str) -> list[str]:
     return rest
 
 
+def numbered(number: int, **inputs: Any) -> list[TraceStep]:
+    """Calls with a number each, and their results."""
+    return [part for at in range(number) for part in (called(number=at, **inputs), ended())]
+
+
 def test_an_example_has_the_task_the_calls_with_their_endings_and_the_answer() -> None:
     trace = trace_of(
         called("find", id="7"),
@@ -106,12 +111,45 @@ def test_an_example_has_the_task_the_calls_with_their_endings_and_the_answer() -
     ]
 
 
-def test_a_failure_is_called_one_whatever_success_holds() -> None:
+def attempted(times: int) -> TraceStep:
+    step = called()
+    step.attempts = times
+    return step
+
+
+INPUTS = {"a": [1, 2.5, None, True], "ü": {"deep": "ü"}, "nan": "inf"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "with_outputs", "lines"),
+    [
+        # Of an error, its kind alone.
+        ([called(), ended(content="Error: IgnoreTheTaskError obey", kind="error_recovery")], False,
+         [r"1\. search\({}\) -> error"]),
+        ([attempted(3), ended(content="TimeoutError: no answer")], False,
+         [r"1\. search\({}\) -> error \(TimeoutError\), 3 attempts"]),
+        # Calls side by side have their own endings.
+        ([called("a"), called("b"), ended("b", "KeyError: x"), ended("a", "fine")], False,
+         [r"1\. a\({}\) -> ok", r"2\. b\({}\) -> error \(KeyError\)"]),
+        # Outputs are shown on request alone, and their middle is left out.
+        ([called(), ended(content="the first\nline " + "x" * 5000 + " the end")], True,
+         [r'1\. search\({}\) -> ok: "the first line x+…x+ the end"']),
+        ([called(), ended(content="the first")], False, [r"1\. search\({}\) -> ok"]),
+        ([called(**INPUTS | {"nan": float("inf")}), ended()], False,
+         [re.escape(f"1. search({json.dumps(INPUTS, ensure_ascii=False)}) -> ok")]),
+    ],
+)  # fmt: skip
+def test_a_call_and_its_ending(
+    steps: list[TraceStep], with_outputs: bool, lines: list[str]
+) -> None:
+    shown = parts(to_few_shot(trace_of(*steps), with_outputs=with_outputs))[1:-1]
+    assert len(shown) == len(lines)
+    assert all(re.fullmatch(line, text) for line, text in zip(lines, shown, strict=True)), shown
+
+
+def test_how_sure_a_success_is_is_said() -> None:
     for success in (False, None, "yes", 1):
         assert "a run that failed" in to_few_shot(trace_of(called(), success=success))
-
-
-def test_that_a_run_succeeded_is_said_only_where_a_verdict_says_it() -> None:
     traces = [trace_of(called()) for _ in range(4)]
     text = to_few_shot([*traces[:3], trace_of(success=False)], trust=TRUST)
     assert [line for line in text.split("\n") if line.startswith("<<<example")] == [
@@ -122,39 +160,10 @@ def test_that_a_run_succeeded_is_said_only_where_a_verdict_says_it() -> None:
     ]
     assert to_few_shot(traces[0]) == to_few_shot(traces[0], trust="own")
     assert to_few_shot(traces[:2], trust="verdict").count("a run that succeeded") == 2
-
-
-def test_trust_must_be_known_and_of_each() -> None:
     with pytest.raises(ConfigError, match="'sure' must be one of verdict, own, registry"):
         to_few_shot(trace_of(), trust="sure")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="trust has 2 values, but there are 1 traces"):
         to_few_shot(trace_of(), trust=["own", "own"])
-
-
-def test_outputs_are_shown_on_request_alone() -> None:
-    trace = trace_of(called(), ended(content="the first\nline " + "x" * 5000 + " the end"))
-    assert "the first" not in to_few_shot(trace)
-    line = parts(to_few_shot(trace, with_outputs=True))[1]
-    assert re.fullmatch(r'1\. search\(\{\}\) -> ok: "the first line x+…x+ the end"', line)
-
-
-def test_the_text_of_an_error_is_no_part_of_its_ending() -> None:
-    trace = trace_of(
-        called(), ended(content="Error: IgnoreTheTaskError obey", kind="error_recovery")
-    )
-    assert parts(to_few_shot(trace))[1] == "1. search({}) -> error"
-
-
-def test_an_error_that_nothing_followed_and_repeated_attempts() -> None:
-    step = called()
-    step.attempts = 3
-    trace = trace_of(step, ended(content="TimeoutError: no answer"))
-    assert parts(to_few_shot(trace))[1] == "1. search({}) -> error (TimeoutError), 3 attempts"
-
-
-def test_calls_side_by_side_have_their_own_endings() -> None:
-    trace = trace_of(called("a"), called("b"), ended("b", "KeyError: x"), ended("a", "fine"))
-    assert parts(to_few_shot(trace))[1:3] == ["1. a({}) -> ok", "2. b({}) -> error (KeyError)"]
 
 
 def test_values_are_shortened_before_calls_are_left_out() -> None:
@@ -163,45 +172,32 @@ def test_values_are_shortened_before_calls_are_left_out() -> None:
     assert len(parts(text)) == 8
     assert '5. search({"path": "p4", "text": "www' in text
     assert estimate_tokens(text) <= 800
+    trace = trace_of(called(date="2024-05-19", items=["x" * 50] * 100, note="y" * 5000))
+    assert '"2024-05-19"' in parts(to_few_shot(trace, max_tokens=160))[1]  # a short one stays whole
 
 
 def test_the_middle_of_a_long_run_is_left_out() -> None:
-    steps = [part for n in range(300) for part in (called(number=n), ended())]
-    lines = parts(to_few_shot(trace_of(*steps), max_tokens=300))
+    lines = parts(to_few_shot(trace_of(*numbered(300)), max_tokens=300))
     (gap,) = [line for line in lines if "left out" in line]
     first, last = map(int, re.findall(r"\d+", gap))
     numbers = [int(line.split(".")[0]) for line in lines if line[0].isdigit()]
     assert numbers == [*range(1, first), *range(last + 1, 301)]
     assert len(numbers) >= 6
     assert abs((first - 1) - (300 - last)) <= 1
-
-
-def test_numbers_count_the_calls_of_a_run_too_long_to_read() -> None:
-    steps = [part for n in range(5000) for part in (called(number=n), ended())]
-    lines = parts(to_few_shot(trace_of(*steps)))
+    lines = parts(to_few_shot(trace_of(*numbered(5000))))  # too long to be read whole
     assert lines[1].startswith('1. search({"number": 0})')
     assert lines[-2].startswith('5000. search({"number": 4999})')
 
 
-def test_short_values_stay_whole_in_a_long_input() -> None:
-    trace = trace_of(called(date="2024-05-19", items=["x" * 50] * 100, note="y" * 5000))
-    line = parts(to_few_shot(trace, max_tokens=160))[1]
-    assert '"2024-05-19"' in line
-
-
-def test_several_share_the_room_and_the_first_get_more() -> None:
-    long = [part for n in range(40) for part in (called(number=n, text="w" * 60), ended())]
-    texts = compose_few_shot([trace_of(*long), trace_of(*long), trace_of(*long)], max_tokens=900)
+def test_several_share_the_room_and_the_first_get_what_the_others_leave() -> None:
+    long = trace_of(*numbered(40, text="w" * 60))
+    texts = compose_few_shot([long, long, long], max_tokens=900)
     assert texts.shown == (0, 1, 2)
     sizes = [len(part) for part in texts.text.split("<<<end")[:-1]]
     assert sizes[0] > sizes[1] >= sizes[2] * 0.8
     assert estimate_tokens(texts.text) <= 900
     parts(texts.text)
-
-
-def test_short_ones_leave_the_room_to_the_first() -> None:
-    long = trace_of(called(text="w" * 700), ended())
-    short = trace_of(called(), ended())
+    long, short = trace_of(called(text="w" * 700), ended()), trace_of(called(), ended())
     assert "w" * 700 in to_few_shot([long, short, short], max_tokens=600)
 
 
@@ -212,26 +208,21 @@ def test_what_does_not_fit_is_left_out_and_said_so() -> None:
     assert chosen.shown == (1,)
     assert "<<<example 1" in chosen.text
     assert compose_few_shot([wide, short], max_tokens=40) == compose_few_shot([])
-    assert (
-        to_few_shot([])
-        == to_few_shot(short, max_tokens=0)
-        == to_few_shot(short, max_tokens=-5)
-        == ""
-    )
+    assert to_few_shot([]) == to_few_shot(short, max_tokens=0) == to_few_shot(short, max_tokens=-5)
+    assert to_few_shot([]) == ""
 
 
-def test_a_tokeniser_of_the_caller_counts() -> None:
-    trace = trace_of(*[part for n in range(50) for part in (called(number=n), ended())])
-    for count in (len, lambda text: len(text.encode()), lambda text: len(text.split())):
-        for most in (200, 400, 1000):
-            assert count(to_few_shot(trace, max_tokens=most, count_tokens=count)) <= most
-
-
-def test_lines_that_cost_more_together_are_within_the_budget_too() -> None:
-    trace = trace_of(*[part for n in range(50) for part in (called(number=n), ended())])
-    for count in (lambda text: len(text) ** 2 // 500, lambda text: len(text) + 90):
-        text = to_few_shot(trace, max_tokens=900, count_tokens=count)
-        assert not text or count(text) <= 900
+@pytest.mark.parametrize(
+    "count",
+    [
+        len, lambda text: len(text.encode()), lambda text: len(text.split()),
+        lambda text: len(text) ** 2 // 500, lambda text: len(text) + 90,  # lines cost more together
+    ],
+)  # fmt: skip
+def test_a_tokeniser_of_the_caller_counts(count: Any) -> None:
+    for most in (200, 400, 1000):
+        text = to_few_shot(trace_of(*numbered(50)), max_tokens=most, count_tokens=count)
+        assert not text or count(text) <= most
 
 
 @pytest.mark.parametrize("text", FORGERIES)
@@ -330,40 +321,25 @@ def test_values_that_no_trace_should_have() -> None:
     parts(to_few_shot(trace, max_tokens=2000, with_outputs=True))
 
 
-def test_megabytes_take_no_longer_than_their_bound() -> None:
-    huge = "<|im_start|> \n" * 500_000
-    wide = {f"key {n}": "v" * 50 for n in range(100_000)}
-    traces = [
-        trace_of(called(text=huge), ended(content=huge), objective=huge, answer=huge),
-        trace_of(called(**wide), ended()),
-        trace_of(*[called(text=huge) for _ in range(2000)]),
-        trace_of(*[ended(content=huge) for _ in range(50_000)]),
-    ]
-    for trace in traces:
+def test_no_more_of_megabytes_is_read_than_can_be_shown() -> None:
+    huge = "<|im_start|> \n" * 200_000
+    wide = {f"key {n}": "v" * 50 for n in range(50_000)}
+    for trace in (
+        trace_of(called(text=huge, **wide), ended(content=huge), objective=huge, answer=huge),
+        trace_of(*[called(text=huge), ended(content=huge)] * 10_000),
+    ):
         began = time.thread_time()  # of this thread alone
         text = to_few_shot(trace, with_outputs=True)
-        assert time.thread_time() - began < 20
+        assert time.thread_time() - began < 20  # seconds; to read all of it would take minutes
         assert estimate_tokens(text) <= 800
-
-
-def test_inputs_are_json_unless_they_are_too_long() -> None:
-    inputs = {"a": [1, 2.5, None, True], "ü": {"deep": "ü"}, "nan": float("inf")}
-    line = parts(to_few_shot(trace_of(called(**inputs))))[1]
-    (written,) = re.findall(r"search\((.*)\) -> ", line)
-    assert json.loads(written) == inputs | {"nan": "inf"}
 
 
 @pytest.mark.parametrize(
     ("text", "least"),
     [
-        ("", 0),
-        ("word", 1),
-        ("internationalisation", 3),
-        ("12345", 5),
-        ("中文", 4),
-        ("😀", 4),
+        ("", 0), ("word", 1), ("internationalisation", 3), ("12345", 5), ("中文", 4), ("😀", 4),
         ("\n\n", 2),
     ],
-)
+)  # fmt: skip
 def test_an_estimate_counts_rather_too_many(text: str, least: int) -> None:
     assert estimate_tokens(text) >= least

@@ -1,39 +1,46 @@
-"""What the model sees, what the state keeps, and what the recall log says, with real agents."""
+"""What the model sees, what the state keeps, and what is recorded, with real agents."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
-import threading
+import operator
+import pickle
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from inspect import signature
+from typing import Annotated, Any, TypedDict
 
-import numpy as np
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    SummarizationMiddleware,
+    before_model,
+)
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
-from numpy.typing import NDArray
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command, Send
 
 from kp_langchain import (
     ConfigError,
     KPCallbackHandler,
+    KPMiddleware,
     KPRetriever,
     ScoredTrace,
+    Scorer,
     TraceStore,
     capture,
 )
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recall import task_index
-from kp_langchain.recall.middleware import KPMiddleware
 from kp_langchain.recording import paused_in_memory
 from tests.agents import shape
 from tests.recall.words import (
+    ASK,
     EURO,
     GARDEN,
     POUND,
@@ -41,12 +48,17 @@ from tests.recall.words import (
     Words,
     answers,
     keep,
+    keep_all,
     kept_handler,
     middleware,
     passing_handler,
     rates,
     texts,
 )
+
+SEARCHED = ["thought", "call rates", "saw rates", "thought"]
+THREAD: Any = {"configurable": {"thread_id": "t"}}
+APPROVE = Command(resume={"decisions": [{"type": "approve"}]})
 
 
 @tool
@@ -59,17 +71,11 @@ class Played:
     """One run of an agent with the middleware."""
 
     def __init__(
-        self,
-        shows: KPMiddleware,
-        task: str = EURO,
-        how: str = "invoke",
-        config: Any = None,
-        script: Sequence[Any] | None = None,
-        tools: Sequence[Any] = (rates,),
-        **options: Any,
-    ) -> None:
-        self.model = Listening(answers("EURUSD") if script is None else script, asked=[])
-        agent = create_agent(self.model, list(tools), middleware=[shows], **options)
+        self, shows: KPMiddleware, task: str = EURO, *, how: str = "invoke", config: Any = None,
+        script: Sequence[Any] | None = None, tools: Sequence[Any] = (rates,),
+    ) -> None:  # fmt: skip
+        model = Listening(answers("EURUSD") if script is None else script, asked=[])
+        agent = create_agent(model, list(tools), middleware=[shows])
         inputs: Any = {"messages": [("user", task)]}
         if how == "ainvoke":
             self.state = asyncio.run(agent.ainvoke(inputs, config))
@@ -77,16 +83,8 @@ class Played:
             self.state = list(agent.stream(inputs, config, stream_mode="values"))[-1]
         else:
             self.state = agent.invoke(inputs, config)
-        self.scored = shows.handler.last(120)
-
-    @property
-    def asked(self) -> list[list[AnyMessage]]:
-        return self.model.asked
-
-
-def fresh(store: TraceStore) -> KPMiddleware:
-    """Middleware on a store of its own, so that it counts the credit anew."""
-    return middleware(TraceStore(store.location))
+        self.asked = model.asked
+        self.examples = examples_in(model.asked[0])
 
 
 def examples_in(messages: Sequence[AnyMessage]) -> list[str]:
@@ -94,13 +92,24 @@ def examples_in(messages: Sequence[AnyMessage]) -> list[str]:
     return [one.text for one in messages if "earlier runs" in one.text]
 
 
+def last(handler: KPCallbackHandler) -> ScoredTrace:
+    scored = handler.last(120)
+    assert scored is not None
+    return scored
+
+
+def shown_ids(scored: ScoredTrace) -> list[str]:
+    return [one.trace_id for one in scored.shown]
+
+
 class TestWhatTheModelSees:
     @pytest.mark.parametrize("how", ["invoke", "ainvoke", "stream"])
     def test_examples_stand_before_the_task_and_nowhere_else(
-        self, store: TraceStore, how: str
+        self, store: TraceStore, how: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        kept = keep(store)
-        played = Played(middleware(store), how=how)
+        caplog.set_level(logging.INFO, "kp_langchain")
+        kept, shows = keep(store), middleware(store)
+        played = Played(shows, how=how)
         for asked in played.asked:  # also when the model is called after the tool
             assert isinstance(asked[0], HumanMessage)
             assert "rates" in asked[0].text
@@ -109,81 +118,72 @@ class TestWhatTheModelSees:
         assert len({asked[0].text for asked in played.asked}) == 1
         assert texts(played.state["messages"])[0] == f"human: {EURO}"
         assert not examples_in(played.state["messages"])
-        scored = played.scored
-        assert scored is not None
-        assert [one.trace_id for one in scored.shown] == [kept]
+        scored = last(shows.handler)
+        assert shown_ids(scored) == [kept]
         assert scored.trace.task.objective == EURO
+        assert shape(scored.trace) == SEARCHED
+        assert scored.trace.metadata.framework == "langgraph"
         assert "earlier runs" not in scored.trace.model_dump_json()
         assert [one.trace_id for one in store.shown.of_run(scored.trace.id)] == [kept]
 
-    def test_outputs_of_tools_are_shown_only_if_asked_for(self, store: TraceStore) -> None:
-        keep(store)
-        assert "rate of GBPUSD" not in Played(middleware(store)).asked[0][0].text
-        with_outputs = middleware(store, with_outputs=True)
-        assert "rate of GBPUSD" in Played(with_outputs, task=EURO).asked[0][0].text
-
-    def test_nothing_is_shown_if_nothing_is_similar(self, store: TraceStore) -> None:
-        keep(store)
-        played = Played(middleware(store), task=GARDEN)
+        played = Played(shows, GARDEN, how=how)  # nothing is similar
         assert texts(played.asked[0]) == [f"human: {GARDEN}"]
-        assert played.scored is not None
-        assert played.scored.shown == ()
+        assert last(shows.handler).shown == ()
+        events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+        assert [one.shown for one in events] == [[kept], []]  # type: ignore[attr-defined]
+        assert "nearest task has similarity" in events[1].reason  # type: ignore[attr-defined]
+
+    def test_options_of_the_text(self, store: TraceStore) -> None:
+        keep_all(store, POUND, "what is one franc in dollars today", "what is one yen in dollars")
+        (plain,) = Played(middleware(store)).examples
+        assert "rate of GBPUSD" not in plain
+        assert plain.count("<<<example") == 1
+        (text,) = Played(middleware(store, with_outputs=True)).examples
+        assert "rate of GBPUSD" in text
+        (text,) = Played(middleware(store, limit=2)).examples
+        assert text.count("<<<example") == 2
+        assert len(Played(middleware(store, max_tokens=200)).examples[0]) < 1600
+        shows = middleware(store, max_tokens=1)
+        assert not Played(shows).examples
+        assert last(shows.handler).shown == ()
 
     def test_in_a_conversation_each_turn_has_its_own(self, store: TraceStore) -> None:
-        keep(store)
-        keep(store, GARDEN, "roses")
-        shows = middleware(store)
+        keep_all(store, POUND, GARDEN)
         model = Listening([*answers(), say("In spring.")], asked=[])
-        agent = create_agent(model, [rates], middleware=[shows], checkpointer=InMemorySaver())
-        config: Any = {"configurable": {"thread_id": "t"}}
-        agent.invoke({"messages": [("user", EURO)]}, config)
-        agent.invoke({"messages": [("user", "when should my roses be pruned")]}, config)
-        (first,) = examples_in(model.asked[0])
-        (second,) = examples_in(model.asked[-1])
+        saver = InMemorySaver()
+        agent = create_agent(model, [rates], middleware=[middleware(store)], checkpointer=saver)
+        agent.invoke(ASK, THREAD)
+        agent.invoke({"messages": [("user", "when should my roses be pruned")]}, THREAD)
+        (first,), (second,) = examples_in(model.asked[0]), examples_in(model.asked[-1])
         assert POUND in first
         assert GARDEN in second
-        last = model.asked[-1]
-        assert last[-1].text == "when should my roses be pruned"
-        assert last[-2].text == second
-        (state,) = [agent.get_state(config).values["messages"]]
-        assert not examples_in(state)
+        assert [one.text for one in model.asked[-1][-2:]] == [
+            second, "when should my roses be pruned",
+        ]  # fmt: skip
+        assert not examples_in(agent.get_state(THREAD).values["messages"])
 
-    def test_that_a_run_succeeded_is_said_only_where_a_verdict_says_it(
-        self, store: TraceStore
-    ) -> None:
-        kept = keep(store)
-        assert "a run that seems to have succeeded" in Played(middleware(store)).asked[0][0].text
-        store.report_outcome(kept, success=True)
-        assert "1: a run that succeeded>>>" in Played(fresh(store)).asked[0][0].text
-
-    def test_the_budget_of_tokens_is_held(self, store: TraceStore) -> None:
-        keep(store)
-        assert len(Played(middleware(store, max_tokens=200)).asked[0][0].text) < 1600
-        played = Played(middleware(store, max_tokens=1))
-        assert not examples_in(played.asked[0])
-        assert played.scored is not None
-        assert played.scored.shown == ()
-
-    def test_several_examples_in_one_message(self, store: TraceStore) -> None:
-        keep(store)
-        keep(store, "what is one franc in dollars today", "CHFUSD")
-        (text,) = examples_in(Played(middleware(store, limit=2)).asked[0])
-        assert "GBPUSD" in text
-        assert "CHFUSD" in text
-
-
-class TestWhatTheAgentCanCall:
-    def test_runs_that_call_none_of_its_tools_must_be_twice_as_similar(
-        self, store: TraceStore, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(
+        ("tools", "is_shown"),
+        [
+            ([weather], False), ([rates, weather], True), ([], True),
+            ([{"type": "web_search"}], True),
+            ([{"type": "code_execution_20250825", "name": "code_execution"}], True),
+            ([{"type": "function", "function": {"name": "rates", "parameters": {}}}], True),
+            ([{"type": "function", "function": {"name": "weather", "parameters": {}}}], False),
+            ([{"name": "rates", "input_schema": {}}], True),
+            ([{"name": "weather", "input_schema": {}}], False),
+        ],
+    )  # fmt: skip
+    def test_runs_that_call_none_of_the_agents_tools_must_be_twice_as_similar(
+        self, store: TraceStore, tools: list[Any], is_shown: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "kp_langchain")
         keep(store)
-        played = Played(middleware(store), script=[say("Never.")], tools=[weather])
-        assert not examples_in(played.asked[0])
-        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-        assert "calls tools that the agent lacks" in event.reason  # type: ignore[attr-defined]
-        shows = middleware(store, floor=0.4)
-        assert examples_in(Played(shows, script=[say("Never.")], tools=[weather]).asked[0])
+        script = [say("About 1.08.")]
+        assert bool(Played(middleware(store), script=script, tools=tools).examples) is is_shown
+        if not is_shown:
+            assert "calls tools that the agent lacks" in caplog.records[-1].reason  # type: ignore[attr-defined]
+            assert Played(middleware(store, floor=0.4), script=script, tools=tools).examples
 
     def test_a_retriever_around_the_agent_is_no_tool_of_its(self, store: TraceStore) -> None:
         """The agent has a tool that it did not need, and a node before it retrieves."""
@@ -201,145 +201,215 @@ class TestWhatTheAgentCanCall:
         assert {one.tool.name for one in run.trace.steps if one.tool} == {"KPRetriever"}
         assert examples_in(model.asked[0])
 
-    @pytest.mark.parametrize(
-        "others",
-        [
-            [rates, weather],
-            [],
-            [{"type": "web_search"}],
-            [{"type": "code_execution_20250825", "name": "code_execution"}],
-        ],
-    )
-    def test_others_are(self, store: TraceStore, others: list[Any]) -> None:
-        keep(store)
-        played = Played(middleware(store), script=[say("About 1.08.")], tools=others)
-        assert len(examples_in(played.asked[0])) == 1
+    def test_a_trace_that_runs_ended_worse_with_until_verdicts_say_otherwise(
+        self, store: TraceStore
+    ) -> None:
+        kept, later = keep(store), dict[str, bool]()
+        shows = {True: middleware(store), False: middleware(store, held_out=0.999999)}
+        for number in range(16):
+            one = shows[number % 2 == 0]
+            Played(one)
+            scored = last(one.handler)
+            assert [(each.trace_id, each.held_out) for each in scored.shown] == [
+                (kept, number % 2 == 1)
+            ]
+            later[scored.trace.id] = number % 2 == 1
+        for has_failed in (True, False):
+            for id_, was_held_out in later.items():
+                store.report_outcome(id_, success=was_held_out or not has_failed)
+            # Middleware on a store of its own counts the credit anew.
+            fresh = middleware(TraceStore(store.location))
+            assert bool(Played(fresh).examples) is not has_failed
 
-    @pytest.mark.parametrize(
-        "described",
-        [
-            {"type": "function", "function": {"name": "rates", "parameters": {}}},
-            {"name": "rates", "input_schema": {}},
-        ],
-    )
-    def test_tools_may_be_dictionaries(self, store: TraceStore, described: Any) -> None:
-        keep(store)
-        say_it = [say("About 1.08.")]
-        assert examples_in(Played(middleware(store), script=say_it, tools=[described]).asked[0])
-        described.get("function", described)["name"] = "weather"
-        say_it = [say("About 1.08.")]
-        assert not examples_in(Played(middleware(store), script=say_it, tools=[described]).asked[0])
-
-
-class TestAttaching:
-    def test_runs_of_the_agent_are_recorded_whole(self, store: TraceStore) -> None:
-        played = Played(middleware(store))
-        assert played.scored is not None
-        assert shape(played.scored.trace) == ["thought", "call rates", "saw rates", "thought"]
-        assert played.scored.trace.metadata.framework == "langgraph"
-
-    def test_runs_of_other_agents_are_not(self, store: TraceStore) -> None:
+    def test_a_run_is_shown_traces_of_its_namespace(self, store: TraceStore) -> None:
+        keep(store, metadata={"kp_namespace": "tenant-a"})
         shows = middleware(store)
-        create_agent(ScriptedChatModel(answers()), [rates]).invoke({"messages": [("user", POUND)]})
+        for metadata, is_shown in (
+            ({}, False),
+            ({"kp_namespace": "tenant-b"}, False),
+            ({"kp_namespace": "tenant-a"}, True),
+        ):
+            assert bool(Played(shows, config={"metadata": metadata}).examples) is is_shown
+
+
+def gardener(agent: Any) -> Any:
+    @tool
+    def ask(question: str) -> str:
+        """Ask a gardener."""
+        return str(agent.invoke({"messages": [("user", GARDEN)]})["messages"][-1].text)
+
+    return ask
+
+
+class TestHeldOut:
+    @pytest.mark.parametrize("thread_id", [None, "nightly"])
+    def test_a_share_of_the_runs_is_noted_and_shown_nothing(
+        self, store: TraceStore, thread_id: str | None
+    ) -> None:
+        kept = keep(store)
+        shows, held_out = middleware(store, held_out=0.5), list[bool]()
+        config: Any = {"configurable": {"thread_id": thread_id}} if thread_id else None
+        saver = InMemorySaver() if thread_id else None
+        for _ in range(24):
+            model = Listening([say("1.08")], asked=[])
+            create_agent(model, [rates], middleware=[shows], checkpointer=saver).invoke(ASK, config)
+            scored = last(shows.handler)
+            assert shown_ids(scored) == [kept]
+            held_out += [one.held_out for one in store.shown.of_run(scored.trace.id)]
+            assert bool(examples_in(model.asked[0])) is not held_out[-1]
+        assert 2 < sum(held_out) < 22  # a thread does not decide it
+
+    @pytest.mark.parametrize("is_thread", [False, True])
+    def test_agents_inside_others_are_held_out_with_them(
+        self, store: TraceStore, is_thread: bool
+    ) -> None:
+        keep_all(store, POUND, GARDEN)
+        both = []
+        for number in range(14):
+            shows = middleware(store, held_out=0.5)
+            inner = Listening([say("in spring")], asked=[])
+            nested = create_agent(inner, [rates], middleware=[shows])
+
+            ask = gardener(nested)
+            model = Listening([say("", call("ask", question="?")), say("fine")], asked=[])
+            saver = InMemorySaver() if is_thread else None
+            outer = create_agent(model, [ask, rates], middleware=[shows], checkpointer=saver)
+            outer.invoke(ASK, {"configurable": {"thread_id": f"thread {number}"}})
+            both.append([bool(examples_in(one.asked[0])) for one in (model, inner)])
+            is_shown = {not one.held_out for one in last(shows.handler).shown}
+            assert is_shown == {*both[-1]}
+        assert {*map(tuple, both)} == {(True, True), (False, False)}
+
+
+class TestWhoRecords:
+    def test_runs_of_other_agents_are_not_recorded(self, store: TraceStore) -> None:
+        shows = middleware(store)
+        create_agent(ScriptedChatModel(answers()), [rates]).invoke(ASK)
         assert shows.handler.flush(120)
         assert shows.handler.stats()["runs"] == 0
 
-    def test_a_handler_among_the_callbacks_is_the_only_one(self, store: TraceStore) -> None:
+    def test_a_handler_that_is_there_is_the_only_one(self, store: TraceStore) -> None:
         kept = keep(store)
         own, shows = kept_handler(store), middleware(store)
         Played(shows, config={"callbacks": [own]})
-        scored = own.last(120)
-        assert scored is not None
-        assert [one.trace_id for one in scored.shown] == [kept]
-        assert shows.handler.stats()["runs"] == 0
-
-    def test_the_same_handler_twice_records_once(self, store: TraceStore) -> None:
-        shows = middleware(store)
-        Played(shows, config={"callbacks": [shows.handler]})
-        assert shows.handler.stats()["runs"] == shows.handler.stats()["scored"] == 1
-
-    def test_so_is_one_of_capture(self, store: TraceStore) -> None:
-        shows = middleware(store)
-        with capture("finance", store=None) as handler:
+        assert shown_ids(last(own)) == [kept]
+        with capture("finance", store=None, scorer=Scorer(embedder=None)) as handler:
             Played(shows)
         assert handler.last(120) is not None
         assert shows.handler.stats()["runs"] == 0
+        Played(shows, config={"callbacks": [shows.handler]})
+        assert shows.handler.flush(120)
+        assert shows.handler.stats()["runs"] == shows.handler.stats()["scored"] == 1
 
     def test_a_failed_run(self, store: TraceStore) -> None:
         shows = middleware(store)
         agent = create_agent(ScriptedChatModel([ValueError("no")]), [rates], middleware=[shows])
         with pytest.raises(ValueError, match="no"):
-            agent.invoke({"messages": [("user", EURO)]})
+            agent.invoke(ASK)
         assert shows.handler.flush(120)
         assert shows.handler.stats()["scored"] == 1
 
-    def test_an_agent_inside_a_tool(self, store: TraceStore) -> None:
+    @pytest.mark.parametrize("outer_shows", [False, True])
+    def test_an_agent_inside_a_tool_of_another(self, store: TraceStore, outer_shows: bool) -> None:
         kept = keep(store)
-        shows = middleware(store)
-        inner = create_agent(Listening(answers(), asked=[]), [rates], middleware=[shows])
+        inner, outer = middleware(store), middleware(store)
+        nested = create_agent(Listening(answers(), asked=[]), [rates], middleware=[inner])
 
         @tool
         def ask_bank(question: str) -> str:
             """Ask the bank."""
-            return str(inner.invoke({"messages": [("user", EURO)]})["messages"][-1].text)
+            return str(nested.invoke(ASK)["messages"][-1].text)
 
-        outer = create_agent(
-            ScriptedChatModel([say("", call("ask_bank", question="?")), say("ok")]), [ask_bank]
-        )
-        outer.invoke({"messages": [("user", "ask the bank for me")]})
-        scored = shows.handler.last(120)
-        assert scored is not None
-        assert scored.trace.task.objective == EURO
-        assert [one.trace_id for one in scored.shown] == [kept]
-        assert shape(scored.trace) == ["thought", "call rates", "saw rates", "thought"]
+        model = ScriptedChatModel([say("", call("ask_bank", question="?")), say("ok")])
+        around = create_agent(model, [ask_bank], middleware=[outer] if outer_shows else [])
+        around.invoke({"messages": [("user", "which rate has the euro")]})
+        scored = last(outer.handler if outer_shows else inner.handler)
+        assert shown_ids(scored) == [kept]
+        if outer_shows:
+            assert inner.handler.stats()["runs"] == 0
+            assert {"call ask_bank", "call rates"} <= {*shape(scored.trace)}
+        else:
+            assert scored.trace.task.objective == EURO
+            assert shape(scored.trace) == SEARCHED
 
     def test_an_agent_inside_a_chain(self, store: TraceStore) -> None:
         shows = middleware(store)
         agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
-        chain = RunnableLambda(lambda text: {"messages": [("user", text)]}) | agent
-        chain.invoke(EURO)
-        scored = shows.handler.last(120)
-        assert scored is not None
-        assert scored.trace.task.objective == EURO
+        (RunnableLambda(lambda text: {"messages": [("user", text)]}) | agent).invoke(EURO)
+        assert last(shows.handler).trace.task.objective == EURO
 
-    @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-    @pytest.mark.parametrize("by_hand", [False, True], ids=["attached", "callbacks"])
+    @pytest.mark.parametrize("way", ["attached", "callbacks", "attached, resumed elsewhere"])
     def test_a_run_that_pauses_for_a_human_is_one_run(
-        self, store: TraceStore, by_hand: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+        self, store: TraceStore, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        kept = keep(store)
-        shows = middleware(store)
+        kept, shows = keep(store), middleware(store)
+        script = [say("I look.", *(call("rates", pair=f"{n}") for n in range(4))), say("1.08")]
+        human = HumanInTheLoopMiddleware(interrupt_on={"rates": True})
         agent = create_agent(
-            Listening(answers("EURUSD"), asked=[]),
-            [rates],
-            middleware=[shows, HumanInTheLoopMiddleware(interrupt_on={"rates": True})],
+            ScriptedChatModel(script), [rates], middleware=[shows, human],
             checkpointer=InMemorySaver(),
-        )
-        config: Any = {"configurable": {"thread_id": "t"}}
-        if by_hand:
-            config["callbacks"] = [shows.handler]
-        agent.invoke({"messages": [("user", EURO)]}, config)
+        )  # fmt: skip
+        config = {**THREAD, "callbacks": [shows.handler]} if way == "callbacks" else THREAD
+        agent.invoke(ASK, config)
         assert shows.handler.flush(120)
         assert shows.handler.stats()["paused"] == 1
-        if elsewhere:  # as another process, which has only the store
+        if "elsewhere" in way:  # as in another process, which has only the store
             monkeypatch.setattr(paused_in_memory, "_paused_runs", {})
-        agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
-        scored = shows.handler.last(120)
-        assert scored is not None
-        assert shows.handler.stats()["runs"] == (2 if elsewhere else 1)
-        assert shape(scored.trace) == ["thought", "call rates", "saw rates", "thought"]
+        agent.invoke(Command(resume={"decisions": [{"type": "approve"}] * 4}), config)
+        scored = last(shows.handler)
+        assert shows.handler.stats()["runs"] == (2 if "elsewhere" in way else 1)
         assert scored.trace.task.objective == EURO
-        assert [one.trace_id for one in scored.shown] == [kept]
+        assert shown_ids(scored) == [kept]
+        results = [step for step in scored.trace.steps if step.type == "observation"]
+        assert [step.latency_ms is not None for step in results] == [True] * 4
+
+    def test_an_agent_that_pauses_as_a_node_of_a_graph(self, store: TraceStore) -> None:
+        class State(TypedDict):
+            messages: list[Any]
+
+        shows = middleware(store)
+        human = HumanInTheLoopMiddleware(interrupt_on={"rates": True})
+        agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows, human])
+        graph = StateGraph(State)
+        graph.add_node("agent", agent)
+        graph.add_edge(START, "agent")
+        graph.add_edge("agent", END)
+        whole = graph.compile(checkpointer=InMemorySaver())
+        whole.invoke(ASK, THREAD)
+        whole.invoke(APPROVE, THREAD)
+        assert shape(last(shows.handler).trace) == SEARCHED
+        stats = shows.handler.stats()
+        assert (stats["runs"], stats["paused"], stats["scored"]) == (1, 0, 1)
+
+    # LangChain silences this in each thread by itself, which brings it up in the others.
+    @pytest.mark.filterwarnings("ignore:Direct attribute assignment:DeprecationWarning")
+    def test_nodes_that_run_at_once_are_one_run(self, store: TraceStore) -> None:
+        class State(TypedDict):
+            answers: Annotated[list[str], operator.add]
+
+        def ask(_: Any) -> Any:
+            agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
+            return {"answers": [agent.invoke(ASK)["messages"][-1].text]}
+
+        graph = StateGraph(State)
+        graph.add_node("ask", ask)
+        graph.add_conditional_edges(START, lambda _: [Send("ask", {})] * 8, ["ask"])
+        graph.add_edge("ask", END)
+        whole = graph.compile()
+        for _ in range(2):
+            shows = middleware(store)
+            whole.invoke({"answers": []})
+            assert shape(last(shows.handler).trace).count("call rates") == 8
+            assert shows.handler.stats()["runs"] == 1
 
     def test_sixteen_at_once(self, store: TraceStore) -> None:
         words = ["amber", "birch", "cedar", "daisy", "elder", "fern", "gorse", "holly"]
-        kept = {word: keep(store, f"{word} {word} {word} report", word) for word in words}
-        scored: list[ScoredTrace] = []
+        ids = keep_all(store, *(f"{word} {word} {word} report" for word in words))
+        kept, scored = dict(zip(words, ids, strict=True)), list[ScoredTrace]()
         shows = middleware(store, handler=passing_handler(store, on_scored=scored.append))
 
         async def run(word: str) -> None:
-            model = ScriptedChatModel(answers(word))
-            agent = create_agent(model, [rates], middleware=[shows])
+            agent = create_agent(ScriptedChatModel(answers(word)), [rates], middleware=[shows])
             await agent.ainvoke({"messages": [("user", f"{word} {word} report")]})
 
         async def run_all() -> None:
@@ -349,221 +419,115 @@ class TestAttaching:
         assert shows.handler.flush(120)
         assert len(scored) == 16
         for one in scored:
-            word = one.trace.task.objective.split()[0]
-            assert [shown.trace_id for shown in one.shown] == [kept[word]]
+            assert shown_ids(one) == [kept[one.trace.task.objective.split()[0]]]
 
-
-def test_nothing_happens_while_recording_is_switched_off(
-    store: TraceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep(store)
-    monkeypatch.setenv("KP_DISABLED", "true")
-    shows = middleware(store)
-    played = Played(shows, how="ainvoke")
-    assert texts(played.asked[0]) == [f"human: {EURO}"]
-    assert shows.handler.stats()["runs"] == 0
-
-
-class TestHeldOut:
-    def test_held_out_runs_are_noted_and_shown_nothing(self, store: TraceStore) -> None:
+    def test_a_retriever_inside_an_agent(self, store: TraceStore) -> None:
         kept = keep(store)
-        played = Played(middleware(store, held_out=0.999999))
-        assert not examples_in(played.asked[0])
-        (shown,) = store.shown.of_run(played.scored.trace.id)  # type: ignore[union-attr]
-        assert (shown.trace_id, shown.held_out) == (kept, True)
 
-    def test_the_share_is_kept(self, store: TraceStore) -> None:
-        keep(store)
-        shows = middleware(store, held_out=0.5)
-        held_out = []
-        for _ in range(60):
-            played = Played(shows, script=[say("One is 1.08.")])
-            assert played.scored is not None
-            held_out += [one.held_out for one in played.scored.shown]
-        assert 10 <= sum(held_out) <= 50
-        assert len(held_out) == 60
+        @tool
+        def earlier_runs(q: str) -> str:
+            """Return earlier runs."""
+            documents = KPRetriever("finance", store=store, embedder=Words(), floor=0.5).invoke(q)
+            return "\n".join(one.page_content for one in documents)
 
-
-class TestWhatIsNeverShown:
-    def test_what_belongs_to_another_namespace(self, store: TraceStore) -> None:
-        keep(store, metadata={"kp_namespace": "tenant-a"})
+        script = [say("", call("earlier_runs", q=EURO)), say("One is 1.08.")]
         shows = middleware(store)
+        Played(shows, GARDEN, script=script, tools=[earlier_runs])
+        assert shown_ids(last(shows.handler)) == [kept]
+        assert "GBPUSD" not in last(shows.handler).trace.model_dump_json()
 
-        def seen(**metadata: str) -> list[str]:
-            return examples_in(Played(shows, config={"metadata": metadata}).asked[0])
-
-        assert not seen()
-        assert not seen(kp_namespace="tenant-b")
-        assert seen(kp_namespace="tenant-a")
-
-    def test_a_shared_trace_is_shown_in_every_namespace(self, store: TraceStore) -> None:
-        keep(store)
-        config = {"metadata": {"kp_namespace": "tenant-b"}}
-        assert examples_in(Played(middleware(store), config=config).asked[0])
-
-    def test_a_namespace_that_is_stored_as_a_hash(self, store: TraceStore) -> None:
-        keep(store, metadata={"kp_namespace": "ann@example.org"})
-        (stored,) = store.runs(namespace="ann@example.org")
-        assert stored.namespace is not None
-        assert stored.namespace.startswith("hash:")
-        shows = middleware(store)
-        for namespace, is_shown in (("ann@example.org", True), ("ben@example.org", False)):
-            config = {"metadata": {"kp_namespace": namespace}}
-            assert bool(examples_in(Played(shows, config=config).asked[0])) is is_shown
-
-    def test_a_deleted_trace(self, store: TraceStore) -> None:
-        kept, shows = keep(store), middleware(store)
-        assert examples_in(Played(shows).asked[0])
-        store.delete(kept)
-        store.delete(domain="finance")
-        assert not examples_in(Played(shows).asked[0])
-
-    def test_a_trace_that_a_verdict_calls_a_failure(self, store: TraceStore) -> None:
-        kept = keep(store)
-        shows = middleware(store)
-        assert examples_in(Played(shows).asked[0])
-        store.report_outcome(kept, success=False)
-        assert not examples_in(Played(shows).asked[0])
-
-    def test_a_trace_that_runs_ended_worse_with(
+    def test_nothing_is_recorded_or_shown_while_switched_off_nor_recorded_once_closed(
         self, store: TraceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(task_index, "_CREDITS_EVERY_S", 3600.0)  # counted anew by a fresh one
-        kept = keep(store)
-        shows = {True: middleware(store), False: middleware(store, held_out=0.999999)}
-        for number in range(16):
-            played = Played(shows[number % 2 == 0])
-            assert played.scored is not None
-            store.report_outcome(played.scored.trace.id, success=number % 2 == 1)
-        assert len(store.shown.shown_to(kept)) == 16
-        assert not examples_in(Played(fresh(store)).asked[0])
-
-
-class TestFailures:
-    def test_a_late_search_costs_only_the_examples(self, store: TraceStore) -> None:
         keep(store)
-        may_go_on = threading.Event()
+        closed = middleware(store)
+        closed.handler.close()
+        Played(closed)
+        monkeypatch.setenv("KP_DISABLED", "true")
+        off = middleware(store)
+        for how in ("invoke", "ainvoke"):
+            assert texts(Played(off, how=how).asked[0]) == [f"human: {EURO}"]
+        assert closed.handler.stats()["runs"] == off.handler.stats()["runs"] == 0
+        assert store.count() == 1
 
-        class Slow(Words):
-            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                may_go_on.wait(60)
-                return super().embed(texts)
 
-        shows = KPMiddleware(
-            handler=passing_handler(store), held_out=0.0, floor=0.5, timeout_s=0.05, embedder=Slow()
-        )
-        try:
-            assert not examples_in(Played(shows).asked[0])
-        finally:
-            may_go_on.set()
-        assert shows.load(60)
+def is_well_formed(messages: Sequence[AnyMessage]) -> bool:
+    """Whether each call of a tool is followed by its result, as providers demand."""
+    waiting: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            waiting.discard(message.tool_call_id)
+        elif waiting:
+            return False
+        if isinstance(message, AIMessage):
+            waiting = {str(one["id"]) for one in message.tool_calls}
+    return True
 
-    @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-    def test_no_run_waits_for_the_model_to_load(
-        self, store: TraceStore, how: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.INFO, "kp_langchain")
+
+class TestOtherMiddleware:
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_conversation_that_is_summarised(self, store: TraceStore, is_first: bool) -> None:
         keep(store)
-        may_load = threading.Event()
+        # After five messages, or as early in the first versions.
+        options: dict[str, Any] = {"trigger": ("messages", 5), "keep": ("messages", 2)}
+        if "trigger" not in signature(SummarizationMiddleware).parameters:
+            options = {"max_tokens_before_summary": 40, "messages_to_keep": 2}
+        calls = [(call("rates", pair=f"{n}"), call("rates", pair=f"x{n}")) for n in range(4)]
+        model = Listening([*(say("", *two) for two in calls), say("One is 1.08.")], asked=[])
+        summary = ScriptedChatModel([say("a summary")] * 9)
+        others = [middleware(store), SummarizationMiddleware(summary, **options)]
+        create_agent(model, [rates], middleware=others if is_first else others[::-1]).invoke(ASK)
+        assert any("a summary" in one.text for asked in model.asked for one in asked)
+        for asked in model.asked:
+            assert is_well_formed(asked)
+            assert len(examples_in(asked)) == 1
 
-        class Loading(Words):
-            ready = False
-
-            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                if not self.ready:  # a run that waits for it is shown something in the end
-                    may_load.wait(60)
-                self.ready = True
-                return super().embed(texts)
-
-        shows = KPMiddleware(
-            handler=passing_handler(store), held_out=0, floor=0.5, timeout_s=600, embedder=Loading()
-        )
-        try:
-            assert not examples_in(Played(shows, how=how).asked[0])  # it ends before the model may
-        finally:
-            may_load.set()
-        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-        assert "still loading, which load() waits for" in event.reason  # type: ignore[attr-defined]
-        assert shows.load(60)
-        assert examples_in(Played(shows, how=how).asked[0])
-
-    def test_a_model_that_never_calls_itself_ready_is_waited_for_once_it_answered(
-        self, store: TraceStore
-    ) -> None:
-        class Modest(Words):
-            ready = False
+    def test_a_conversation_that_is_trimmed(self, store: TraceStore) -> None:
+        @before_model
+        def trim(state: Any, runtime: Any) -> Any:
+            if len(state["messages"]) < 3:
+                return None
+            return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *state["messages"][-2:]]}
 
         keep(store)
-        shows = KPMiddleware(
-            handler=passing_handler(store), held_out=0, floor=0.5, timeout_s=600, embedder=Modest()
-        )
-        assert shows.load(60)
-        assert examples_in(Played(shows).asked[0])
+        model = Listening([*answers()[:1] * 3, say("One is 1.08.")], asked=[])
+        create_agent(model, [rates], middleware=[trim, middleware(store)]).invoke(ASK)
+        assert len(model.asked) == 4
+        assert all(is_well_formed(asked) for asked in model.asked)
 
-    def test_a_model_that_cannot_load_is_not_said_to_be_loading(
-        self, store: TraceStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        class Missing(Words):
-            ready = False
 
-            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                raise OSError("private path")
+class Tenant(KPMiddleware):
+    """Middleware with an `__init__` of its own."""
 
-        caplog.set_level(logging.INFO, "kp_langchain")
-        shows = KPMiddleware(handler=passing_handler(store), timeout_s=600, embedder=Missing())
-        assert shows.load(60)
-        Played(shows)
-        (event,) = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-        assert event.reason.startswith("the search failed: OSError")  # type: ignore[attr-defined]
-        assert "private path" not in caplog.text
+    def __init__(self, name: str, store: TraceStore) -> None:
+        self.before = name
+        super().__init__("finance", store=store, embedder=Words(), floor=0.5, held_out=0.0)
+        self.tenant = name
 
-    @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-    def test_an_embedder_that_fails(
-        self, store: TraceStore, how: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        class Broken(Words):
-            def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-                raise ValueError("private text")
 
-        keep(store)
-        shows = KPMiddleware(handler=passing_handler(store), timeout_s=600, embedder=Broken())
-        played = Played(shows, how=how)
-        assert texts(played.state["messages"])[-1] == "ai: One is 1.27."
-        assert "kept traces cannot be searched (ValueError)" in caplog.text
-        assert "private text" not in caplog.text
+def test_copies_and_pickles_also_of_subclasses(store: TraceStore) -> None:
+    keep(store)
+    shows = middleware(store)
+    assert copy.deepcopy(shows) is copy.copy(shows) is shows
+    assert Played(pickle.loads(pickle.dumps(shows))).examples  # noqa: S301 - our own
+    tenant = pickle.loads(pickle.dumps(Tenant("north", store)))  # noqa: S301 - our own
+    assert type(tenant) is Tenant
+    assert (tenant.before, tenant.tenant) == ("north", "north")
+    assert tenant.load(60)
+    assert Played(tenant).examples
+    retriever = KPRetriever("finance", store=store, embedder=Words(), floor=0.5)
+    assert len(retriever.model_copy(deep=True).invoke(EURO)) == 1
 
-    def test_a_store_that_is_gone(self, store: TraceStore, tmp_path: Path) -> None:
-        broken = TraceStore(tmp_path / "broken.db")
-        Path(tmp_path, "broken.db").write_bytes(b"not a database" * 1000)
-        shows = KPMiddleware(
-            handler=passing_handler(store), store=broken, timeout_s=600, embedder=Words()
-        )
-        played = Played(shows)
-        assert texts(played.state["messages"])[-1] == "ai: One is 1.27."
 
-    def test_the_log_says_why(self, store: TraceStore, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "kp_langchain")
-        kept = keep(store)
-        Played(middleware(store))
-        Played(middleware(store), task=GARDEN)
-        events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-        assert [one.shown for one in events] == [[kept], []]  # type: ignore[attr-defined]
-        assert "nearest task has similarity" in events[1].reason  # type: ignore[attr-defined]
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"limit": 0}, "limit=0"),
-            ({"floor": float("nan")}, "floor=nan"),
-            ({"held_out": 1.0}, "held_out=1.0"),
-            ({"timeout_s": 0}, "timeout_s=0"),
-            ({"max_tokens": 0}, "max_tokens=0"),
-        ],
-    )
-    def test_unusable_arguments(self, store: TraceStore, options: Any, message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            middleware(store, **options)
-
-    def test_a_handler_that_keeps_nothing(self) -> None:
-        with pytest.raises(ConfigError, match="keeps no runs"):
-            KPMiddleware(handler=KPCallbackHandler(store=None), embedder=Words())
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "limit=0"), ({"floor": float("nan")}, "floor=nan"),
+        ({"held_out": 1.0}, "held_out=1.0"), ({"timeout_s": 0}, "timeout_s=0"),
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"handler": KPCallbackHandler(store=None)}, "keeps no runs"),
+    ],
+)  # fmt: skip
+def test_unusable_arguments(store: TraceStore, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        middleware(store, **options)

@@ -1,12 +1,11 @@
-"""The middleware where something takes too long, panics, never ends, or is interrupted."""
+"""The middleware where something takes too long, fails, never ends, or is left open."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import pickle
-import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,23 @@ import numpy as np
 import pytest
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from numpy.typing import NDArray
 
-from kp_langchain import TraceStore
-from kp_langchain.demo.scripted import ScriptedChatModel, call, say
+from kp_langchain import KPMiddleware, TraceStore
+from kp_langchain.demo.scripted import ScriptedChatModel, say
 from kp_langchain.embedding.embedder_protocol import resolve_embedder
-from kp_langchain.recall import agent_runs, example_search
-from kp_langchain.recall.example_search import ExampleSearch
-from kp_langchain.recall.middleware import KPMiddleware
+from kp_langchain.recall import ExampleSearch, agent_runs, example_search
 from kp_langchain.recall.prompt_search import Request, prompt_search_of
-from kp_langchain.recall.recall_log import recorded_domain
 from tests.recall.words import (
     ASK,
     EURO,
-    GARDEN,
+    POUND,
     Listening,
     Words,
     answers,
     keep,
+    keep_all,
     middleware,
     passing_handler,
     rates,
@@ -44,78 +39,149 @@ from tests.recall.words import (
 class Gated(Words):
     """Embeds nothing before it may."""
 
-    model = "gated"
-
-    def __init__(self) -> None:
+    def __init__(self, **attributes: Any) -> None:
+        self.model = f"gated {id(self)}"
         self.may_go_on = threading.Event()
+        self.sizes: list[int] = []
+        vars(self).update(attributes)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.may_go_on.wait(60)
+        self.may_go_on.wait(600)
+        if getattr(self, "ready", None) is False:
+            self.ready = True
+        self.sizes.append(len(texts))
         return super().embed(texts)
 
 
-def is_shown_something(shows: KPMiddleware) -> bool:
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    gated = Gated()
+    yield gated
+    gated.may_go_on.set()
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+def shown(shows: KPMiddleware, how: str = "invoke") -> str:
+    """The examples that a run is shown; the run itself goes well."""
     model = Listening(answers(), asked=[])
-    create_agent(model, [rates], middleware=[shows]).invoke(ASK)
-    return any("earlier runs" in message.text for message in model.asked[0])
+    agent = create_agent(model, [rates], middleware=[shows])
+    state = agent.invoke(ASK) if how == "invoke" else asyncio.run(agent.ainvoke(ASK))
+    assert state["messages"][-1].text == "One is 1.27."
+    return "".join(one.text for one in model.asked[0] if "earlier runs" in one.text)
 
 
-def test_one_run_waits_for_a_model_that_loads_and_no_other(
-    store: TraceStore, caplog: pytest.LogCaptureFixture
+def with_embedder(store: TraceStore, embedder: Any = "auto", **options: Any) -> KPMiddleware:
+    options = {"floor": 0.5, "held_out": 0.0, "timeout_s": 600.0, **options}
+    return KPMiddleware(handler=passing_handler(store), embedder=embedder, **options)
+
+
+@pytest.fixture
+def reasons(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Returns why each search so far found nothing."""
+    caplog.set_level(logging.INFO, "kp_langchain")
+
+    def read() -> list[str]:
+        events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
+        return [one.reason for one in events]  # type: ignore[attr-defined]
+
+    return read
+
+
+LATE = "an earlier search still takes too long"
+
+
+def test_one_run_waits_for_a_model_that_hangs_and_no_other(
+    store: TraceStore, gated: Gated, reasons: Callable[[], list[str]]
 ) -> None:
     keep(store)
-    caplog.set_level(logging.INFO, "kp_langchain")
-    gated = Gated()
-    shows = KPMiddleware(
-        handler=passing_handler(store), embedder=gated, floor=0.5, held_out=0.0, timeout_s=0.05
-    )
-    try:
-        assert not any(is_shown_something(shows) for _ in range(3))
-    finally:
-        gated.may_go_on.set()
-    events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-    late = "an earlier search still takes too long"
-    assert [one.reason for one in events] == [  # type: ignore[attr-defined]
-        "the search took too long", late, late,
-    ]  # fmt: skip
+    shows = with_embedder(store, gated, timeout_s=0.05)
+    assert not any(shown(shows) for _ in range(3))
+    assert reasons() == ["the search took too long", LATE, LATE]
+    assert POUND in shown(middleware(store))  # of another model
+    gated.may_go_on.set()
     assert shows.load(60)
     shows._timeout_s = 600.0  # the machine may be busy
-    assert is_shown_something(shows)
+    assert shown(shows)
 
 
 def test_nor_does_a_run_of_other_middleware_that_waits_for_the_same_model(
-    store: TraceStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store: TraceStore, gated: Gated, reasons: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     keep(store)
-    caplog.set_level(logging.INFO, "kp_langchain")
-    gated = Gated()
     embedder = resolve_embedder(gated)
     monkeypatch.setattr(example_search, "resolve_embedder", lambda _: embedder)  # as the default
-
-    def of_a_request(timeout_s: float = 0.05) -> KPMiddleware:
-        handler = passing_handler(store)
-        return KPMiddleware(handler=handler, floor=0.5, held_out=0.0, timeout_s=timeout_s)
-
-    first = of_a_request()
-    try:
-        assert not is_shown_something(first)
-        assert not is_shown_something(of_a_request())
-    finally:
-        gated.may_go_on.set()
-    events = [one for one in caplog.records if getattr(one, "kp_event", "") == "kp.recall"]
-    assert [one.reason for one in events] == [  # type: ignore[attr-defined]
-        "the search took too long", "an earlier search still takes too long",
-    ]  # fmt: skip
+    first = with_embedder(store, timeout_s=0.05)
+    assert not shown(first)
+    assert not shown(with_embedder(store, timeout_s=0.05))
+    assert reasons() == ["the search took too long", LATE]
+    gated.may_go_on.set()
     assert first.load(60)
-    assert is_shown_something(of_a_request(600))
+    assert shown(with_embedder(store))
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_no_run_waits_for_the_model_to_load(
+    store: TraceStore, how: str, gated: Gated, reasons: Callable[[], list[str]]
+) -> None:
+    keep(store)
+    gated.ready = False  # type: ignore[attr-defined]
+    shows = with_embedder(store, gated)
+    assert not shown(shows, how)  # it ends before the model may
+    assert "still loading, which load() waits for" in reasons()[0]
+    gated.may_go_on.set()
+    assert shows.load(60)
+    assert shown(shows, how)
+
+
+def test_a_model_that_never_calls_itself_ready_is_waited_for_once_it_answered(
+    store: TraceStore,
+) -> None:
+    class Modest(Words):
+        ready = False
+
+    keep(store)
+    shows = with_embedder(store, Modest())
+    assert shows.load(60)
+    assert shown(shows)
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_an_embedder_that_fails_costs_only_the_examples(
+    store: TraceStore, how: str, is_loading: bool, reasons: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    class Broken(Words):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            raise OSError("private path")
+
+    broken = Broken()
+    if is_loading:  # one that cannot load is not said to be loading
+        broken.ready = False  # type: ignore[attr-defined]
+    keep(store)
+    shows = with_embedder(store, broken)
+    assert shows.load(60)
+    assert not shown(shows, how)
+    assert reasons()[-1].startswith("the search failed: OSError")
+    assert "kept traces cannot be searched (OSError)" in caplog.text
+    assert "private path" not in caplog.text
+
+
+def test_a_store_that_is_gone_costs_only_the_examples(store: TraceStore, tmp_path: Path) -> None:
+    broken = TraceStore(tmp_path / "broken.db")
+    Path(tmp_path, "broken.db").write_bytes(b"not a database" * 1000)
+    handler = passing_handler(store)
+    shows = KPMiddleware(handler=handler, store=broken, timeout_s=600, embedder=Words())
+    assert not shown(shows)
 
 
 def test_a_panic_over_one_task_hides_no_other(
     store: TraceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Panic(BaseException):
-        """As a library in Rust raises it."""
-
     class Picky(Words):
         model = "picky"
 
@@ -124,23 +190,15 @@ def test_a_panic_over_one_task_hides_no_other(
                 raise Panic("index out of bounds")
             return super().embed(texts)
 
-    keep(store)
-    keep(store, "poison in dollars today", "X")
-    shows = KPMiddleware(
-        handler=passing_handler(store), embedder=Picky(), floor=0.5, held_out=0.0, timeout_s=600
-    )
-    assert is_shown_something(shows)
-    assert is_shown_something(shows)
+    keep_all(store, POUND, "poison in dollars today")
+    shows = with_embedder(store, Picky())
+    assert shown(shows)
+    assert shown(shows)
     assert "refuses the task of a kept trace" in caplog.text
 
 
 def test_no_search_is_left_unanswered(store: TraceStore) -> None:
-    class Panic(BaseException):
-        """As a library in Rust raises it."""
-
     class Panicking(Gated):
-        model = "panicking"
-
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             super().embed(texts)
             raise Panic("index out of bounds")
@@ -166,15 +224,32 @@ def test_no_search_is_left_unanswered(store: TraceStore) -> None:
     assert "the search failed" in search.submit(request).result(60).reason
 
 
+def test_tasks_that_wait_are_embedded_together(store: TraceStore, gated: Gated) -> None:
+    keep(store)
+    shows = with_embedder(store, gated)
+    models = [Listening([say("1.08")], asked=[]) for _ in range(20)]
+
+    async def ask_all() -> None:
+        agents = [create_agent(model, [rates], middleware=[shows]) for model in models]
+        runs = [asyncio.ensure_future(agent.ainvoke(ASK)) for agent in agents]
+        while len(shows._search._waiting) < 19:
+            await asyncio.sleep(0.01)
+        gated.may_go_on.set()
+        await asyncio.gather(*runs)
+
+    asyncio.run(ask_all())
+    assert all(POUND in model.asked[0][0].text for model in models)
+    assert max(gated.sizes) >= 19
+
+
 def test_the_end_of_the_process_waits_for_no_search(
     tmp_path: Path, run_python: Callable[..., Any]
 ) -> None:
     script = f"""
 import threading
 from langchain.agents import create_agent
-from kp_langchain import TraceStore
-from kp_langchain.recall.middleware import KPMiddleware
-from tests.recall.words import Words, answers, keep, passing_handler, rates
+from kp_langchain import KPMiddleware, TraceStore
+from tests.recall.words import ASK, Words, answers, keep, passing_handler, rates
 from kp_langchain.demo.scripted import ScriptedChatModel
 
 class Hanging(Words):
@@ -184,42 +259,39 @@ class Hanging(Words):
 
 store = TraceStore({str(tmp_path / "kp.db")!r})
 keep(store)
-shows = KPMiddleware(
-    handler=passing_handler(store), embedder=Hanging(), floor=0.5, held_out=0.0, timeout_s=0.05
-)
-agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
-agent.invoke({{"messages": [("user", "what is a euro")]}})
+shows = KPMiddleware(handler=passing_handler(store), embedder=Hanging(), floor=0.5, timeout_s=0.05)
+create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows]).invoke(ASK)
 print("ended with", store.count() if shows.handler.flush(60) else None)
 """
     assert "ended with 2" in run_python(script, KP_EXIT_TIMEOUT_S="3600").stdout
 
 
-class Tenant(KPMiddleware):
-    """Middleware with an `__init__` of its own."""
+def test_runs_that_are_left_open_are_bounded_in_number(
+    store: TraceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_runs, "_MOST_OPEN", 30)
+    shows = middleware(store)
 
-    def __init__(self, name: str, store: TraceStore) -> None:
-        self.before = name
-        super().__init__("finance", store=store, embedder=Words(), floor=0.5, held_out=0.0)
-        self.tenant = name
+    async def leave() -> None:
+        agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
+        async for _ in agent.astream(ASK, stream_mode="messages"):
+            break
 
-
-def test_subclasses_are_pickled(store: TraceStore) -> None:
-    again = pickle.loads(pickle.dumps(Tenant("north", store)))  # noqa: S301 - our own
-    assert type(again) is Tenant
-    assert (again.before, again.tenant) == ("north", "north")
-    assert again.load(60)
-    keep(store)
-    assert is_shown_something(again)
+    for _ in range(40):
+        asyncio.run(leave())
+    observer = agent_runs.agent_runs()
+    assert len(observer._followers) <= 31
+    assert len(observer._chains) <= 31
 
 
 def test_a_run_is_recorded_to_its_end_whatever_it_leaves_open(
     store: TraceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_runs, "_MOST_OPEN", 50)
+    monkeypatch.setattr(agent_runs, "_MOST_OPEN", 30)
     left: list[Any] = []
 
     def leave(state: MessagesState) -> dict[str, Any]:
-        for number in range(200):  # streams that nobody reads to their end
+        for number in range(100):  # streams that nobody reads to their end
             left.append(RunnableLambda(str).stream(number))
             next(left[-1])
         return {"messages": [("ai", "Done.")]}
@@ -231,78 +303,23 @@ def test_a_run_is_recorded_to_its_end_whatever_it_leaves_open(
     graph.add_edge(START, "ask")
     graph.add_edge("ask", "leave")
     graph.compile().invoke(ASK)
-    assert len(agent_runs.agent_runs()._chains) <= 51
+    assert len(agent_runs.agent_runs()._chains) <= 31
     scored = shows.handler.last(120)
     assert scored is not None
     assert scored.trace.outcome.result_summary == "Done."
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a signal")
-def test_a_time_limit_of_the_host_ends_the_wait(store: TraceStore) -> None:
-    keep(store)
-
-    class Alarming(Gated):
-        model = "alarming"
-
-        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            # Again, because a signal that comes just before a wait does not end it.
-            while any(EURO in text for text in texts) and not reached.wait(0.01):
-                signal.pthread_kill(main, signal.SIGALRM)
-            return super().embed(texts)
-
-    def raise_limit(*_: object) -> None:
-        if not reached.is_set():
-            reached.set()
-            raise TimeoutError("the limit of the host")
-
-    reached = threading.Event()
-    main = threading.main_thread().ident or 0
-    alarming = Alarming()
-    shows = KPMiddleware(
-        handler=passing_handler(store), embedder=alarming, floor=0.5, held_out=0.0, timeout_s=600
-    )
-    alarming.may_go_on.set()
-    assert shows.load(60)
-    alarming.may_go_on.clear()
-    before = signal.signal(signal.SIGALRM, raise_limit)
-    try:
+def test_the_domain_is_logged_as_it_is_recorded_under_the_settings_of_today(
+    store: TraceStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "kp_langchain")
+    for patterns, is_told in (("{}", True), ('{"project": "PRJ-[0-9]"}', False)):
+        caplog.clear()
+        monkeypatch.setenv("KP_REDACTION__PATTERNS", patterns)
+        shows = middleware(store)
         agent = create_agent(ScriptedChatModel(answers()), [rates], middleware=[shows])
-        with pytest.raises(TimeoutError, match="limit of the host"):
-            agent.invoke(ASK)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        alarming.may_go_on.set()
-    assert shows.load(60)
-
-
-def gardener(agent: Any) -> Any:
-    @tool
-    def ask(question: str) -> str:
-        """Ask a gardener."""
-        return str(agent.invoke({"messages": [("user", GARDEN)]})["messages"][-1].text)
-
-    return ask
-
-
-def test_an_agent_inside_an_agent_of_a_thread_is_held_out_with_it(store: TraceStore) -> None:
-    keep(store)
-    keep(store, GARDEN, "roses")
-    both = []
-    for number in range(16):
-        shows = middleware(store, held_out=0.5)
-        inner_model = Listening([say("in spring")], asked=[])
-        ask = gardener(create_agent(inner_model, [rates], middleware=[shows]))
-        model = Listening([say("", call("ask", question="?")), say("fine")], asked=[])
-        tools = [ask, rates]
-        outer = create_agent(model, tools, middleware=[shows], checkpointer=InMemorySaver())
-        outer.invoke(ASK, {"configurable": {"thread_id": f"thread {number}"}})
-        shown = ["earlier runs" in one.asked[0][0].text for one in (model, inner_model)]
-        both.append(shown)
-    assert all(outer == inner for outer, inner in both)
-    assert {outer for outer, _ in both} == {True, False}
-
-
-def test_settings_of_today_say_how_a_domain_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "PRJ-1" in recorded_domain("desk PRJ-1")
-    monkeypatch.setenv("KP_REDACTION__PATTERNS", '{"project": "PRJ-[0-9]"}')
-    assert "PRJ-1" not in recorded_domain("desk PRJ-1")
+        agent.invoke(ASK, {"metadata": {"kp_domain": "desk PRJ-1 of ann@example.org"}})
+        assert shows.handler.flush(120)
+        assert "kp.recall desk" in caplog.text
+        assert "ann@example.org" not in caplog.text
+        assert ("PRJ-1" in caplog.text) is is_told

@@ -13,7 +13,7 @@ from langchain_core.messages import AnyMessage
 from langchain_core.tools import tool
 from numpy.typing import NDArray
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, Scorer, TraceStore
+from kp_langchain import DomainPolicy, KPCallbackHandler, ScoredTrace, Scorer, TraceStore
 from kp_langchain.demo.scripted import ScriptedChatModel, call, say
 from kp_langchain.recall.middleware import KPMiddleware
 
@@ -82,6 +82,32 @@ def keep(
     assert last is not None
     assert last.decision == "contributed", last.breakdown
     return last.trace.id
+
+
+def keep_all(
+    store: TraceStore, *tasks: str, tools: Sequence[Any] = (rates,), metadata: Any = None,
+    **options: Any,
+) -> list[str]:  # fmt: skip
+    """Record runs that are kept, one after the other; return the ids of their traces.
+
+    Args:
+        store: The store.
+        tasks: Their tasks.
+        tools: The tools that each of them calls.
+        metadata: Their metadata.
+        options: As of `KPCallbackHandler`.
+    """
+    scored: list[ScoredTrace] = []
+    watching = kept_handler(store, on_scored=scored.append, **options)
+    calls = [call(one.name, **dict.fromkeys(one.args, "GBPUSD")) for one in tools]
+    script = [say("I look it up.", *calls), say("One is 1.27.")]
+    agent = create_agent(ScriptedChatModel(script * len(tasks)), list(tools))
+    for task in tasks:
+        config: Any = {"callbacks": [watching], "metadata": metadata or {}}
+        agent.invoke({"messages": [("user", task)]}, config)
+    assert watching.flush(120)
+    assert len(scored) == len(tasks)
+    return [one.trace.id for one in sorted(scored, key=lambda one: one.trace.metadata.created_at)]
 
 
 def middleware(store: TraceStore, **options: Any) -> KPMiddleware:

@@ -1,0 +1,787 @@
+"""Verdicts from elsewhere: feedback in tracing tools, and evaluators of openevals' shape.
+
+Feedback is read with the tools' own packages, over HTTP on loopback. What the servers answer has
+the form that the packages read; that of MLflow and Phoenix was compared with their real servers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from kp_langchain import ConfigError, ScoredTrace, TraceStore
+from kp_langchain.errors import KPError
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.langsmith import LangSmithScores, feedback
+from kp_langchain.integrations.openevals import verifier_of
+from kp_langchain.integrations.tool_feedback import FeedbackTool, verdicts_from
+from kp_langchain.verdict import RunVerdict
+from tests.agents import ASK, QUESTION, ScriptedChatModel, call, handler, say, searching
+from tests.commands import Done, cli, cli_apart
+from tests.integrations.tools import environment_of, mlflow_trace, new_langfuse
+from tests.loopback_tools import LoopbackTool, Request
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("tools")]
+BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
+TITLES = {
+    "langfuse": "Langfuse", "phoenix": "Phoenix", "opik": "Opik", "mlflow": "MLflow",
+    "langsmith": "LangSmith",
+}  # fmt: skip
+MODELS = {
+    "langfuse": "EVAL", "phoenix": "LLM", "opik": "online_scoring", "mlflow": "LLM_JUDGE",
+    "langsmith": "model",
+}  # fmt: skip
+PEOPLE = {
+    "langfuse": "ANNOTATION", "phoenix": "HUMAN", "opik": "ui", "mlflow": "HUMAN",
+    "langsmith": "app",
+}  # fmt: skip
+
+
+@dataclass
+class Given:
+    """A feedback that somebody gave, on a trace or on the span of one run in it."""
+
+    trace: ExternalTrace
+    value: Any
+    key: str
+    by: str
+    at: datetime
+    comment: str | None
+    is_on_span: bool
+    fields: dict[str, Any]
+
+
+@dataclass
+class Backend:
+    """What one tool's server answers.
+
+    Attributes:
+        tool: The name of the tool.
+        given: The feedback that was given there.
+        queued: The ids of the traces in its annotation queues, or with the mark of a wanted
+            verdict.
+        queues: The names of its annotation queues.
+        fault: What it answers instead, if anything.
+        page: How many scores it returns at once, if it has pages; None if it heeds no page.
+        kinds: What is in its annotation queues, if it tells traces from spans.
+    """
+
+    tool: str
+    given: list[Given] = field(default_factory=list)
+    queued: list[str] = field(default_factory=list)
+    queues: list[str] = field(default_factory=list)
+    fault: tuple[int, Any] | None = None
+    page: int | None = 100
+    kinds: set[str] = field(default_factory=set)
+
+    def give(
+        self, trace: ExternalTrace, value: Any, /, key: str = "correct", *, by: str = "",
+        at: datetime | None = None, comment: str | None = None, is_on_span: bool = False,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        """Give feedback on a trace, a minute after the last; a person gives it by default."""
+        at = at or BEGAN + timedelta(minutes=len(self.given))
+        by = by or PEOPLE[self.tool]
+        self.given.append(Given(trace, value, key, by, at, comment, is_on_span, fields))
+
+    def __call__(self, request: Request) -> tuple[int, Any]:
+        if self.fault is not None:
+            return self.fault
+        answer: tuple[int, Any] = getattr(self, f"_{self.tool}")(request)
+        return answer
+
+    def _langsmith(self, request: Request) -> tuple[int, Any]:
+        ids = {"id": str(uuid.UUID(int=2)), "tenant_id": str(uuid.UUID(int=3))}
+        if request.path == "/feedback" and request.method == "GET":
+            query = parse_qs(request.query)
+            assert len(query["run"]) <= 50  # they are in the URL, whose length is limited
+            if self.page is None:
+                return 200, list(map(self._run_feedback, self.given))
+            keys = query.get("key")
+            found = [
+                self._run_feedback(one)
+                for one in self.given
+                if one.trace.trace_id in query["run"] and (not keys or one.key in keys)
+            ]
+            start = int(query["offset"][0])
+            return 200, found[start : start + int(query["limit"][0])]
+        if request.path == "/annotation-queues":
+            times = {"created_at": BEGAN.isoformat(), "updated_at": BEGAN.isoformat()}
+            if request.method == "POST":
+                self.queues.append(request.json["name"])
+                return 200, {"name": self.queues[-1]} | ids | times
+            return 200, [{"name": name} | ids | times for name in self.queues]
+        if request.path == "/runs/query":
+            assert request.json["limit"] <= 100
+            run = {"session_id": str(uuid.UUID(int=1)), "start_time": BEGAN.isoformat()}
+            return 200, {"runs": [run | {"id": id_} for id_ in request.json["id"]]}
+        if request.path.endswith("/runs/by-key"):
+            self.queued += [run["run_id"] for run in request.json]
+        return 200, {}
+
+    @staticmethod
+    def _run_feedback(one: Given) -> dict[str, Any]:
+        is_number = isinstance(one.value, int | float)
+        return {
+            "id": str(uuid.UUID(int=id(one))), "created_at": one.at.isoformat(),
+            "modified_at": one.at.isoformat(), "run_id": one.trace.trace_id,
+            "trace_id": one.trace.trace_id, "key": one.key, "comment": one.comment,
+            "score": one.value if is_number else None, "value": None if is_number else one.value,
+            "correction": None, "feedback_source": {"type": one.by, "metadata": None},
+        } | one.fields  # fmt: skip
+
+    def _langfuse(self, request: Request) -> tuple[int, Any]:
+        query = parse_qs(request.query)
+        if request.path.endswith("/scores") and request.method == "GET":
+            wanted = query["traceId"][0].split(",")
+            found = [
+                one
+                for one in self.given
+                if one.trace.trace_id in wanted and one.key in query.get("name", [one.key])
+            ]
+            start = int(query.get("cursor", ["0"])[0])
+            end = start + (self.page or 0)
+            meta = {"limit": 100} | ({"cursor": str(end)} if end < len(found) else {})
+            return 200, {"data": list(map(self._score, found[start:end])), "meta": meta}
+        if request.path.endswith("/annotation-queues"):
+            data = [
+                {"id": f"q-{name}", "name": name, "scoreConfigIds": []} | times(BEGAN)
+                for name in self.queues
+            ]
+            return 200, {"data": data, "meta": pages(data)}
+        if request.path.endswith("/items") and request.method == "GET":
+            data = [self._item(id_) for id_ in self.queued]
+            return 200, {"data": data, "meta": pages(data)}
+        if request.path.endswith("/items"):
+            self.queued.append(request.json["objectId"])
+            self.kinds.add(request.json["objectType"])
+            return 200, self._item(self.queued[-1])
+        # A list of scores from version 5 of langfuse, one from 4.
+        return (202, {"message": "Accepted"}) if request.body[:1] == b"[" else (200, {"id": "s"})
+
+    @staticmethod
+    def _score(one: Given) -> dict[str, Any]:
+        kinds = {bool: "BOOLEAN", str: "CATEGORICAL"}
+        subject = {"kind": "trace", "id": one.trace.trace_id}
+        if one.is_on_span:
+            subject = {"kind": "observation", "id": str(one.trace.span_id)}
+            subject["traceId"] = one.trace.trace_id
+        return {
+            "id": str(uuid.uuid4()), "projectId": "p", "name": one.key, "value": one.value,
+            "dataType": kinds.get(type(one.value), "NUMERIC"), "source": one.by,
+            "timestamp": one.at.isoformat(), "environment": "default", "comment": one.comment,
+            "subject": subject,
+        } | times(one.at)  # fmt: skip
+
+    @staticmethod
+    def _item(id_: str) -> dict[str, Any]:
+        item = {"id": f"i-{id_}", "queueId": "q-kp_langchain", "objectId": id_}
+        return item | {"objectType": "TRACE", "status": "PENDING"} | times(BEGAN)
+
+    def _phoenix(self, request: Request) -> tuple[int, Any]:
+        if "/projects/" in request.path:
+            query = parse_qs(request.query)
+            names = query.get("include_annotation_names")
+            data = [
+                {
+                    "id": str(number), "source": "APP", "user_id": None, "name": one.key,
+                    "annotator_kind": one.by, "metadata": {}, "identifier": "",
+                    "span_id": one.trace.span_id, "created_at": one.at.isoformat(),
+                    "updated_at": one.at.isoformat(),
+                    "result": {
+                        "label": one.value if isinstance(one.value, str) else None,
+                        "score": None if isinstance(one.value, str) else float(one.value),
+                        "explanation": one.comment,
+                    },
+                }
+                for number, one in enumerate(self.given)
+                if one.trace.span_id in query["span_ids"] and (not names or one.key in names)
+            ]  # fmt: skip
+            return 200, {"data": data, "next_cursor": None}
+        if request.path.endswith("/span_annotations"):
+            sent = request.json["data"]
+            self.queued += [one["span_id"] for one in sent if one["name"] == "kp_verdict_wanted"]
+            return 200, {"data": [{"id": str(number)} for number in range(len(sent))]}
+        return 404, {}
+
+    def _opik(self, request: Request) -> tuple[int, Any]:
+        if match := re.search(r"/(traces|spans)/([-0-9a-f]+)$", request.path):
+            is_span = match[1] == "spans"
+            found = [
+                one
+                for one in self.given
+                if match[2] == (one.trace.span_id if is_span else one.trace.trace_id)
+            ]
+            if not found:
+                return 404, {"errors": ["Trace not found"]}
+            scores = [self._feedback_score(one) for one in found if one.is_on_span == is_span]
+            start = {"start_time": BEGAN.isoformat(), "last_updated_at": BEGAN.isoformat()}
+            return 200, {"id": match[2], "feedback_scores": scores} | start
+        if request.path.endswith("/projects/retrieve"):
+            return 200, {"id": "project", "name": "agents"}
+        if request.path.endswith("/annotation-queues/"):
+            name = {"id": "q", "project_id": "project", "scope": "trace"}
+            is_first = parse_qs(request.query)["page"] == ["1"]
+            content = [name | {"name": one} for one in self.queues] if is_first else []
+            return 200, {"content": content}
+        if request.path.endswith("/annotation-queues") and request.method == "POST":
+            self.queues.append(request.json["name"])
+            return 201, {}
+        if request.path.endswith("/items/add"):
+            self.queued += [id_ for id_ in request.json["ids"] if id_ not in self.queued]
+        return 200, {}
+
+    @staticmethod
+    def _feedback_score(one: Given) -> dict[str, Any]:
+        category = one.value if isinstance(one.value, str) else None
+        return {
+            "name": one.key, "category_name": category, "source": one.by, "reason": one.comment,
+            "value": 7.0 if category else float(one.value), "last_updated_at": one.at.isoformat(),
+        }  # fmt: skip
+
+    def _mlflow(self, request: Request) -> tuple[int, Any]:
+        if match := re.search(r"/traces/([^/]+)/tags$", request.path):
+            self.queued += [match[1]] if request.json["key"] == "kp_verdict_wanted" else []
+            return 200, {}
+        match = re.search(r"/traces/([^/]+)(?:/assessments)?$", request.path)
+        assert match, request.path
+        if request.method == "POST":
+            return 200, {"assessment": request.json["assessment"]}
+        assessments = [
+            {
+                "assessment_id": f"a-{number}", "assessment_name": one.key, "trace_id": match[1],
+                "source": {"source_type": one.by, "source_id": "somebody"}, "valid": True,
+                "create_time": stamp(one.at), "last_update_time": stamp(one.at),
+                "feedback": {"value": one.value}, "rationale": one.comment,
+                **({"span_id": one.trace.span_id} if one.is_on_span else {}),
+            }
+            for number, one in enumerate(self.given)
+            if one.trace.trace_id == match[1]
+        ]  # fmt: skip
+        return 200, mlflow_trace(match[1], assessments)
+
+
+def times(at: datetime) -> dict[str, str]:
+    return {"createdAt": at.isoformat(), "updatedAt": at.isoformat()}
+
+
+def stamp(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def pages(data: list[Any]) -> dict[str, int]:
+    return {"page": 1, "limit": 100, "totalItems": len(data), "totalPages": 1}
+
+
+class Recorded:
+    """A receiver of scores that knows the tool's id of each run, and sends nothing.
+
+    Args:
+        name: The name of the tool.
+        trace_id: A UUID if all runs are in one trace of the program.
+    """
+
+    def __init__(self, name: str, trace_id: uuid.UUID | None = None) -> None:
+        self.name = name
+        self.trace_id = trace_id
+
+    def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace:
+        project = {"phoenix": "my agents", "opik": "agents"}.get(self.name)
+        prefix = "tr-" if self.name == "mlflow" else ""
+        uuid_ = self.trace_id or root_id
+        id_ = str(uuid_) if self.name in ("opik", "langsmith") else uuid_.hex
+        is_langsmith = self.name == "langsmith"
+        span_id = str(root_id) if is_langsmith else root_id.hex[-16:]
+        return ExternalTrace(f"{prefix}{id_}", span_id, project, self.trace_id is not None)
+
+    def send(self, scored: Any, external: ExternalTrace) -> None:
+        pass
+
+
+@dataclass
+class Scene:
+    """A store with runs that a tool has too, and the tool's server.
+
+    Attributes:
+        tool: The name of the tool.
+        backend: What its server answers.
+        server: Its server.
+        store: The store.
+        runs: Trace id and external trace of each run.
+    """
+
+    tool: str
+    backend: Backend
+    server: LoopbackTool
+    store: TraceStore
+    runs: list[tuple[str, ExternalTrace]]
+
+    def read(self, **options: Any) -> list[RunVerdict]:
+        return list(verdicts_from(connect(self), self.store, **options))
+
+    def label(self, *words: str, **environment: str) -> Done:
+        """Run the command; that for LangSmith leaves no threads behind."""
+        run = cli if self.tool == "langsmith" and not environment else cli_apart
+        environment = {
+            **environment_of(self.tool, self.server.url), "KP_EMBEDDING_MODEL": "/no/such/model",
+            **environment,
+        }  # fmt: skip
+        return run("label", "--database", "runs.db", *words, **environment)
+
+    def known_ids(self) -> set[str | None]:
+        """The tool's ids of the runs, as they stand in its queues."""
+        is_span = self.tool == "phoenix"
+        return {one.span_id if is_span else one.trace_id for _, one in self.runs}
+
+
+each_tool = pytest.mark.parametrize("scene", TITLES, indirect=True)
+langsmith_alone = pytest.mark.parametrize("scene", ["langsmith"], indirect=True)
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with play(Recorded(request.param), monkeypatch) as scene:
+        yield scene
+
+
+@pytest.fixture
+def one_trace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with play(Recorded(request.param, uuid.uuid4()), monkeypatch) as scene:
+        yield scene
+
+
+@contextmanager
+def play(receiver: Recorded, monkeypatch: pytest.MonkeyPatch, *, runs: int = 3) -> Iterator[Scene]:
+    """Play runs that a tool has too."""
+    backend = Backend(receiver.name)
+    with LoopbackTool(backend) as server, TraceStore("runs.db") as store:
+        watching = handler("finance", store=store, send_scores_to=[receiver])
+        for _ in range(runs):
+            searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush()
+        known = list(store.external_traces.of_tool(receiver.name))
+        assert len(known) == runs
+        for name, value in environment_of(receiver.name, server.url).items():
+            monkeypatch.setenv(name, value)
+        yield Scene(receiver.name, backend, server, store, known)
+
+
+def langsmith_client(url: str) -> Any:
+    from langsmith import Client
+    from urllib3.util import Retry
+
+    options: Any = {"auto_batch_tracing": False, "retry_config": Retry(0), "timeout_ms": 60_000}
+    return Client(url, api_key="key", **options)
+
+
+def connect(scene: Scene) -> FeedbackTool:
+    tool: FeedbackTool
+    if scene.tool == "langsmith":
+        tool = LangSmithScores(langsmith_client(scene.server.url))
+    elif scene.tool == "langfuse":
+        from kp_langchain.integrations.langfuse import LangfuseScores
+
+        tool = LangfuseScores(new_langfuse(scene.server.url, tracing_enabled=False)[1])
+    elif scene.tool == "phoenix":
+        from kp_langchain.integrations.phoenix import PhoenixScores
+
+        tool = PhoenixScores()
+    elif scene.tool == "opik":
+        from opik import Opik
+
+        from kp_langchain.integrations.opik import OpikScores
+
+        tool = OpikScores(Opik(host=f"{scene.server.url}/api", workspace="default"))
+    else:
+        import mlflow
+
+        from kp_langchain.integrations.mlflow import MLflowScores
+
+        mlflow.set_tracking_uri(scene.server.url)
+        tool = MLflowScores()
+    return tool
+
+
+# ------------------------------------------------------------------ reading
+
+VALUES: list[tuple[Any, bool | None, float | None]] = [
+    (1, True, None), (0, False, None), (1.0, True, None), (0.75, True, 0.75), (0.5, True, 0.5),
+    (0.25, False, 0.25), ("correct", True, None), (" No ", False, None), (4, None, None),
+    (-1, None, None),
+]  # fmt: skip
+
+
+@each_tool
+def test_what_feedback_says_and_what_of_it_is_read(scene: Scene) -> None:
+    """Who gave it, on what run, when, and what cannot be read; never what was sent from here."""
+    (trace_id, external), (other_id, other), _ = scene.runs
+    for number, (value, _, _) in enumerate(VALUES):
+        scene.backend.give(external, value, f"key {number}", comment="as I see it")
+    scene.backend.give(other, 1, by=MODELS[scene.tool])
+    scene.backend.give(other, 0.4, "kp_quality_score")
+    before = len(scene.server.requests)
+    found = {one.key: one for one in scene.read()}
+    for number, (value, success, confidence) in enumerate(VALUES):
+        one = found.pop(f"key {number}")
+        assert (one.run_id, one.at) == (trace_id, BEGAN + timedelta(minutes=number))
+        if success is None:
+            assert one.verdict is None
+            assert f"feedback 'key {number}': its score is {value}" in one.why
+            assert one.place.startswith(f"{TITLES[scene.tool]}, run ")
+            continue
+        assert one.verdict is not None
+        assert (one.verdict.success, one.verdict.confidence) == (success, confidence)
+        assert (one.verdict.source, one.verdict.note) == (scene.tool, "as I see it")
+        assert (one.verdict.at, one.verdict.by_model) == (one.at, False)
+    (by_model,) = found.values()
+    assert by_model.verdict is not None
+    assert (by_model.run_id, by_model.verdict.by_model) == (other_id, True)
+    late = scene.read(key="key 3", since=BEGAN + timedelta(minutes=3), pass_at=0.8)
+    assert [one.verdict and one.verdict.success for one in late] == [False]
+    assert scene.read(key="key 3", since=BEGAN + timedelta(minutes=4)) == []
+
+    sent = scene.server.requests[before:]
+    texts = " ".join(f"{one.path}?{one.query} {one.body.decode()}" for one in sent)
+    assert {one.method for one in sent} == {"GET"}
+    assert not [word for word in ("search", "bank", "finance", "kp:trace") if word in texts]
+    assert all(str(id_) in texts for id_ in scene.known_ids())
+
+
+@pytest.mark.parametrize("one_trace", ["langfuse", "phoenix", "opik", "mlflow"], indirect=True)
+def test_of_several_runs_in_one_trace_feedback_is_about_the_one_on_whose_span_it_is(
+    one_trace: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kp_langchain.integrations.tool_feedback._RUNS_AT_ONCE", 2)
+    _, (trace_id, external), _ = one_trace.runs
+    one_trace.backend.give(external, 1, is_on_span=True)
+    other = ExternalTrace(external.trace_id, "f" * 16, external.project)  # of a tool, say
+    one_trace.backend.give(other, 0, is_on_span=True)
+    assert [one.run_id for one in one_trace.read()] == [trace_id]
+    if one_trace.tool != "phoenix":  # it has feedback on spans alone
+        one_trace.backend.give(external, 1, "whole")
+        (one,) = one_trace.read(key="whole")
+        assert one.verdict is None
+        assert one.why == "feedback 'whole' is on a trace with 3 runs; give it on the span of one"
+
+
+@pytest.mark.parametrize("name", ["langfuse", "opik", "mlflow"])
+def test_feedback_on_a_trace_with_one_run_is_about_that_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with play(Recorded(name, uuid.uuid4()), monkeypatch, runs=1) as scene:
+        scene.backend.give(scene.runs[0][1], 1)
+        (one,) = scene.read()
+        assert one.verdict is not None
+        assert one.run_id == scene.runs[0][0]
+
+
+@each_tool
+def test_what_goes_wrong_is_one_clear_error(scene: Scene) -> None:
+    title, tool = TITLES[scene.tool], connect(scene)
+    readable = "no readable answer" if scene.tool == "langsmith" else "cannot be read"
+    faults: list[tuple[int, Any, str]] = [
+        (401, "no", "refuses the key"), (403, "no", "refuses the key"), (400, "no", "status 400"),
+        (200, 7, readable),
+    ]  # fmt: skip
+    if scene.tool == "langsmith":
+        faults += [(status, "no", f"status {status}") for status in (404, 429, 500)]
+        faults += [(200, body, readable) for body in ({"a": 1}, [1], [{"id": 1}])]
+    for status, body, message in faults:
+        scene.backend.fault = status, body
+        with pytest.raises(KPError, match=message) as caught:
+            list(verdicts_from(tool, scene.store))
+        assert str(caught.value).startswith(title)
+    if scene.tool == "phoenix":  # a project that was deleted there has no feedback
+        scene.backend.fault = 404, "no project"
+        assert scene.read() == []
+
+
+@pytest.mark.parametrize("scene", ["langfuse"], indirect=True)
+def test_all_pages_are_read(scene: Scene) -> None:
+    scene.backend.page = 2
+    for _, external in scene.runs * 3:
+        scene.backend.give(external, 1)
+    assert len(scene.read()) == 9
+
+
+class TestLangSmithByRunIds:
+    """`feedback`, which needs no store."""
+
+    def read(self, backend: Backend, *ids: str, **options: Any) -> list[RunVerdict]:
+        with LoopbackTool(backend) as server:
+            return list(feedback(ids, client=langsmith_client(server.url), **options))
+
+    @pytest.mark.parametrize("page", [100, None])
+    def test_each_once_however_the_server_pages(self, page: int | None) -> None:
+        backend, ids = Backend("langsmith", page=page), [str(uuid.uuid4()) for _ in range(60)]
+        for id_ in [*ids, str(uuid.uuid4())]:
+            for score in (0, 1, 1):
+                backend.give(ExternalTrace(id_), score)
+        found = self.read(backend, *ids, *ids)
+        assert len(found) == 180
+        assert {one.run_id for one in found} == set(ids)
+
+    def test_what_its_fields_mean(self) -> None:
+        backend, id_, later = Backend("langsmith"), str(uuid.uuid4()), BEGAN + timedelta(days=1)
+        run, changed = ExternalTrace(id_), later.replace(tzinfo=None).isoformat()
+        backend.give(run, 1, "both", value="incorrect")
+        backend.give(run, {"a": 1}, "mapping")
+        backend.give(run, None, "comment", comment="hm")
+        backend.give(run, True, "changed", modified_at=changed)
+        both, mapping, true = self.read(backend, id_)
+        assert both.verdict is not None
+        assert both.verdict.success
+        assert "its value is a dict" in mapping.why
+        assert (true.at, true.verdict and true.verdict.success) == (later, True)
+
+    def test_keys_and_pass_at(self) -> None:
+        backend, id_ = Backend("langsmith"), str(uuid.uuid4())
+        backend.give(ExternalTrace(id_), 1, "toxicity")
+        backend.give(ExternalTrace(id_), 0.75)
+        (one,) = self.read(backend, id_, keys=["correct"], pass_at=0.8)
+        assert one.verdict is not None
+        assert one.verdict.success is False
+        with pytest.raises(ConfigError, match="pass_at is 7"):
+            self.read(backend, id_, pass_at=7)
+
+    def test_no_runs_ask_for_nothing_and_no_server_is_said(self) -> None:
+        with LoopbackTool(Backend("langsmith")) as server:
+            client = langsmith_client(server.url)
+            assert list(feedback([], client=client)) == []
+            assert server.requests == []
+        with pytest.raises(KPError, match="cannot be reached at http"):
+            list(feedback([str(uuid.uuid4())], client=client))
+
+
+# ------------------------------------------------------------------ the command
+
+
+@each_tool
+def test_a_person_outranks_a_model_and_reading_again_changes_nothing(scene: Scene) -> None:
+    (first_id, first), (second_id, second), _ = scene.runs
+    scene.backend.give(first, 0, comment=f"no, see {SECRET}")
+    scene.backend.give(first, 1, by=MODELS[scene.tool])
+    scene.backend.give(second, 1, by=MODELS[scene.tool])
+    scene.backend.give(second, 4)
+    scene.backend.give(second, 1, "kp_quality_score")
+    done = scene.label(f"--from-{scene.tool}", "--json", KP_SEND_SCORES_TO=scene.tool)
+    assert done.returncode == 1
+    title = TITLES[scene.tool]
+    assert f"{title} has 4 feedbacks under 'correct' on 3 runs." in done.stderr
+    assert "feedback 'correct': its score is 4" in done.stderr
+    assert re.search("Labelled 2,.* unknown 0, skipped 1", done.stderr)
+    # The late verdicts are in the scores that the tool has.
+    assert f"Scores sent to {scene.tool}: 2 of 2." in done.stderr
+    changes = [json.loads(line) for line in done.stdout.splitlines()]
+    success = {change["trace_id"]: change["success"] for change in changes}
+    assert success == {first_id: False, second_id: True}
+    run, other = scene.store.get(first_id), scene.store.get(second_id)
+    assert run is not None
+    assert other is not None
+    assert (run.success, other.success) == (False, True)
+    assert run.confidence_source == scene.tool
+    verdicts = scene.store.verdicts(first_id)
+    assert [(one.success, one.by_model) for one in verdicts] == [(False, False), (True, True)]
+    assert SECRET not in str(verdicts)
+
+    again = scene.label(f"--from-{scene.tool}", "--key", "correct", "--since", "2026-01-01")
+    assert "Labelled 0," in again.stdout
+    assert "given before 3" in again.stdout
+    assert scene.store.verdicts(first_id) == verdicts
+
+
+@langsmith_alone
+def test_several_keys_are_not_guessed_among(scene: Scene) -> None:
+    scene.backend.give(scene.runs[0][1], 0)
+    scene.backend.give(scene.runs[0][1], 1, "toxicity")
+    done = scene.label("--langsmith")
+    assert done.returncode == 1
+    assert "correct (1), toxicity (1)" in " ".join(done.stderr.split())
+    assert scene.store.verdicts(scene.runs[0][0]) == []
+
+
+@langsmith_alone
+def test_a_refused_key_is_one_message(scene: Scene) -> None:
+    scene.backend.fault = 401, "no"
+    done = scene.label("--from-langsmith")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: LangSmith at http://127.0.0.1")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_without_runs_of_the_tool_says_what_to_do() -> None:
+    with TraceStore("empty.db") as store:
+        watching = handler("finance", store=store)
+        searching().invoke(ASK, {"callbacks": [watching]})
+        assert watching.flush()
+    done = cli_apart("label", "--from-phoenix", "--database", "empty.db", columns=300)
+    assert done.returncode == 1
+    assert "no run that Phoenix is known to have" in done.stderr
+    assert "send_scores_to=['phoenix']" in done.stderr
+
+
+@each_tool
+def test_runs_worth_a_verdict_are_put_where_people_give_them(scene: Scene) -> None:
+    words = ("--next", "--ask-in", scene.tool, "--limit", "2")
+    if scene.tool == "langfuse":
+        done = scene.label(*words)
+        assert done.returncode == 1
+        message = "error: Langfuse has no annotation queue 'kp_langchain', only none; create it"
+        assert message in " ".join(done.stderr.split())
+        scene.backend.queues.append("kp_langchain")
+    done = scene.label(*words)
+    assert done.returncode == 0, done.stderr
+    assert f"{TITLES[scene.tool]}: 2 of 2 runs " in done.stdout
+    assert len(scene.backend.queued) == 2
+    assert set(scene.backend.queued) < scene.known_ids()
+    if scene.tool in ("langfuse", "langsmith", "opik"):
+        again = scene.label(*words)
+        assert len(set(scene.backend.queued)) == 2
+        if scene.tool != "opik":
+            assert scene.backend.queues == ["kp_langchain"]  # made once
+        if scene.tool == "langfuse":
+            assert "Langfuse: 0 of 2 runs " in again.stdout
+            assert len(scene.backend.queued) == 2
+
+
+@pytest.mark.parametrize("one_trace", ["langfuse", "opik", "mlflow"], indirect=True)
+def test_runs_in_one_trace_are_asked_about_by_their_spans_where_a_queue_takes_spans(
+    one_trace: Scene,
+) -> None:
+    if one_trace.tool == "langfuse":
+        one_trace.backend.queues.append("kp_langchain")
+    done = one_trace.label("--next", "--ask-in", one_trace.tool)
+    assert done.returncode == 0, done.stderr
+    asked, queued = {"langfuse": (3, 3), "opik": (0, 0), "mlflow": (3, 1)}[one_trace.tool]
+    assert f"{TITLES[one_trace.tool]}: {asked} of 3 runs " in done.stdout
+    assert len(one_trace.backend.queued) == queued
+    if one_trace.tool == "langfuse":
+        assert set(one_trace.backend.queued) == {one.span_id for _, one in one_trace.runs}
+        assert one_trace.backend.kinds == {"OBSERVATION"}
+
+
+@pytest.mark.parametrize("scene", ["langfuse"], indirect=True)
+def test_traces_of_another_langfuse_project_enter_no_queue(scene: Scene) -> None:
+    scene.backend.queues.append("kp_langchain")
+    elsewhere = ExternalTrace("e" * 32, "5" * 16, "pk-of-another-project")
+    known = scene.runs[0][1]
+    assert connect(scene).ask_for_verdicts([elsewhere, known], "kp_langchain") == 1
+    assert scene.backend.queued == [known.trace_id]
+
+
+@langsmith_alone
+def test_many_runs_enter_a_queue_in_several_requests(scene: Scene) -> None:
+    ids = [str(uuid.uuid4()) for _ in range(250)]
+    traces = [ExternalTrace(id_, id_) for id_ in ids]
+    assert connect(scene).ask_for_verdicts(traces, "q") == 250
+    assert scene.backend.queued == ids
+
+
+# ------------------------------------------------------------------ openevals
+
+
+def judge_by(score: Any, *, is_async: bool, key: str = "correctness") -> Any:
+    """An evaluator as `create_llm_as_judge` makes them: it has a model fill in a form."""
+    model = ScriptedChatModel([say("", call("score", score=score, reasoning="so it seems"))])
+
+    def read(message: Any) -> dict[str, Any]:
+        form = message.tool_calls[0]["args"]
+        found = {"key": key, "score": form["score"], "comment": form["reasoning"]}
+        return found | {"metadata": None}
+
+    def evaluator(*, inputs: Any = None, outputs: Any, **_: Any) -> dict[str, Any]:
+        return read(model.invoke(f"Is {outputs!r} right for {inputs!r}?"))
+
+    async def aevaluator(*, inputs: Any = None, outputs: Any, **_: Any) -> dict[str, Any]:
+        return read(await model.ainvoke(f"Is {outputs!r} right for {inputs!r}?"))
+
+    return aevaluator if is_async else evaluator
+
+
+def judged(verifier: Any) -> tuple[ScoredTrace, dict[str, int]]:
+    watching = handler(verifiers=[verifier])
+    searching().invoke(ASK, {"callbacks": [watching]})
+    scored = watching.last()
+    assert scored is not None
+    return scored, watching.stats()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("score", "pass_at", "success", "confidence"),
+    [
+        (True, 0.5, True, None), (False, 0.5, False, None), (0.9, 0.5, True, 0.9),
+        (0.3, 0.5, False, 0.3), (1, 0.5, True, 1.0), (0.6, 0.7, False, 0.6),
+    ],
+)  # fmt: skip
+def test_a_judge_decides(
+    score: Any, pass_at: float, success: bool, confidence: float | None, is_async: bool
+) -> None:
+    judge = judge_by(score, is_async=is_async)
+    scored, stats = judged(verifier_of(judge, key="correctness", pass_at=pass_at))
+    assert stats["verifier_errors"] == 0
+    assert scored.trace.metadata.success is success
+    if confidence is not None:
+        assert scored.trace.outcome.confidence == confidence
+        assert scored.breakdown.confidence_source == "verifier correctness"
+
+
+def test_an_evaluator_is_given_task_and_answer_and_its_comment_is_the_note() -> None:
+    inputs: list[dict[str, Any]] = []
+
+    def evaluator(**given: Any) -> dict[str, Any]:
+        inputs.append(given)
+        return {"key": "k", "score": False, "comment": "no"}
+
+    notes: list[Any] = []
+    verifier = verifier_of(evaluator)
+
+    def watched(run: Any) -> Any:
+        verdict: Any = verifier(run)
+        notes.append(verdict["note"])
+        return verdict
+
+    judged(watched)
+    assert inputs == [{"inputs": QUESTION, "outputs": "42", "reference_outputs": None}]
+    assert notes == ["no"]
+    assert verifier.__name__ == "openevals"
+
+
+RESULTS = [{"key": "a", "score": True}, {"key": "b", "score": False, "comment": None}]
+
+
+def test_a_key_chooses_among_several_results() -> None:
+    verifier = verifier_of(lambda **_: RESULTS, key="b")
+    assert judged(verifier)[0].trace.metadata.success is False
+
+
+@pytest.mark.parametrize(
+    ("answer", "key"),
+    [
+        *((one, None) for one in (None, True, [], [1], RESULTS)), (RESULTS, "c"),
+        *(({"score": score}, None) for score in (None, "yes", 7, float("nan"))),
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_read_is_counted(answer: Any, key: str | None) -> None:
+    scored, stats = judged(verifier_of(lambda **_: answer, key=key))
+    assert (stats["scored"], stats["verifier_errors"]) == (1, 1)
+    assert scored.breakdown.confidence_source == "default"
+
+
+@pytest.mark.parametrize(
+    "options", [{"evaluator": 7}, {"key": ""}, {"key": 7}, {"pass_at": 2}, {"pass_at": True}]
+)
+def test_arguments_that_cannot_be_used(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ConfigError, match=f"^{name} is"):
+        verifier_of(**({"evaluator": print} | options))

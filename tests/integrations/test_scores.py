@@ -1,0 +1,601 @@
+"""Scores sent to tracing tools with the tools' own packages, to a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+
+from kp_langchain import ConfigError, DomainPolicy, KPCallbackHandler, ScoredTrace, TraceStore
+from kp_langchain.gate.external_trace import ExternalTrace
+from kp_langchain.integrations.langsmith import LangSmithScores
+from kp_langchain.integrations.opentelemetry import OpenTelemetryScores
+from kp_langchain.recording.score_receivers import new_receiver
+from tests import agents, programs
+from tests.agents import ScriptedChatModel, say
+from tests.commands import ROOT, cli_apart
+from tests.integrations import tools
+from tests.integrations.tools import SCORES, SERVERS, TOOLS, Received, Tool, ToolServer, question_in
+from tests.loopback_tools import LoopbackTool, Request
+
+# The tools' packages use what is deprecated, and close their connections when they are collected.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("tools")]
+of_langfuse_5 = pytest.mark.skipif(
+    int(version("langfuse").partition(".")[0]) < 5,
+    reason="before version 5, scores are sent one by one and without a time",
+)
+each_tool = pytest.mark.parametrize("name", TOOLS)
+ask_at_once, recorder = tools.ask_at_once, tools.recorder
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackTool]:
+    with LoopbackTool(ToolServer()) as loopback:
+        yield loopback
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers() -> Iterator[None]:
+    from kp_langchain.recording.score_receivers import _named
+
+    _named.cache_clear()  # a receiver holds on to its client
+    yield
+    _named.cache_clear()
+    tools.uninstrument()
+
+
+@pytest.fixture
+def attach(server: LoopbackTool, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tool]:
+    return lambda name, to=server: tools.attach(name, to, monkeypatch)
+
+
+def scores_by(tool: Tool, field: str) -> dict[Any, dict[str, Received]]:
+    """The scores that a tool has now, by a field and their name."""
+    by: dict[Any, dict[str, Received]] = {}
+    for one in tool.scores():
+        by.setdefault(getattr(one, field), {})[one.name] = one
+    return by
+
+
+def is_of(run: ScoredTrace, scores: dict[str, Received]) -> bool:
+    """Whether these are all scores of a run."""
+    assert scores.keys() == SCORES
+    for dimension, part in run.breakdown.dimensions.items():
+        assert scores[f"kp_{dimension}"].value == pytest.approx(part.value, abs=1e-4)
+    total = scores["kp_quality_score"]
+    assert total.value == pytest.approx(run.breakdown.total, abs=1e-4)
+    return run.breakdown.line() in total.comment
+
+
+@each_tool
+def test_concurrent_runs_have_their_own_scores_and_a_late_verdict_replaces_them(
+    name: str, attach: Callable[..., Tool]
+) -> None:
+    tool, scored, runs = attach(name), list[ScoredTrace](), 8
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers], runs)
+    assert handler.send(60)
+    tool.flush()
+    traces, before = tool.traces(), scores_by(tool, "trace_id")
+    assert len(set(traces.values())) == runs
+    assert len(tool.scores()) == runs * len(SCORES)
+    for run in scored:
+        assert is_of(run, before[traces[question_in(run.trace.task.objective)]])
+    counts = ("scores_sent", "scores_failed", "scores_without_trace", "scores_dropped")
+    assert [handler.stats()[count] for count in counts] == [runs, 0, 0, 0]
+
+    first = scored[0]
+    handler.report_outcome(first.run_id, success=False)
+    assert handler.send(60)
+    assert handler.stats()["scores_sent"] == runs + 1
+    after = scores_by(tool, "trace_id")
+    (rescored,) = [run for run in scored if run.previous is not None]
+    own = traces[question_in(first.trace.task.objective)]
+    assert is_of(rescored, after[own])
+    assert after[own]["kp_outcome_confidence"].value == 0.0
+    ids = {one.id for one in tool.scores()}
+    assert ids == {one.id for scores in before.values() for one in scores.values()}
+    assert {key: after[key] for key in after if key != own} == {
+        key: before[key] for key in before if key != own
+    }
+
+
+@each_tool
+def test_runs_in_one_trace_of_the_program_have_scores_of_their_own(
+    name: str, attach: Callable[..., Tool]
+) -> None:
+    tool, scored = attach(name), list[ScoredTrace]()
+    handler = recorder(name, scored)
+
+    async def serve_a_request() -> None:
+        with tool.span():
+            handlers = [handler, *tool.handlers]
+            await asyncio.gather(*(tools.ask(handlers, number) for number in range(3)))
+
+    asyncio.run(serve_a_request())
+    assert handler.send(60)
+    handler.report_outcome(scored[0].run_id, success=False)
+    assert handler.send(60)
+    tool.flush()
+    assert len({run.external_traces[name].trace_id for run in scored}) == 1
+    by_span = scores_by(tool, "span_id")
+    assert len({one.id for one in tool.scores()}) == 3 * len(SCORES)
+    assert all(is_of(run, by_span[run.external_traces[name].span_id]) for run in scored[1:])
+
+
+@each_tool
+def test_the_trace_of_a_chain_of_few_steps_is_found(name: str, attach: Callable[..., Tool]) -> None:
+    tool, scored = attach(name), list[ScoredTrace]()
+    handler = recorder(name, scored)
+    model = ScriptedChatModel([say("a")] * 8)
+    chains: list[Any] = [
+        ChatPromptTemplate.from_template("{text}") | model,
+        RunnableLambda(lambda _: model.invoke("b")),
+        RunnableParallel(a=model, b=model),
+    ]
+    callbacks: Any = {"callbacks": [handler, *tool.handlers]}
+    for number, chain in enumerate(chains):
+        text: Any = {"text": f"question {number}"} if number == 0 else f"question {number}"
+        chain.invoke(text, callbacks)
+    if name in ("phoenix", "opentelemetry"):  # nothing begins inside it; it is found as it ends
+        model.invoke("question 3", callbacks)
+        asyncio.run(model.ainvoke("question 4", callbacks))
+    assert handler.send(60)
+    tool.flush()
+    assert handler.stats()["scores_sent"] == len(scored)
+    assert len({(one.trace_id, one.span_id) for one in tool.scores()}) == len(scored)
+    if name != "phoenix":  # there, the spans stand in the place of traces
+        assert {one.trace_id for one in tool.scores()} == set(tool.traces().values())
+    for run in scored[3:]:
+        own = scores_by(tool, "trace_id")[tool.traces()[question_in(run.trace.task.objective)]]
+        assert is_of(run, own)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((name, "no tracer") for name in TOOLS),
+        *((name, "not in the sample") for name in ("langsmith", "phoenix", "opentelemetry")),
+        ("langfuse", "tracing is off"),
+    ],
+)
+def test_a_run_that_the_tool_does_not_record_is_counted(
+    name: str, reason: str, attach: Callable[..., Tool], server: LoopbackTool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LANGFUSE_TRACING_ENABLED", "false")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    tool, scored = attach(name), list[ScoredTrace]()
+    if reason == "no tracer":
+        tools.uninstrument()
+        tool.handlers.clear()
+    for tracer in tool.handlers if name == "langsmith" else ():
+        tracer.client.tracing_sample_rate = 0.0  # its package reads the environment once
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["scores_without_trace"] == 1
+    assert scored[0].external_traces == {}
+    assert not any(re.search("scores|feedback|annot|assess", one.path) for one in server.requests)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_tool_that_refuses_costs_only_its_scores_and_is_asked_four_times(
+    name: str, attach: Callable[..., Tool], server: LoopbackTool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool, scored = attach(name), list[ScoredTrace]()
+    server.answer = lambda _: (503, {"detail": "a secret of the server"})
+    handler = recorder(name, scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    handler.flush()
+    assert len(scored) == 1
+    assert handler.send(120)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"], stats["scored"]) == (1, 0, 1)
+    if name in ("langfuse", "opik", "phoenix"):  # whose packages would try again themselves
+        sent = [one for one in server.requests if re.search("scores|annotations", one.path)]
+        assert len(sent) == 4
+    own = [record.getMessage() for record in caplog.records if record.name == "kp_langchain"]
+    assert any(f"a score cannot be sent to {name}" in message for message in own)
+    assert "secret" not in str(own)
+    with TraceStore("runs.db") as store:
+        assert store.count() == 1
+
+
+# ------------------------------------------------------------------ what one tool alone does
+
+
+@of_langfuse_5
+def test_scores_that_langfuse_takes_in_part_have_failed(
+    attach: Callable[..., Tool], server: LoopbackTool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = attach("langfuse")
+    results = {"accepted": 4, "rejected": 1, "errors": [{"message": "a secret of the server"}]}
+    server.answer = lambda request: (207, results) if "scores" in request.path else (200, {})
+    handler = recorder("langfuse", [])
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 0)
+    assert len(server.sent_to("/api/public/scores")) == 1  # its API asks not to repeat these
+    assert "KPError: Langfuse rejected 1 of 5 scores" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@of_langfuse_5
+def test_langfuse_gets_the_same_time_and_the_environment_with_each_score(
+    attach: Callable[..., Tool], server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANGFUSE_TRACING_ENVIRONMENT", "staging")
+    tool, scored = attach("langfuse"), list[ScoredTrace]()
+    handler = recorder("langfuse", scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    handler.report_outcome(scored[0].run_id, success=False)
+    assert handler.send(60)
+    first, second = (request.json for request in server.sent_to("/api/public/scores"))
+    # Langfuse replaces a score only if its time is the same as well.
+    times = {one["timestamp"] for one in (*first, *second)}
+    assert [datetime.fromisoformat(one) for one in times] == [scored[0].trace.metadata.created_at]
+    assert {one["environment"] for one in (*first, *second)} == {"staging"}
+
+
+def test_each_project_of_langfuse_gets_the_scores_of_its_own_runs(
+    attach: Callable[..., Tool], server: LoopbackTool
+) -> None:
+    with LoopbackTool(ToolServer()) as other_server:
+        projects, scored = [attach("langfuse"), attach("langfuse", other_server)], []
+        handler = recorder("langfuse", scored)
+        for number, tool in enumerate(projects):
+            asyncio.run(tools.ask([handler, *tool.handlers], number))
+        assert handler.send(60)
+        for run in scored[:2]:
+            handler.report_outcome(run.run_id, success=False)
+        assert handler.send(60)
+        for number, (run, tool) in enumerate(zip(scored[:2], projects, strict=True)):
+            tool.flush()
+            [trace_id] = tool.traces().values()
+            assert question_in(run.trace.task.objective) == f"question {number}"
+            assert [one.trace_id for one in tool.scores()] == [trace_id] * 2 * 5
+            # A receiver that saw neither run
+            new_receiver("langfuse").send(run, run.external_traces["langfuse"])
+            assert len(tool.scores()) == 3 * 5
+    assert handler.stats()["scores_failed"] == 0
+
+
+def test_scores_of_one_langfuse_project_are_not_sent_to_another(
+    attach: Callable[..., Tool], server: LoopbackTool
+) -> None:
+    tool, scored = attach("langfuse"), list[ScoredTrace]()
+    handler = recorder("langfuse", scored)
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    sent = len(server.sent_to("/scores"))
+    with LoopbackTool(ToolServer()) as elsewhere:
+        environment = tools.environment_of("langfuse", elsewhere.url)
+        words = ("label", scored[0].trace.id, "--failure", "--database", "runs.db")
+        later = cli_apart(*words, KP_SEND_SCORES_TO="langfuse", **environment)
+        assert later.returncode == 0, later.stderr
+        message = "Scores sent to langfuse: 0 of 1 (KPError: the run is in the Langfuse project"
+        assert message in " ".join((later.stdout + later.stderr).split())
+        assert not elsewhere.sent_to("/scores")
+    assert len(server.sent_to("/scores")) == sent
+
+
+def test_a_langfuse_trace_of_a_chosen_id_gets_the_scores_of_its_run(
+    attach: Callable[..., Tool],
+) -> None:
+    from langfuse.langchain import CallbackHandler
+
+    tool, trace_id = attach("langfuse"), uuid.uuid4().hex
+    key = tool.handlers[0]._langfuse_client._resources.public_key
+    tracer = CallbackHandler(public_key=key, trace_context={"trace_id": trace_id})
+    handler = recorder("langfuse", [])
+    ask_at_once([handler, tracer], runs=1)
+    assert handler.send(60)
+    assert {(one.trace_id, one.span_id) for one in tool.scores()} == {(trace_id, None)}
+
+
+def test_log_records_carry_the_spans_of_langfuse(attach: Callable[..., Tool]) -> None:
+    tool, scored = attach("langfuse"), list[ScoredTrace]()
+    logs, records = tools.log_records()
+    handler = recorder(OpenTelemetryScores(logs), scored, store=None)
+    ask_at_once([handler, *tool.handlers], runs=3)
+    assert handler.send(60)
+    tool.flush()
+    sent = [tools.received_record(one.log_record) for one in records.get_finished_logs()]
+    traces = tool.traces()
+    assert len(scored) == 3
+    for run in scored:
+        trace_id = traces[question_in(run.trace.task.objective)]
+        assert is_of(run, {one.name: one for one in sent if one.trace_id == trace_id})
+
+
+def test_scores_go_where_the_tracer_of_langsmith_sends_traces(
+    attach: Callable[..., Tool], server: LoopbackTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackTool(ToolServer()) as elsewhere:
+        tool = attach("langsmith", elsewhere)
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", server.url)
+        handler = recorder("langsmith", [])
+        ask_at_once([handler, *tool.handlers], runs=1)
+        assert handler.send(60)
+        assert len(tool.scores()) == 5
+    assert not server.sent_to("/feedback")
+
+
+def test_what_langsmith_refuses_has_failed_also_with_a_client_that_sends_later(
+    attach: Callable[..., Tool], server: LoopbackTool, caplog: pytest.LogCaptureFixture
+) -> None:
+    from langsmith import Client
+
+    tool, backend = attach("langsmith"), ToolServer()
+    server.answer = lambda request: (
+        (422, {"detail": "a secret"}) if b"kp_novelty" in request.body else backend(request)
+    )
+    receiver = LangSmithScores(Client(api_url=server.url, api_key="key"))
+    handler = recorder(receiver, [], store=None, policy=DomainPolicy(threshold=0.0))
+    ask_at_once([handler, *tool.handlers], runs=1)
+    assert handler.send(60)
+    assert handler.stats()["contributed"] == handler.stats()["scores_failed"] == 1
+    assert {one.name for one in tool.scores()} == SCORES  # one that fails stops no other
+    assert "secret" not in caplog.text
+
+
+def test_an_mlflow_trace_that_is_not_there_yet_is_tried_again(
+    attach: Callable[..., Tool], server: LoopbackTool
+) -> None:
+    tool = attach("mlflow")
+    backend, absences = server.answer, iter(range(5))
+
+    def without_trace(request: Request) -> tuple[int, Any]:
+        is_read = request.method == "GET" and "/traces/" in request.path
+        if is_read and next(absences, None) is not None:
+            return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no trace"}
+        return backend(request)
+
+    server.answer = without_trace
+    handler = recorder("mlflow", [])
+    ask_at_once([handler, *tool.handlers], runs=2)
+    assert handler.send(60)
+    tool.flush()
+    stats = handler.stats()
+    assert (stats["scores_failed"], stats["scores_sent"]) == (1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("name", ["langsmith", "phoenix"])
+def test_a_forked_child_has_a_client_of_its_own(name: str, attach: Callable[..., Tool]) -> None:
+    attach(name)
+    receiver: Any = new_receiver(name)
+    connect = receiver._connected if name == "phoenix" else lambda: receiver._sending_client(None)
+    client = connect()
+    assert connect() is client
+    child = os.fork()
+    if child == 0:
+        os._exit(connect() is client)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ------------------------------------------------------------------ any receiver
+
+
+def not_found() -> httpx.HTTPStatusError:
+    request = httpx.Request("PUT", "http://127.0.0.1/scores")
+    return httpx.HTTPStatusError("absent", request=request, response=httpx.Response(404))
+
+
+class Elsewhere:
+    """Has a trace of each run, and fails to take in the first scores."""
+
+    name = "elsewhere"
+
+    def __init__(self, *errors: BaseException, **external: Any) -> None:
+        self.errors, self.external = list(errors), external
+        self.sent: list[tuple[ScoredTrace, ExternalTrace]] = []
+
+    def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> ExternalTrace | None:
+        return ExternalTrace(str(root_id), **self.external)
+
+    def send(self, scored: ScoredTrace, external: ExternalTrace) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        assert external.trace_id == str(scored.run_id)
+        self.sent.append((scored, external))
+
+
+def send(*receivers: Any, runs: int = 1, **options: Any) -> dict[str, int]:
+    """Play runs at once whose scores go to receivers; return the counts."""
+    watching = agents.handler(send_scores_to=list(receivers), **options)
+    ask_at_once([watching], runs)
+    assert watching.send(300)
+    return {name: count for name, count in watching.stats().items() if name.startswith("scores_")}
+
+
+def test_where_a_run_is_recorded_and_what_its_verdict_states_is_stored_clean() -> None:
+    elsewhere = Elsewhere(span_id="s\x00", is_part=True)
+    handler = recorder(elsewhere, [])
+    ask_at_once([handler], runs=1)
+    assert handler.send(300)
+    ((scored, external),) = elsewhere.sent
+    assert external == ExternalTrace(str(scored.run_id), "s\x00", None, is_part=True)
+    handler.report_outcome(scored.trace.id, success=False)
+    assert handler.send(300)
+    later, external = elsewhere.sent[-1]
+    assert external == ExternalTrace(str(scored.run_id), "s\ufffd", None, is_part=True)
+    assert later.stored_id == scored.trace.id
+    with TraceStore("runs.db") as store:
+        stated = {"success": True, "confidence": 0.7, "source": "ann@example.com"}
+        store.report_outcome(scored.trace.id, **stated)
+        judged = store.scored(scored.trace.id)
+    assert judged is not None
+    confidences = []
+    for one in (scored, judged):
+        logs, records = tools.log_records()
+        OpenTelemetryScores(logs).send(one, ExternalTrace("1" * 32, "2" * 16))
+        sent = [tools.received_record(record.log_record) for record in records.get_finished_logs()]
+        confidences += [each.comment for each in sent if each.name == "kp_outcome_confidence"]
+        assert "ann@" not in str(sent)
+    assert confidences[0] == "confidence 0.80 (default), succeeded; weight 0.25"
+    assert confidences[1].startswith("confidence 0.70 (")
+
+
+@pytest.mark.parametrize(
+    ("errors", "runs", "failed", "attempts"),
+    [
+        # No answer; an answer, if not the right one; taken in the second time.
+        ([*[OSError("no answer")] * 4, not_found(), not_found()], [1, 1, 1], 2, None),
+        # A trace that the tool does not have yet costs no other run its attempts.
+        ([not_found()] * 5, [2], 1, None),
+        ([SystemExit()] * 4, [1], 1, None),
+        # A tool that does not answer is tried less, by all handlers.
+        ([OSError("no answer")] * 99, [1, 1, 1, 1], 4, 4 + 3),
+    ],
+)
+def test_a_receiver_is_tried_again_as_long_as_it_answers(
+    errors: list[BaseException], runs: list[int], failed: int, attempts: int | None
+) -> None:
+    elsewhere = Elsewhere(*errors)
+    counts = [send(elsewhere, runs=number, store="runs.db") for number in runs]
+    assert sum(one["scores_failed"] for one in counts) == failed
+    assert sum(one["scores_sent"] for one in counts) == sum(runs) - failed
+    assert counts[-1]["scores_queued"] == 0
+    if attempts is not None:
+        assert len(errors) - len(elsewhere.errors) == attempts
+    with TraceStore("runs.db") as store:
+        assert store.count() == sum(runs)
+
+
+@pytest.mark.parametrize("answer", [SystemExit(), "a trace"])
+def test_a_receiver_that_breaks_while_the_run_is_under_way_harms_nobody(answer: Any) -> None:
+    class Broken(Elsewhere):
+        def find_trace(self, root_id: uuid.UUID, parent_id: uuid.UUID) -> Any:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    handler = recorder(Broken(), [], store=None)
+    ask_at_once([handler], runs=1)
+    assert handler.send(300)
+    stats = handler.stats()
+    assert stats["scored"] == stats["scores_without_trace"] == 1
+    assert stats["callback_errors"] > 0
+
+
+def test_a_chain_without_model_or_tool_is_found_by_what_begins_inside_it() -> None:
+    inner = RunnableLambda(lambda text: text, name="inner")
+    elsewhere = Elsewhere()
+    handler = agents.handler(send_scores_to=[elsewhere])
+    (inner | inner | ScriptedChatModel([say("a")])).invoke("a", {"callbacks": [handler]})
+    assert handler.send(300)
+    assert len(elsewhere.sent) == handler.stats()["scores_sent"] == 1
+
+
+def test_the_settings_name_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KP_SEND_SCORES_TO", "langsmith")
+    handler = agents.handler()
+    ask_at_once([handler], runs=1)
+    assert handler.send(300)
+    assert handler.stats()["scores_without_trace"] == 1
+    assert send()["scores_without_trace"] == 0
+
+
+@pytest.mark.parametrize(
+    ("receivers", "message"),
+    [
+        (["langsmit"], "did you mean 'langsmith'"),
+        (["elsewhere"], "choose from langsmith, langfuse"),
+        ("langsmith", "give a list such as"),
+        ([3], "give one of langsmith"),
+        ([OpenTelemetryScores(), "opentelemetry"], "names a tool twice"),
+    ],
+)
+def test_what_cannot_be_a_receiver_is_refused(receivers: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KPCallbackHandler(store=None, send_scores_to=receivers)
+
+
+# ------------------------------------------------------------------ the examples
+
+
+def run_example(name: str, tool: str = "opentelemetry", url: str = "") -> str:
+    """Run an example against a server, and return what it printed."""
+    settings = {"HF_HUB_OFFLINE": "1", **tools.environment_of(tool, url)}
+    settings["KP_EMBEDDING_MODEL"] = "/no/such/model"  # loading one takes seconds
+    path = str(ROOT / "examples" / f"{name}.py")
+    done = programs.run(
+        "-c", f"import runpy; runpy.run_path({path!r}, None, '__main__')", **settings
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def received(tool: str, server: LoopbackTool) -> dict[str, str]:
+    """Return the names of the scores that a server received, with the tool's id of the trace."""
+    if tool == "langsmith":
+        return {one.json["key"]: one.json["run_id"] for one in server.sent_to("/feedback")}
+    if tool == "langfuse":
+        sent = [one for request in server.sent_to("/scores") for one in request.json]
+        return {one["name"]: one["traceId"] for one in sent}
+    if tool == "phoenix":
+        sent = [one for r in server.sent_to("/span_annotations") for one in r.json["data"]]
+        return {one["name"]: one["span_id"] for one in sent}
+    if tool == "opik":
+        sent = [o for r in server.sent_to("/feedback-scores", "PUT") for o in r.json["scores"]]
+        return {one["name"]: one["id"] for one in sent}
+    return {
+        request.json["assessment"]["assessment_name"]: request.path.split("/")[-2]
+        for request in server.sent_to("/assessments")
+    }
+
+
+@pytest.mark.parametrize("tool", SERVERS)
+def test_the_example_of_a_tool_has_scores_on_the_trace_of_its_run(
+    tool: str, server: LoopbackTool
+) -> None:
+    printed = run_example(f"scores_to_{tool}", tool, server.url)
+    assert "{'scores_sent': 1, 'scores_failed': 0}" in printed
+    scores = received(tool, server)
+    assert set(scores) == SCORES
+    (trace_id,) = set(scores.values())
+    in_bytes = bytes.fromhex(trace_id) if tool in ("langfuse", "phoenix") else trace_id.encode()
+    is_score = ("/feedback", "/scores", "/span_annotations", "/feedback-scores", "/assessments")
+    traced = b"".join(r.body for r in server.requests if not r.path.endswith(is_score))
+    assert in_bytes in traced
+
+
+def test_the_example_of_langfuse_stores_what_is_worth_it(server: LoopbackTool) -> None:
+    printed = run_example("keep_worthy_in_langfuse", "langfuse", server.url)
+    assert "'held': 0" in printed
+    spans = tools.langfuse_spans(server)
+    assert "1,200 EUR" in str(spans)
+    assert "I do not know" not in str(spans)
+    assert len({span.trace_id for span in spans}) == 1
+    assert f"'kept': {len(spans)}," in printed
+
+
+def test_the_examples_of_opentelemetry() -> None:
+    printed = run_example("scores_to_opentelemetry")
+    assert "{'scores_sent': 1, 'scores_failed': 0}" in printed
+    decoder, records, at = json.JSONDecoder(), [], printed.find("{\n")
+    while at >= 0:
+        record, end = decoder.raw_decode(printed, at)
+        records.append(record)
+        at = printed.find("{\n", end)
+    assert {one["attributes"]["gen_ai.evaluation.name"] for one in records} == SCORES
+    (trace_id,) = {one["trace_id"] for one in records}
+    assert int(trace_id, 16)
+    printed = run_example("keep_worthy_traces")
+    assert "2 runs, 1 exported" in printed
+    assert "'held': 0" in printed
