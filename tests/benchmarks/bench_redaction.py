@@ -29,13 +29,16 @@ sys.path.insert(0, str(ROOT))
 from kp_langchain.redaction import Rules, redact  # noqa: E402
 from kp_langchain.redaction.text import harmless_texts  # noqa: E402
 from tests.recorded import load, present  # noqa: E402
-from tests.redaction.benign_cases import BENIGN, LOOKALIKES  # noqa: E402
-from tests.redaction.cases import left_over  # noqa: E402
-from tests.redaction.context_cases import CONTEXT  # noqa: E402
-from tests.redaction.format_cases import FORMATS  # noqa: E402
-from tests.redaction.identifier_cases import IDENTIFIERS  # noqa: E402
-from tests.redaction.nasty import NASTY  # noqa: E402
-from tests.redaction.struct_cases import STRUCT  # noqa: E402
+from tests.redaction.cases import (  # noqa: E402
+    BENIGN,
+    CONTEXT,
+    FORMATS,
+    IDENTIFIERS,
+    LOOKALIKES,
+    NASTY,
+    STRUCT,
+    left_over,
+)
 
 NASTY_CHARS = 100_000
 WORD = re.compile(r"[A-Za-z]{3,}")
