@@ -472,11 +472,6 @@ def test_an_identifier_goes_unless_the_level_is_private(kind: str, written: str)
         assert redact({"text": text}, level="private") == Redaction({"text": text}, {})
 
 
-@pytest.mark.parametrize("user", ["user", "root", "admin", "mail", "news"])
-def test_an_address_goes_whatever_its_user_is_called(user: str) -> None:
-    assert redact(f"write to {user}@roe.example").value == "write to [REDACTED:email]"
-
-
 def test_a_short_label_of_two_words_is_no_word() -> None:
     assert redact("he said 8001015009087").counts == {}
     assert redact({"said": "8001015009087", "saId": "8001015009087"}).value == {
@@ -530,8 +525,3 @@ def test_a_hostile_text_comes_back_whole_and_settled(text: str) -> None:
 def test_a_long_list_of_passwords_in_sentences_goes_to_its_end() -> None:
     assert redact("the password is hunter22x. " * 4000).counts == {"password": 4000}
     assert redact("the token of it " * 8000 + "password=hunter22x").counts == {"password": 1}
-
-
-def test_a_placeholder_does_not_give_away_the_next_line() -> None:
-    text = 'api_key = "YOUR_API_KEY"\nbob42x = 7'
-    assert redact(text).value == text
