@@ -274,10 +274,11 @@ def test_another_answer_is_read_as_if_nobody_had_asked(question: str, answer: st
 
 
 def test_an_answer_is_cleaned_of_whole_words() -> None:
-    asked = chat("What is your password?", "plover83")
-    said = {"role": "user", "content": "plover83, myplover83, plover83x9"}
+    asked = chat("What are your username and password?", "sunflowers / sunflower")
+    said = {"role": "user", "content": "typed sunflower, not sunflowers"}
     clean = redact([*asked, said]).value
-    assert clean[2]["content"] == "[REDACTED:password], myplover83, plover83x9"
+    assert clean[1]["content"] == "sunflowers / [REDACTED:password]"
+    assert clean[2]["content"] == "typed [REDACTED:password], not sunflowers"
 
 
 @pytest.mark.parametrize(
