@@ -297,7 +297,7 @@ class Walker:
         result: dict[Any, Any] = {}
         context = read_mapping(value, field, name, self._classify_name)
         for key, item in list(dict.items(value)):
-            if key is context.rows_key and key is not None:
+            if has_type(key, str) and key == context.rows_key:
                 clean = self._rows(item, context.columns, depth)
             else:
                 item_field, item_name = self._entry_field(key, item, context, name)

@@ -26,13 +26,16 @@ from typing import Any
 from kp_langchain.redaction import redact
 from tests.benchmarks.harness import ROOT, machine, parser, table
 from tests.recorded import load, present
-from tests.redaction.benign_cases import BENIGN, LOOKALIKES
-from tests.redaction.cases import left_over
-from tests.redaction.context_cases import CONTEXT
-from tests.redaction.format_cases import FORMATS
-from tests.redaction.identifier_cases import IDENTIFIERS
-from tests.redaction.nasty import NASTY
-from tests.redaction.struct_cases import STRUCT
+from tests.redaction.cases import (
+    BENIGN,
+    CONTEXT,
+    FORMATS,
+    IDENTIFIERS,
+    LOOKALIKES,
+    NASTY,
+    STRUCT,
+    left_over,
+)
 
 SECRETS: dict[str, Iterable[tuple[str, Any, str]]] = {
     "credentials with a form of their own": FORMATS,

@@ -16,7 +16,7 @@ from tests.golden.seen import command, scorer
 from tests.golden.stored import folder
 from tests.importing import test_conventions as spans
 from tests.recorded import FOLDER
-from tests.redaction import benign_cases, cases, labelled_cases, notation_cases
+from tests.redaction.cases import BENIGN, CASES, DRAWN, IDENTIFIERS, LOOKALIKES, SECRETS, STRUCT
 
 CORPORA = FOLDER.parent / "redaction"
 WITHOUT_MODEL = (
@@ -28,10 +28,11 @@ WORDS = "ledger quarter search city weather order refund train cheap blue error 
 
 def of_redaction() -> Cases:
     """Each text of the tests' tables, in groups by its hash, so that it may move between tables."""
+    notations = {family: tuple(texts) for family, texts in DRAWN["notations"].items()}
     tables = (
-        cases.SECRETS, cases.STRUCT, cases.IDENTIFIERS, benign_cases.LOOKALIKES,
-        benign_cases.BENIGN, labelled_cases.LABELLED, labelled_cases.OTHER_NUMBERS,
-        notation_cases.FOUND, notation_cases.KEPT, notation_cases.IN_PARTS,
+        SECRETS, STRUCT, IDENTIFIERS, LOOKALIKES, BENIGN, notations,
+        CASES["goes"]["labelled numbers"], CASES["stays"]["other numbers"],
+        CASES["stays"]["names and values"], CASES["becomes"]["parts"],
     )  # fmt: skip
     groups: dict[str, dict[str, Any]] = {}
     for text in _texts(tables):

@@ -1,10 +1,11 @@
-"""A secret that is named in one place also goes where it is not."""
+"""A secret that one place gives away also goes elsewhere: repeated, as an answer, or cut off."""
 
 from __future__ import annotations
 
 import base64
 import html
 import json
+import random
 import re
 import urllib.parse
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from kp_langchain import trace_from_messages
 from kp_langchain.redaction import Redaction, redact
-from kp_langchain.redaction.repeated import Secrets
-from kp_langchain.redaction.spans import PLACEHOLDER
+from tests.redaction.cases import CASES
 
+PLACEHOLDER = re.compile(r"\[REDACTED:[a-z_]+(?:#\w+)?\]")
 _PASSWORD = "nectar-tiger-bottle-816"  # noqa: S105 - not in use
 
 
@@ -145,65 +147,12 @@ def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
     assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
 
 
-def test_an_answer_is_cleaned_of_whole_words() -> None:
-    secrets = Secrets()
-    secrets.note_answer("plover83, myplover83, plover83x9", [("password", "plover83")])
-    cleaned = secrets.clean_answer("plover83, myplover83, plover83x9")
-    assert cleaned == "[REDACTED:password], myplover83, plover83x9"
-
-
 def test_of_a_passphrase_its_words_go_in_every_form() -> None:
     words = ["ripple", "sunset", "velvet", "orbit", "canyon"]
     for joint in (" ", ", ", "-", "\n", '", "'):
         text = f"typed [{joint.join(words)}] there"
         value = redact({"seed_phrase": " ".join(words), "a": text}).value["a"]
         assert value == "typed [[REDACTED:private_key]] there"
-
-
-@pytest.mark.parametrize(
-    ("secret", "kept"),
-    [
-        ({"password": "sunflower"}, "We sell sunflower oil, olive oil and a sunflower."),
-        ({"password": "sunflower"}, '{"oil": "sunflower", "price": 3}'),
-        (
-            {"password": "sunflower"},
-            "Fill sunflower bags. Types of sunflower oil; input sunflower data.",
-        ),
-        ({"pin": "4471"}, "I filled 4471 forms and typed 4471 lines."),
-        ({"credentials": "s3_client"}, "s3_client = make(); s3_client.put(x); grep s3_client"),
-        ({"token": "RefreshTokenV2"}, "class RefreshTokenV2: ..."),
-        ({"pin": "4471"}, "There are 4471 rows; 4471 of them are new."),
-        ({"pin": "4471"}, '{"count": 4471, "rows": 4471}'),
-        ({"password": "admin"}, "The admin typed a command."),
-        ({"password": "test"}, "Typed test data; the test is in /test/test.py."),
-        ({"password": "changeme"}, "typed changeme"),
-        ({"password": "password"}, "typed password into the password field"),
-        ({"password": "postgres15"}, "image: postgres15:latest, postgres15-alpine, my-postgres15"),
-        ({"api_key": "www.shop-24.example"}, "see www.shop-24.example"),
-    ],
-)
-def test_what_is_also_an_ordinary_word_stays(secret: dict[str, str], kept: str) -> None:
-    assert redact({**secret, "a": kept}).value["a"] == kept
-
-
-@pytest.mark.parametrize(
-    ("secret", "text"),
-    [
-        ({"password": "sunflower"}, "typed sunflower into #x"),
-        ({"password": "sunflower"}, "Ich habe sunflower eingetippt: tippe sunflower"),
-        ({"password": "sunflower"}, "the password (sunflower) was wrong"),
-        ({"password": "sunflower"}, "sunflower is the password"),
-        ({"password": "sunflower"}, '{"element": 5, "value": "sunflower"}'),
-        ({"pin": "4471"}, "I entered the PIN: 4471."),
-        ({"pin": "4471"}, "typed 4471; done"),
-        ({"password": "plover83"}, "login as bob/plover83 failed"),
-    ],
-)
-def test_a_word_goes_where_something_beside_it_says_what_it_is(
-    secret: dict[str, str], text: str
-) -> None:
-    value = redact({**secret, "a": text}).value["a"]
-    assert next(iter(secret.values())) not in value.replace("habe sunflower", "")
 
 
 def test_a_name_beside_a_value_says_what_it_is() -> None:
@@ -215,8 +164,8 @@ def test_a_name_beside_a_value_says_what_it_is() -> None:
 def test_a_long_number_that_answers_a_question_goes_from_everywhere(
     number: str, is_left: bool
 ) -> None:
-    chat = [{"role": "ai", "content": "The login code?"}, {"role": "user", "content": number}]
-    clean = redact({"chat": chat, "log": f"saw {number} there"}).value
+    asked = chat("The login code?", number)
+    clean = redact({"chat": asked, "log": f"saw {number} there"}).value
     assert number not in str(clean["chat"])
     assert (number in clean["log"]) is is_left
 
@@ -260,12 +209,6 @@ def test_a_secret_of_a_url_is_also_looked_for_decoded() -> None:
     assert clean["b"] == "psql -W '[REDACTED:password]'"
 
 
-def test_a_number_goes_from_indented_json_as_from_the_values_in_it() -> None:
-    value = {"password": [1000], "rows": [{"to": None, "content": 1000}], "n": 1000}
-    for indent in (None, 2, 8):
-        assert json.loads(redact(json.dumps(value, indent=indent)).value) == redact(value).value
-
-
 def test_a_value_of_a_manifest_is_also_looked_for_decoded() -> None:
     code = base64.b64encode(b"plover-83!Nest").decode()
     manifest = f"kind: Secret\ndata:\n  smtp: {code}\n"
@@ -293,3 +236,122 @@ def test_a_secret_in_bytes_that_are_no_utf_8_is_looked_for_like_any_other() -> N
         "password": b"[REDACTED:password]",
         "a": b"[REDACTED:password]",
     }
+
+
+@pytest.mark.parametrize(("secret", "text"), CASES["repeated"]["stays"])
+def test_what_is_also_an_ordinary_word_stays(secret: dict[str, str], text: str) -> None:
+    assert redact({**secret, "a": text}).value["a"] == text
+
+
+@pytest.mark.parametrize(("secret", "text"), CASES["repeated"]["goes"])
+def test_a_word_goes_where_something_beside_it_says_what_it_is(
+    secret: dict[str, str], text: str
+) -> None:
+    value = redact({**secret, "a": text}).value["a"]
+    assert next(iter(secret.values())) not in value.replace("habe sunflower", "")
+
+
+# ------------------------------------------------------------------ questions and answers
+
+
+def chat(question: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": question}, {"role": "user", "content": answer}]
+
+
+@pytest.mark.parametrize(("question", "answer", "secret"), CASES["questions"]["secret"])
+def test_an_answer_to_a_question_for_a_secret_goes(question: str, answer: str, secret: str) -> None:
+    asked, clean = redact(chat(question, answer), level="private").value
+    assert asked["content"] == question
+    assert clean["content"] != answer
+    assert secret not in clean["content"]
+
+
+@pytest.mark.parametrize(("question", "answer"), CASES["questions"]["other"])
+def test_another_answer_is_read_as_if_nobody_had_asked(question: str, answer: str) -> None:
+    alone = redact(answer, level="private").value
+    assert redact(chat(question, answer), level="private").value == chat(question, alone)
+    assert alone == answer or "[REDACTED:session]" in alone  # a session that its name gives away
+
+
+def test_an_answer_is_cleaned_of_whole_words() -> None:
+    asked = chat("What are your username and password?", "sunflowers / sunflower")
+    said = {"role": "user", "content": "typed sunflower, not sunflowers"}
+    clean = redact([*asked, said]).value
+    assert clean[1]["content"] == "sunflowers / [REDACTED:password]"
+    assert clean[2]["content"] == "typed [REDACTED:password], not sunflowers"
+
+
+@pytest.mark.parametrize(
+    ("message", "answer", "clean"),
+    [
+        ({"role": "assistant", "content": "Please enter the PIN."}, "5937", "[REDACTED:pin]"),
+        ({"type": "ai", "content": "Which API key?"}, f"use {_KEY}", "use [REDACTED:api_key]"),
+        ({"from": "gpt", "value": "Your password?"}, "sunflower", "[REDACTED:password]"),
+        ({"role": "tool", "content": "Please enter the PIN."}, "5937", "5937"),
+        ({"role": "user", "content": "Please enter the PIN."}, "5937", "5937"),
+        ({"role": "assistant", "content": "Please enter the year."}, "5937", "5937"),
+    ],
+)
+def test_a_log_of_a_chat_is_read_as_questions_and_answers(
+    message: dict[str, str], answer: str, clean: str
+) -> None:
+    author, text = message
+    log = [message, {author: "user", text: answer}]
+    expected = [message, {author: "user", text: clean}]
+    assert redact(log).value == expected
+    assert redact({"log": log}).value == {"log": expected}
+    assert redact(f"log: {json.dumps(log)}").value == f"log: {json.dumps(expected)}"
+    assert redact(expected).value == expected
+
+
+def test_a_message_of_two_lists_is_read_in_each() -> None:
+    question = {"role": "assistant", "content": "Please enter the PIN."}
+    answer = {"role": "user", "content": "5937"}
+    clean = redact({"last": [answer], "chat": [question, answer]}).value
+    assert clean["chat"][1]["content"] == "[REDACTED:pin]"
+
+
+@pytest.mark.parametrize("write", [lambda value: value, json.dumps])
+def test_a_chat_under_the_name_of_a_secret_goes_as_a_whole(write: Callable[[Any], Any]) -> None:
+    question = {"role": "assistant", "content": "What is the password?"}
+    answer = {"role": "user", "content": "it's sunflower-Tulpe99 at home"}
+    clean = redact(write({"password": [question, answer]})).value
+    assert "at home" not in str(clean)
+
+
+# ------------------------------------------------------------------ keys that were cut
+
+
+BODY = base64.b64encode(random.Random(1).randbytes(2300)).decode()
+LINES = [BODY[at : at + 64] for at in range(0, len(BODY), 64)]
+
+
+def key(separator: str, kind: str = "RSA PRIVATE KEY") -> str:
+    return separator.join([f"-----BEGIN {kind}-----", *LINES, f"-----END {kind}-----"])
+
+
+@pytest.mark.parametrize("kind", ["PRIVATE KEY", "RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"])
+@pytest.mark.parametrize("separator", ["\n", "\r\n", "\\n", "\n    "])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.51, 0.9, 0.97])
+def test_the_rest_of_a_key_is_removed(separator: str, kind: str, share: float) -> None:
+    whole = key(separator, kind)
+    cut = whole[int(len(whole) * share) :]
+    for before in ("", "of it: ", "... [7 characters left out] ..."):
+        redacted = redact(f"{before}{cut} and so on").value
+        assert "".join(redacted.split()) == "".join(
+            f"{before}[REDACTED:private_key]andsoon".split()
+        )
+
+
+def test_words_before_an_end_without_a_key_stay() -> None:
+    text = "the file has no line before\n-----END PRIVATE KEY-----\nand a word after"
+    assert redact(text).value.startswith("the file has no line ")
+    assert redact(text).value.endswith("\nand a word after")
+
+
+@pytest.mark.parametrize("before", range(0, 9000, 450))
+def test_no_piece_of_a_key_is_left_where_a_text_is_cut(before: int) -> None:
+    words = "word " * 2000
+    text = words[:before] + key("\n") + words[: 9000 - before]
+    written = trace_from_messages([("user", text), ("ai", text)]).model_dump_json()
+    assert not [line for line in LINES if line[:20] in written or line[-20:] in written]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -80,6 +81,14 @@ def test_a_name_of_ones_own_in_structures():
         "fields": [{"name": "employee number", "value": "[REDACTED:employee_number]"}],
         "employee_numbers_seen": 3,
     }
+
+
+def test_rules_reach_into_objects():
+    @dataclass
+    class Login:
+        user: str
+
+    assert value(Login("bob"), names=["user"]) == {"user": "[REDACTED:user]"}
 
 
 def test_what_is_allowed_stays_and_hides_nothing_else():

@@ -1,4 +1,4 @@
-"""A store, and a browser."""
+"""A store, the served page, and a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.pages import PATIENCE_MS, Store, Watched
+from tests.report.pages import PATIENCE_MS, Served, Store, Watched
 
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking",
@@ -68,3 +68,17 @@ def open_in_browser(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Watc
         context.close()
     for one in opened:
         assert one.complaints == []
+
+
+@pytest.fixture
+def serve(store: Store) -> Iterator[Callable[[], Served]]:
+    """Serves the page by the command, until the test ends."""
+    started: list[Served] = []
+
+    def start() -> Served:
+        started.append(Served(store.path))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()

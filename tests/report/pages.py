@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import http.client
 import json
+import re
+import signal
+import sqlite3
+import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from kp_langchain import ReasoningTrace, Scorer, TraceStore
+from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.gate import ScoredTrace, decide
-from kp_langchain.report.data import collect
-from kp_langchain.report.page import render
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.store import Verdict
+from kp_langchain.store.recall_entries import TaskEntry
+from tests import programs
+from tests.commands import PROGRAM, cli
 
 PATIENCE_MS = 120_000  # which only a deadlock reaches
+HOSTILE = (
+    "<script>alert(1)</script></script><!--<script>--><img src=x onerror=alert(1)>"
+    "<style>*{display:none}</style>javascript:alert(1) data:text/html,<b>"
+    "{{ 7 * 7 }}{% raw %}${7*7}`\\u003cscript\\u003e&lt;b&gt;\"'"
+    "\x1b[2J\x1b]8;;http://example.com\x07 \x00 \u202egnp.exe\u202c \u2066x\u2069 \U000e0041"
+    " \ufffe \u2028"
+)
 
 
 def step(kind: str, content: str = "", tool: str = "", **fields: Any) -> dict[str, Any]:
@@ -79,8 +97,91 @@ class Store:
         self.traces.add(scored)
         return trace.id
 
-    def page(self, limit: int = 5000) -> str:
-        return render(collect(self.traces, {}, limit=limit, has_registry=False))
+    def add_shown(self, shown: str, *, success: bool, held_out: bool = False, **fields: Any) -> str:
+        """Add a run that was shown a trace, with a verdict; return its id."""
+        example = ShownTrace(shown, 1, 0.834, held_out)
+        trace_id = self.add("a later run", shown=(example,), threshold=0.9, **fields)
+        self.traces.report_outcome(trace_id, success=success)
+        return trace_id
+
+    def note_planted(self, trace_id: str, kinds: str) -> None:
+        """Note that a trace has what looks like planted instructions."""
+        entry = TaskEntry(None, kinds)
+        self.traces.recall_entries.write({trace_id: entry}, EmbedderIdentity("words", "1"), 1)
+
+    def run_sql(self, *statements: tuple[Any, ...]) -> None:
+        """Change the database by hand: each a statement and its values."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            for statement, *values in statements:
+                connection.execute(statement, values)
+
+    def page(self, *words: str) -> str:
+        """Write the page by the command, with more words, and return it."""
+        done = cli("report", "--html", "page.html", "--database", str(self.path), *words)
+        assert done.returncode == 0, done.stderr
+        return Path("page.html").read_text(encoding="utf-8")
+
+    def read(self) -> tuple[dict[str, Any], list[Any]]:
+        """What the page has of the runs, and the trace of each."""
+        blocks = [
+            json.loads(gzip.decompress(base64.b64decode(text)))
+            for text in re.findall(
+                r'<script type="application/json" id=[^>]*>"(.*?)"<', self.page()
+            )
+        ]
+        return blocks[0], [trace for block in blocks[1:] for trace in block]
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """What the page has of each run, by the id of its trace."""
+        return {run["id"]: run for run in self.read()[0]["runs"]}
+
+
+class Served:
+    """The page as `report --serve` serves it, in a process of its own.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Path) -> None:
+        words = ("-c", PROGRAM, "report", "--serve", "--database", str(database))
+        self._output = Path("served.txt").absolute()
+        with self._output.open("wb") as out:
+            self._program = programs.start(*words, stdout=out, stderr=out)
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while "ends it" not in self.printed:
+            assert self._program.poll() is None, self.printed
+            assert time.monotonic() < deadline, self.printed
+            time.sleep(0.01)
+        self.address = re.findall(r"http://\S+", self.printed)[0]
+        self.host, self.token = self.address.removeprefix("http://").rstrip("/").split("/")
+
+    @property
+    def printed(self) -> str:
+        return self._output.read_text(encoding="utf-8")
+
+    def ask(
+        self, method: str, path: str, body: str | None = None, **headers: str
+    ) -> tuple[int, str, Any]:
+        """Return status, content and headers of a reply; `_` in a header's name stands for `-`."""
+        connection = http.client.HTTPConnection(self.host, timeout=600)
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, names)
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        return reply.status, text, reply.headers
+
+    def send(self, body: str, **headers: str) -> tuple[int, Any]:
+        """Send a verdict as the page does; return the status and what is answered."""
+        own = {"Origin": f"http://{self.host}", "Content_Type": "application/json"}
+        status, text, _ = self.ask("POST", f"/{self.token}/verdicts", body, **{**own, **headers})
+        return status, json.loads(text)
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        """End it by a signal; return its exit status."""
+        self._program.send_signal(number)
+        return self._program.wait()
 
 
 class Watched:

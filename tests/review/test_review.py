@@ -1,4 +1,4 @@
-"""What the statistics of a domain say."""
+"""What is counted and compared for people: figures of a domain, traces side by side, claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kp_langchain import ReasoningTrace
+from kp_langchain.review.alignment import align
+from kp_langchain.review.calls import Call, calls_of
+from kp_langchain.review.claims import Claims, claims_of
 from kp_langchain.review.stats import DomainStats, domain_stats
+from kp_langchain.schema import Tool, TraceStep
 from kp_langchain.store.run_summary import RunSummary
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -219,3 +224,168 @@ def test_the_figures_add_up(runs: list[RunSummary]) -> None:
     assert all(0 <= part.lost <= part.weight + 1e-9 for part in stats.parts)
     assert stats.kept_successes <= min(stats.successes, stats.kept_labelled)
     assert json.loads(json.dumps(stats.to_dict()))["explanation"] == stats.explanation()
+
+
+# ------------------------------------------------------------------ two traces side by side
+
+
+def call(tool: str, number: int = 0) -> Call:
+    step = TraceStep(step_id=0, type="tool_call", tool=Tool(name=tool), input={"n": number})
+    return Call(step, None)
+
+
+def told(left: list[Call], right: list[Call]) -> list[str]:
+    """Each row as `left-right`, a call as its tool and the number in its input."""
+    return [
+        "-".join(
+            "" if one is None else f"{one.tool}{one.input['n']}" for one in (row.left, row.right)
+        )
+        for row in align(left, right)
+    ]
+
+
+def test_counterparts_are_of_one_tool_and_of_equal_input_where_that_costs_none() -> None:
+    left = [call("a"), call("b"), call("c")]
+    right = [call("a"), call("x"), call("c", 1)]
+    assert told(left, right) == ["a0-a0", "b0-", "-x0", "c0-c1"]
+    assert [row.is_same for row in align(left, right)] == [True, False, False, False]
+    several = [call("a", 0), call("a", 1), call("a", 2)]
+    assert told([call("a", 1)], several) == ["-a0", "a1-a1", "-a2"]
+    assert told(several[1:], [call("a", 2), call("a", 3)]) == ["a1-a2", "a2-a3"]
+
+
+def longest_common(left: list[str], right: list[str]) -> int:
+    """The length of the longest common subsequence, by its definition."""
+    if not left or not right:
+        return 0
+    if left[0] == right[0]:
+        return 1 + longest_common(left[1:], right[1:])
+    return max(longest_common(left[1:], right), longest_common(left, right[1:]))
+
+
+CALLS = st.lists(st.builds(call, st.sampled_from("ab"), st.integers(0, 1)), max_size=7)
+
+
+@given(CALLS, CALLS)
+def test_no_call_is_lost_and_none_changes_its_place(left: list[Call], right: list[Call]) -> None:
+    rows = align(left, right)
+    assert [row.left for row in rows if row.left is not None] == left
+    assert [row.right for row in rows if row.right is not None] == right
+    assert all(row.left is not None or row.right is not None for row in rows)
+    pairs = [(row.left, row.right) for row in rows if row.left and row.right]
+    assert all(one.tool == other.tool for one, other in pairs)
+    names = [one.tool for one in left], [one.tool for one in right]
+    assert len(pairs) == longest_common(*names)
+
+
+def test_traces_of_many_calls_are_aligned_as_far_as_can_be() -> None:
+    left = [call("a", at) for at in range(2500)]
+    rows = align(left, left[:3])
+    assert len(rows) == 2500
+    assert [row.left for row in rows] == left
+
+
+def step(kind: str, tool: str | None, content: str | None = None) -> TraceStep:
+    return TraceStep(
+        step_id=0, type=kind, tool=None if tool is None else Tool(name=tool), content=content
+    )
+
+
+def test_each_call_has_its_own_output() -> None:
+    steps = [
+        step("thought", None, "hm"),
+        step("tool_call", "a"),
+        step("tool_call", "b"),
+        step("observation", "b", "of b"),
+        step("error_recovery", "a", "of a"),
+        step("tool_call", "c"),
+        step("observation", None, "of c"),
+        step("observation", "d", "of none"),
+        step("tool_call", "e"),
+    ]
+    calls = calls_of(steps)
+    outputs = [None if one.output is None else one.output.content for one in calls]
+    assert [one.tool for one in calls] == ["a", "b", "c", "d", "e"]
+    assert outputs == ["of a", "of b", "of c", "of none", None]
+    assert [one.has_failed for one in calls] == [True, False, False, False, False]
+    assert calls[3].call is None
+
+
+# ------------------------------------------------------------------ what an answer claims
+
+
+def trace(answer: str, *outputs: str, objective: str = "find it") -> ReasoningTrace:
+    steps = [{"type": "observation", "content": output} for output in outputs]
+    steps.append({"type": "thought", "content": answer})
+    return ReasoningTrace.model_validate(
+        {
+            "metadata": {"task_domain": "other", "success": True},
+            "task": {"objective": objective},
+            "steps": [step | {"step_id": number} for number, step in enumerate(steps)],
+            "outcome": {"result_summary": answer, "confidence": 0.8},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "output", "seen", "unseen"),
+    [
+        (
+            "It costs 4.50 at Casa Miznon, not 7 as in Piazza Roma.",
+            "casa miznon: 4.50 EUR",
+            ("4.50", "Casa Miznon"),
+            ("7", "Piazza Roma"),
+        ),
+        # A time may be part of a longer one, a number not of a longer number.
+        ("At 10:30.", "2026-05-15T10:30:00", ("10:30",), ()),
+        ("At 10:30.", "at 10:30", ("10:30",), ()),
+        ("At 10:30.", "10:30,11:00", ("10:30",), ()),
+        ("There are 4.", "144 units", (), ("4",)),
+        # Letters and digits are one name, and a number with its unit is a number.
+        ("Changed GV1N64 and 4WQ150 to HAT 7.", '{"id": "GV1N64"}', ("GV1N64",), ("4WQ150", "7")),
+        ("at 10AM", "10:00, 10000 USD", ("10",), ()),
+        ("for 10000USD", "10:00, 10000 USD", ("10000",), ()),
+        # An amount may be written with other decimals.
+        ("It is 50.00.", "50.0 EUR", ("50.00",), ()),
+        ("It is 4.5.", "4.50", ("4.5",), ()),
+        ("It is 50.00.", "1500.0 or 50.01", (), ("50.00",)),
+        ("It is 4.5.", "1500.0 or 50.01", (), ("4.5",)),
+        # What the task says, the numbers of a list, and one capitalised word are no claims.
+        ("I sent 20 to Emma.", "ok", (), ()),
+        *((answer, "tea", (), ()) for answer in ("1. tea\n2. milk", "  3) tea", "Thought 7: tea")),
+        *(
+            (answer, "", (), ())
+            for answer in ("Nothing was there. Perhaps so.", "In February", "Class: x")
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_and_names_are_looked_for_in_what_the_tools_returned(
+    answer: str, output: str, seen: tuple[str, ...], unseen: tuple[str, ...]
+) -> None:
+    claims = claims_of(trace(answer, output, objective="Send 20 to Emma"))
+    assert (claims.seen, claims.unseen) == (seen, unseen)
+
+
+@pytest.mark.parametrize(
+    ("answer", "tone"),
+    [
+        ("The booking is completed.", ("done",)),
+        ("Sorry, I cannot do that.", ("unable",)),
+        ("It may be so.", ("unsure",)),
+        ("Shall I book it?", ("asking back",)),
+        ("Paris", ()),
+    ],
+)
+def test_its_words_say_how_sure_it_is(answer: str, tone: tuple[str, ...]) -> None:
+    assert claims_of(trace(answer, "")).tone == tone
+
+
+def test_they_are_told_in_a_few_words() -> None:
+    claims = Claims(tone=("done", "unsure"), seen=("1", "2", "3"), unseen=("9",))
+    assert claims.text(2) == "sounds done, unsure; in no output: 9; in an output: 1, 2 and 1 more"
+    assert Claims((), (), ()).text(2) == ""
+
+
+@pytest.mark.parametrize("answer", ["", "\ud800 7", "9" * 20_000, "A" * 20_000, "\x00"])
+def test_any_answer_is_read(answer: str) -> None:
+    claims_of(trace(answer, answer))

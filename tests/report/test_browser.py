@@ -1,4 +1,4 @@
-"""The page as a reader uses it, in a real browser."""
+"""The page as a reader uses it, in a real browser; one such test is in `test_report.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
+from kp_langchain.gate.shown_trace import ShownTrace
 from kp_langchain.store import Verdict
 from tests.commands import cli
-from tests.report.pages import PATIENCE_MS, Store, Watched, json_lines, searches, shown, step
+from tests.report.pages import (
+    HOSTILE,
+    PATIENCE_MS,
+    Served,
+    Store,
+    Watched,
+    json_lines,
+    searches,
+    shown,
+    step,
+)
 
+pytestmark = pytest.mark.slow
 Open = Callable[..., Watched]
 RECOVERY = [
     step("thought", "I try."),
@@ -266,9 +278,8 @@ def test_two_runs_are_compared_step_by_step(store: Store, open_in_browser: Open)
 
 @pytest.mark.parametrize("runs", [0, 1])
 def test_no_run_and_one_run_look_right(store: Store, open_in_browser: Open, runs: int) -> None:
-    if runs:
-        store.add("the only one")
-    page = open_in_browser(store.page()).page
+    store.add("the only one")
+    page = open_in_browser(store.page("--domain", "finance" if runs else "code")).page
     assert page.locator(".domain").count() == runs
     assert shown(page) == ["the only one"] * runs
     expected = "1 of 1 run in runs.db" if runs else "0 of 0 runs in runs.db"
@@ -351,3 +362,163 @@ def test_leaving_with_verdicts_that_were_not_downloaded_asks_first(
     page.reload()
     page.wait_for_selector("html[data-ready]")
     assert asked == ["beforeunload"]
+
+
+@pytest.fixture
+def hostile(store: Store) -> Store:
+    steps = [
+        step("thought", HOSTILE),
+        step("tool_call", HOSTILE, HOSTILE, input={HOSTILE: [HOSTILE, "\ud800"]}),
+        step("observation", HOSTILE * 200, HOSTILE),
+    ]
+    verdict = Verdict(success=True, note=HOSTILE, source=HOSTILE[:90])
+    first = store.add(
+        HOSTILE, steps, domain=HOSTILE, result=HOSTILE, withheld=HOSTILE, verdict=verdict
+    )
+    store.add(HOSTILE, steps, domain=HOSTILE, result=HOSTILE, twin_of=first)
+    return store
+
+
+def test_a_trace_full_of_markup_runs_nothing(hostile: Store, open_in_browser: Open) -> None:
+    text = hostile.page()
+    watched = open_in_browser(text)
+    page = watched.page
+    page.evaluate(
+        "window.violations = [];"
+        "document.addEventListener('securitypolicyviolation',"
+        " event => window.violations.push(event.violatedDirective))"
+    )
+    assert page.evaluate("document.querySelectorAll('script').length") == 3
+    for _ in range(2):
+        page.locator("[data-id]").last.click()
+        page.locator(".step").first.wait_for()
+        page.get_by_role("button", name="Open or close all").click()
+        page.keyboard.press("c")
+        page.keyboard.press("k")
+        page.keyboard.press("c")
+        page.get_by_text("Two runs side by side").wait_for()
+        page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelectorAll('img, script, body style').length") == 3
+    page.locator("[data-id]").first.click()
+    title = page.text_content("#drawer-title")
+    assert "<script>alert(1)</script></script><!--<script>-->" in title
+    assert "\N{SYMBOL FOR ESCAPE}[2J" in title
+    assert "[U+202E]gnp.exe[U+202C]" in title
+    assert not set(title) & set("\x00\x1b\u202e\u2066\U000e0041")
+    page.fill("#note", HOSTILE.replace("\x00", ""))
+    page.locator("#drawer-title").focus()
+    page.keyboard.press("y")
+    page.keyboard.press("Escape")
+    page.fill("#search", "<script>")
+    assert page.evaluate("window.violations") == []
+    assert len(watched.requests) == 1, watched.requests
+
+
+def test_a_script_that_is_not_the_own_one_does_not_run(store: Store, open_in_browser: Open) -> None:
+    store.add()
+    page = store.page().replace("</main>", "<script>window.ran = true</script></main>")
+    watched = open_in_browser(page)
+    assert watched.page.evaluate("window.ran") is None
+    assert "Content Security Policy" in watched.complaints.pop()
+
+
+def test_a_verdict_is_stored_and_the_row_follows(
+    store: Store, serve: Callable[[], Served], open_in_browser: Open
+) -> None:
+    run = store.add("buy bread", searches("bread", "search", "mail"), threshold=0.5)
+    store.add("sell apples", threshold=0.1)
+    page = open_in_browser(serve().address).page
+    row = page.locator("tbody tr", has_text="buy bread")
+    assert row.locator(".decision").text_content() == "kept"
+    page.locator("[data-id]").last.click()
+    page.fill("#note", "it was stale")
+    page.locator("#drawer-title").focus()
+    page.keyboard.press("n")
+    page.get_by_text("Failure stored for run").wait_for()
+    stored = store.traces.get(run)
+    assert stored is not None
+    assert (stored.success, stored.decision) == (False, "below_threshold")
+    (verdict,) = store.traces.verdicts(run)
+    assert (verdict.success, verdict.note, verdict.source) == (False, "it was stale", "label")
+    assert "it was stale" in page.text_content("#inside")
+    page.keyboard.press("Escape")
+    assert row.locator(".decision").text_content() == "below threshold"
+    assert f"{stored.score:.3f}" in row.text_content()
+    assert page.text_content("#answered") == "1 verdict stored"
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.select_option("#verdict", "false")
+    assert page.locator("[data-id]").all_text_contents() == ["buy bread"]
+
+
+def test_of_two_tabs_the_newest_verdict_counts(
+    store: Store, serve: Callable[[], Served], open_in_browser: Open
+) -> None:
+    run = store.add("buy bread")
+    address = serve().address
+    tabs = [open_in_browser(address).page for _ in range(2)]
+    for page, key, word in zip(tabs, "yn", ("Success", "Failure"), strict=True):
+        page.locator("[data-id]").click()
+        page.keyboard.press(key)
+        page.get_by_text(f"{word} stored for run").wait_for()
+    assert [verdict.success for verdict in store.traces.verdicts(run)] == [True, False]
+    tabs[0].reload()
+    tabs[0].wait_for_selector("html[data-ready]")
+    tabs[0].select_option("#verdict", "false")
+    assert tabs[0].locator("[data-id]").all_text_contents() == ["buy bread"]
+
+
+def test_a_verdict_that_cannot_be_stored_is_reported(
+    store: Store, serve: Callable[[], Served], open_in_browser: Open
+) -> None:
+    store.add("buy bread")
+    watched = open_in_browser(serve().address)
+    watched.page.locator("[data-id]").click()
+    store.run_sql(("DROP TABLE verdicts",))
+    watched.page.keyboard.press("y")
+    watched.page.get_by_text("Not stored: ").wait_for()
+    assert not watched.page.is_visible("#answers")
+    assert "500" in watched.complaints.pop()
+
+
+def test_the_drawer_shows_them_and_leads_to_the_run_that_was_shown(
+    store: Store, open_in_browser: Open
+) -> None:
+    first = store.add("buy bread", threshold=0.1)
+    store.add_shown(first, success=True)
+    store.add_shown(first, success=True, held_out=True)
+    store.add("shown what is gone", shown=(ShownTrace("kp:trace:gone", 1, 0.4),))
+    store.note_planted(first, "override")
+    page = open_in_browser(store.page()).page
+
+    def facts() -> dict[str, str]:
+        names = page.locator("dialog dt").all_text_contents()
+        return dict(zip(names, page.locator("dialog dd").all_text_contents(), strict=True))
+
+    page.locator("[data-id]").first.click()
+    assert facts()["Shown to it"] == "similarity 0.40: kp:trace:gone (not on this page)"
+    page.keyboard.press("j")
+    assert facts()["Shown to it"] == "held out, similarity 0.83: buy bread"
+    assert not {"Credit", "Planted"} & facts().keys()
+    page.get_by_role("dialog").get_by_role("button", name="buy bread").first.click()
+    assert page.text_content("#drawer-title") == "buy bread"
+    assert facts()["Credit"].endswith("shown to 1 run, held out from 1")
+    assert facts()["Planted"].endswith("planted instructions: override")
+    assert "Shown to it" not in facts()
+
+
+def test_markup_in_any_of_it_stays_text(store: Store, open_in_browser: Open) -> None:
+    first = store.add(HOSTILE, threshold=0.1, domain=HOSTILE)
+    later = store.add("later", shown=(ShownTrace(first, 1, 0.5), ShownTrace(HOSTILE, 2, 0.4)))
+    store.note_planted(first, HOSTILE)
+    store.note_planted(later, HOSTILE)
+    watched = open_in_browser(store.page())
+    page = watched.page
+    page.locator("[data-id]").first.click()
+    drawer = page.get_by_role("dialog")
+    text = drawer.text_content()
+    assert "<img src=x onerror=alert(1)>" in text
+    assert not set(text) & set("\x1b\u202e")
+    drawer.get_by_role("button", name="<script>").first.click()
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert len(watched.requests) == 1

@@ -1,0 +1,439 @@
+"""`kp-langchain report` as a user types it: the file, the served page, and what is in them."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import random
+import re
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from kp_langchain.gate.shown_trace import ShownTrace
+from kp_langchain.store import Verdict
+from tests.commands import Done, cli
+from tests.report.pages import HOSTILE, Served, Store, Watched, json_lines, searches, shown, step
+
+Serve = Callable[[], Served]
+
+
+def report(*words: str) -> Done:
+    return cli("report", *words, "--database", "runs.db")
+
+
+def test_in_a_browser_a_hostile_run_stays_text_and_gets_a_verdict_that_label_takes(
+    store: Store, open_in_browser: Callable[..., Watched]
+) -> None:
+    hostile = [
+        step("thought", HOSTILE),
+        step("tool_call", HOSTILE, HOSTILE, input={HOSTILE: [HOSTILE, "\ud800"]}),
+        step("observation", HOSTILE * 200, HOSTILE),
+    ]
+    run = store.add(HOSTILE, hostile, domain=HOSTILE, result=HOSTILE, withheld=HOSTILE)
+    store.add("buy bread", searches("bread", "search", "mail"), verdict=Verdict(success=True))
+    watched = open_in_browser(store.page())
+    page = watched.page
+    assert shown(page)[0] == "buy bread"
+    page.fill("#search", "BREAD mail")
+    assert shown(page) == ["buy bread"]
+    page.fill("#search", "")
+    page.locator("[data-id]").last.click()
+    page.locator(".step").first.wait_for()
+    title = page.text_content("#drawer-title")
+    assert "<script>alert(1)</script></script><!--<script>-->" in title
+    assert not set(title) & set("\x00\x1b\u202e\u2066\U000e0041")
+    assert page.evaluate("document.querySelectorAll('img, script, body style').length") == 3
+    page.keyboard.press("n")
+    page.keyboard.press("Escape")
+    assert page.text_content("#answered") == "1 verdict given on this page"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download verdicts").click()
+    download.value.save_as("verdicts.jsonl")
+    assert [line["trace_id"] for line in json_lines(Path("verdicts.jsonl"))] == [run]
+    assert "Labelled 1" in cli("label", "--from", "verdicts.jsonl", "--database", "runs.db").stdout
+    assert [verdict.success for verdict in store.traces.verdicts(run)] == [False]
+    assert len(watched.requests) == 1, watched.requests
+
+
+# ------------------------------------------------------------------ the file
+
+
+def test_the_file_is_private_and_the_command_says_what_it_holds(store: Store) -> None:
+    store.add()
+    store.add(domain="code")
+    done = report("--html", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote 2 of 2 runs to {Path('page.html').absolute()}" in done.stdout
+    assert "redacted texts" in done.stdout
+    assert stat.S_IMODE(Path("page.html").stat().st_mode) == 0o600
+    assert "Wrote 1 of 1 run " in report("--html", "page.html", "--domain", "code").stdout
+    assert "Wrote 1 of 2 runs" in report("--html", "page.html", "--limit", "1").stdout
+    assert "Wrote 2 of 2 runs" in report("--html", "page.html", "--since", "1h").stdout
+    assert "Wrote 0 of 0 runs" in report("--html", "page.html", "--since", "2999-01-01").stdout
+    assert [path.name for path in Path().glob("*page*")] == ["page.html"]
+
+
+def test_only_an_earlier_report_is_replaced(store: Store) -> None:
+    store.add()
+    Path("notes.html").write_text("<!doctype html>\nmine")
+    Path("folder").mkdir()
+    Path("link").symlink_to("nowhere")
+    for file, reason in (
+        ("notes.html", "notes.html exists and is no report"),
+        ("folder", "folder exists and is no report"),
+        ("link", "link exists and is no report"),
+        ("missing/page.html", "there is no folder missing"),
+        ("-", ""),
+        (".", ""),
+    ):
+        done = report("--html", file)
+        assert done.returncode in (1, 2)
+        assert reason in done.stderr
+        assert "<html" not in done.stdout
+    assert Path("notes.html").read_text() == "<!doctype html>\nmine"
+    Path("empty.html").touch()
+    for _ in range(2):
+        assert report("--html", "empty.html").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--html", "x.html", "--serve"], ["--html", "x.html", "--port", "8000"]]
+)
+def test_options_that_do_not_belong_together_are_refused(store: Store, words: list[str]) -> None:
+    assert report(*words).returncode == 2
+
+
+def test_a_store_that_cannot_be_read_is_an_error_as_elsewhere(store: Store) -> None:
+    Path("junk.db").write_text("no database " * 1000)
+    for name, message in (
+        ("typo.db", "there is no database at"),
+        ("junk.db", "not a SQLite database"),
+    ):
+        done = cli("report", "--html", "page.html", "--database", name)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert not Path("page.html").exists()
+
+
+def test_without_jinja_the_command_says_what_to_install(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add()
+    import_it = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "jinja2":
+            raise ImportError(name)
+        return import_it(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    done = report("--html", "page.html")
+    assert done.returncode == 1
+    assert "pip install 'kp-langchain[report]'" in done.stderr
+    assert not Path("page.html").exists()
+
+
+def test_open_shows_the_file_in_a_browser(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    done = report("--html", "page.html", "--open")
+    assert opened == [Path("page.html").absolute().as_uri()]
+    assert f"open it yourself: {opened[0]}" in done.stdout
+
+
+# ------------------------------------------------------------------ what is in it
+
+
+def test_the_policy_forbids_all_but_the_own_script_and_style(store: Store) -> None:
+    store.add()
+    page = store.page()
+    head = page.split("<style>")[0]
+    assert "default-src &#39;none&#39;; script-src &#39;sha256-" in head
+    assert "base-uri &#39;none&#39;; form-action &#39;none&#39;" in head
+    assert "unsafe" not in head
+    assert "connect-src" not in head
+    for part in ("http://", "https://", "eval("):
+        assert part not in page
+    script = page.split("<script>")[-1].split("</script>")[0]
+    assert len(script.encode()) <= 30_000
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "import"):
+        assert word not in script
+
+
+def test_long_texts_are_cut_with_a_mark_and_counted(store: Store) -> None:
+    words = "word " * 400_000 + "end"
+    steps = [step("thought", words), *searches("it") * 200]
+    store.add("x" * 50_000, steps, result="y" * 3_000_000)
+    assert len(store.page()) < 200_000
+    data, (trace,) = store.read()
+    head, left_out, tail = trace["steps"][0][2]
+    assert len(head) + left_out + len(tail) == len(words)
+    assert words.startswith(head)
+    assert words.endswith(tail)
+    assert data["runs"][0]["objective"][1] == 49_400
+    assert trace["left_out"] == len(steps) - len(trace["steps"]) > 0
+
+
+def test_many_long_runs_are_below_six_megabytes(store: Store) -> None:
+    draw = random.Random(1)
+    for number in range(250):
+        texts = (draw.randbytes(1000).hex() for _ in range(24))
+        store.add(f"task {number}", [step("thought", text) for text in texts])
+    assert 3_000_000 < len(store.page().encode()) < 6_000_000
+    _, traces = store.read()
+    assert len(traces) == 250
+    for head, left_out, tail in (item[2] for trace in traces for item in trace["steps"]):
+        assert len(head) + left_out + len(tail) == 2000
+        assert left_out > 0  # all are cut until they fit in
+
+
+def test_what_is_invisible_is_shown_and_words_stay_whole(store: Store) -> None:
+    texts = {
+        "b\x1bc\x7f": "b\N{SYMBOL FOR ESCAPE}c\N{SYMBOL FOR DELETE}",
+        "\u202ea\u200b\ufeff": "[U+202E]a[U+200B][U+FEFF]",
+        "one\r\ntwo\rthree\u2028four\tfive": "one\ntwo\nthree\nfour\tfive",
+    }
+    same = ("\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u3000", "e\u0301")
+    texts |= {text: text for text in same}
+    ids = {store.add(text): written for text, written in texts.items()}
+    assert {id_: run["objective"] for id_, run in store.records().items()} == ids
+
+
+def test_domains_that_look_alike_stay_apart(store: Store) -> None:
+    for domain in ("a b", "a  b", "a b (2)", "x" * 200 + "1", "x" * 200 + "2", "\u00a0", "a b"):
+        store.add(domain=domain)
+    names = [domain["domain"] for domain in store.read()[0]["domains"]]
+    assert len(names) == len(set(names)) == 6
+    assert {"a b", "(blank)"} <= set(names)
+
+
+def test_damaged_rows_and_bodies_cost_their_own_run_alone(store: Store) -> None:
+    ids = [store.add(f"task {number}", verdict=Verdict(success=True)) for number in range(11)]
+    store.traces.close()
+    changes: list[tuple[str, str, Any]] = [
+        ("runs", "body", "{not json"),
+        ("runs", "body", json.dumps({"steps": 7})),
+        ("runs", "body", json.dumps({"steps": ["x"]})),
+        ("runs", "breakdown", "{not json"),
+        ("runs", "breakdown", json.dumps({"total": "much"})),
+        ("runs", "breakdown", "null"),
+        ("runs", "created_at", "no time"),
+        ("verdicts", "at", "no time"),
+        ("runs", "score", 9e999),
+        ("runs", "twin_of", b"x"),
+        ("runs", "body", b'{"steps": [{"content": "\xff"}]}'),
+    ]
+    store.run_sql(
+        *(
+            (f"UPDATE {table} SET {column} = ? WHERE trace_id = ?", value, trace_id)  # noqa: S608
+            for trace_id, (table, column, value) in zip(ids, changes, strict=True)
+        )
+    )
+    done = report("--html", "page.html")
+    assert "5 rows of the store cannot be read, and are left out." in done.stdout
+    assert "4 stored traces cannot be read; their runs have no steps there." in done.stdout
+    whole = {f"task {number}" for number in (0, 1, 2, 7, 8, 10)}
+    assert {run["objective"] for run in store.records().values()} == whole
+
+
+# ------------------------------------------------------------------ runs that were shown others
+
+
+def test_a_run_has_what_it_was_shown_and_its_credit(store: Store) -> None:
+    first = store.add("buy bread", threshold=0.1)
+    good = store.add_shown(first, success=True)
+    held_out = store.add_shown(first, success=False, held_out=True)
+    elsewhere = store.add_shown(first, success=False, domain="code")
+    store.note_planted(good, "override, for later runs")
+    many = tuple(ShownTrace(f"kp:trace:{number}", number, 0.5) for number in range(1, 31))
+    crowded = store.add(shown=many)
+    runs = store.records()
+    assert runs[first]["shown"] is None
+    assert runs[first]["credit"].endswith(": shown to 1 run, held out from 1")
+    assert runs[first]["planted"] is None
+    assert runs[good]["shown"] == [[first, "similarity 0.83"]]
+    assert runs[good]["credit"] is None
+    assert runs[good]["planted"] == (
+        "no run is shown it, because it has what looks like planted instructions: "
+        "override, for later runs"
+    )
+    assert runs[held_out]["shown"] == [[first, "held out, similarity 0.83"]]
+    assert runs[elsewhere]["shown"] == [[first, "similarity 0.83"]]
+    rows = runs[crowded]["shown"]
+    assert [row[0] for row in rows[:20]] == [f"kp:trace:{number}" for number in range(1, 21)]
+    assert rows[20:] == [[None, "and 10 more"]]
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that are executed meanwhile."""
+    made: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        made.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield made
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def test_no_run_costs_a_query_of_its_own(store: Store) -> None:
+    first = store.add("buy bread", threshold=0.1)
+    for _ in range(3):
+        store.add_shown(first, success=True)
+    with statements() as few:
+        store.page()
+    for number in range(180):
+        store.add(f"task {number}", shown=(ShownTrace(first, 1, 0.5),))
+    with statements() as many:
+        store.page()
+    assert len(few) == len(many)
+    assert sum("shown_traces" in one for one in many) == 2
+
+
+def test_damaged_rows_of_what_was_shown_cost_only_these_facts(store: Store) -> None:
+    first = store.add("buy bread", threshold=0.1, verdict=Verdict(success=True))
+    later = store.add_shown(first, success=True)
+    store.note_planted(first, "override")
+    store.run_sql(
+        ("UPDATE shown_traces SET similarity = 'much', rank = X'FF'",),
+        ("UPDATE recall_entries SET planted = X'FF'",),
+    )
+    runs = store.records()
+    assert runs[later]["shown"] == [[first, "similarity 0.00"]]
+    assert runs[first]["planted"].startswith("no run is shown it")
+    store.run_sql(("UPDATE shown_traces SET shown_id = X'FF'",))
+    assert runs.keys() >= store.records().keys() >= {first}
+
+
+# ------------------------------------------------------------------ the served page
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_and_stores_verdicts_until_it_is_ended(
+    store: Store, serve: Serve, ending: signal.Signals
+) -> None:
+    first = store.add("buy bread", searches("bread", "search", "mail"), threshold=0.5)
+    later = store.add_shown(first, success=True)
+    served = serve()
+    assert served.printed.startswith("Serving 2 of 2 runs at http://127.0.0.1:")
+    body = {"trace_id": first, "success": False, "note": "it was stale"}
+    status, answer = served.send(json.dumps(body))
+    (record,) = answer["runs"]
+    assert (status, record["success"]) == (200, False)
+    assert "credit" not in record  # so that the page keeps what it has
+    _, answer = served.send(json.dumps({"trace_id": later, "success": True}))
+    assert answer["runs"][0]["shown"] == [[first, "similarity 0.83"]]
+    (verdict,) = store.traces.verdicts(first)
+    assert (verdict.success, verdict.note, verdict.source) == (False, "it was stale", "label")
+    stored = store.traces.get(first)
+    assert stored is not None
+    assert (stored.success, stored.decision) == (False, "below_threshold")
+    store.run_sql(("DROP TABLE verdicts",))
+    status, answer = served.send(json.dumps(body))
+    assert (status, bool(answer["error"])) == (500, True)
+    assert served.end(ending) == 0
+    assert "Labelled 2" in served.printed
+    assert "Traceback" not in served.printed
+
+
+def test_a_wrong_token_host_or_origin_is_refused(store: Store, serve: Serve) -> None:
+    trace_id, served = store.add("buy bread"), serve()
+    page, verdicts = f"/{served.token}/", f"/{served.token}/verdicts"
+    port = served.host.split(":")[1]
+    body = json.dumps({"trace_id": trace_id, "success": True})
+    right = {"Origin": f"http://{served.host}", "Content_Type": "application/json"}
+
+    for path in ("/", "/verdicts", f"/{served.token[:-1]}/", "//", "/x/", f"/x/{served.token}/"):
+        assert served.ask("GET", path)[0] == 403, path
+    for host in ("example.com", f"example.com:{port}", "127.0.0.1", ""):
+        assert served.ask("GET", page, Host=host)[0] == 403, host
+    assert served.ask("GET", page, Origin="http://example.com")[0] == 403
+    for origin in ("http://example.com", "null", f"https://{served.host}", "http://127.0.0.1:1"):
+        assert served.send(body, Origin=origin)[0] == 403, origin
+    assert served.ask("POST", verdicts, body, Content_Type="application/json")[0] == 403
+    assert served.ask("POST", "/wrong/verdicts", body, **right)[0] == 403
+    assert served.ask("POST", page, body, **right)[0] == 404
+    assert served.ask("GET", verdicts)[0] == 404
+    assert served.ask("OPTIONS", verdicts, **right)[0] == 501
+    assert store.traces.verdicts(trace_id) == []
+
+    status, text, headers = served.ask("GET", page, Host=f"localhost:{port}")
+    assert status == 200
+    assert "connect-src &#39;self&#39;" in text
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "Access-Control-Allow-Origin" not in headers
+    assert "Set-Cookie" not in headers
+    assert served.send(body)[0] == 200
+    assert len(store.traces.verdicts(trace_id)) == 1
+
+
+def test_a_body_that_is_no_verdict_is_refused(store: Store, serve: Serve) -> None:
+    store.add()
+    served = serve()
+    for body, expected in (
+        ("no json", 400),
+        ("[]", 400),
+        ('{"trace_id": "x"}', 400),
+        ('{"trace_id": 7, "success": true}', 400),
+        ('{"trace_id": "", "success": true}', 400),
+        ('{"trace_id": "x", "success": "yes"}', 400),
+        ('{"trace_id": "x", "success": true, "note": 7}', 400),
+        ('{"trace_id": "nobody", "success": true}', 404),
+        ("[" * 60_000, 400),
+    ):
+        status, answer = served.send(body)
+        assert (status, bool(answer["error"])) == (expected, True), body[:40]
+        assert served.send(body, Content_Type="text/plain")[0] == 415
+    for length in ("70000", "-1", "much", "1" * 5000):
+        assert served.send("", Content_Length=length)[0] in (411, 413)
+
+
+# Notes how it was called, and what it could read.
+BROWSER = """#!{python}
+import stat, sys
+from pathlib import Path
+
+file = Path(sys.argv[1].removeprefix("file://"))
+modes = [oct(stat.S_IMODE(path.stat().st_mode)) for path in (file.parent, file)]
+Path("opened.txt").write_text("\\n".join([*sys.argv[1:], *modes, file.read_text()]))
+"""
+
+
+def test_the_token_of_a_served_page_is_no_argument_of_the_browser(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add()
+    browser = Path("browser").absolute()
+    browser.write_text(BROWSER.format(python=sys.executable))
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    monkeypatch.setattr("webbrowser._browsers", {})
+
+    def end(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("socketserver.BaseServer.serve_forever", end)
+    done = report("--serve", "--open")
+    assert done.returncode == 0, done.stderr
+    (token,) = re.findall(r"http://127\.0\.0\.1:\d+/([\w-]+)/", done.stdout)
+    argument, folder_mode, file_mode, *content = Path("opened.txt").read_text().splitlines()
+    assert token not in argument
+    assert (folder_mode, file_mode) == ("0o700", "0o600")
+    assert f"/{token}/" in content[0]
+    assert not Path(argument.removeprefix("file://")).parent.exists()
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    assert "open it yourself: http://127.0.0.1:" in report("--serve", "--open").stdout
