@@ -200,11 +200,14 @@ def test_only_the_owner_may_read_it(tmp_path):
         with TraceStore(tmp_path / "deep" / "folder" / "traces.db") as store:
             store.add(_scored())
             folder = tmp_path / "deep" / "folder"
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert {stat.S_IMODE(one.stat().st_mode) for one in (folder, folder.parent)} == {0o700}
+            with store.outbox.sending():
+                pass
             modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()}
     finally:
         os.umask(umask)
-    assert modes == dict.fromkeys(["traces.db", "traces.db-wal", "traces.db-shm"], 0o600)
+    names = ["traces.db", "traces.db-wal", "traces.db-shm", "traces.db-sender"]
+    assert modes == dict.fromkeys(names, 0o600)
 
 
 # ------------------------------------------------------------------ files that go or change

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -553,19 +552,3 @@ def test_there_is_one_sender_at_a_time_and_a_killed_one_leaves_the_way_free(stor
 def takes_turn(url):
     with TraceStore(url) as store, store.outbox.sending() as is_alone:
         return is_alone
-
-
-@pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
-def test_files_and_folders_are_private(tmp_path):
-    path = tmp_path / "new" / "deep" / "traces.db"
-    umask = os.umask(0)
-    try:
-        with TraceStore(path) as store:
-            store.add(_scored(visibility="org"), registry=REGISTRY)
-            with store.outbox.sending():
-                modes = {one.name: one.stat().st_mode & 0o777 for one in path.parent.iterdir()}
-    finally:
-        os.umask(umask)
-    assert {"traces.db", "traces.db-wal", "traces.db-shm"} <= modes.keys()
-    assert set(modes.values()) == {0o600}
-    assert {folder.stat().st_mode & 0o777 for folder in (path.parent, path.parents[1])} == {0o700}
