@@ -15,8 +15,10 @@ Tests run side by side, in any order, on machines that are busy with other thing
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,6 +93,33 @@ def default_limits(fresh_settings: None, monkeypatch: pytest.MonkeyPatch) -> Non
     """The settings have their defaults, limits on time included."""
     monkeypatch.delenv("KP_FUNCTION_TIMEOUT_S")
     monkeypatch.delenv("KP_EXIT_TIMEOUT_S")
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads() -> dict[int | None, str]:
+    """The threads that earlier tests left, by their number."""
+    current = threading.current_thread()
+    return {one.ident: one.name for one in threading.enumerate() if one is not current}
+
+
+@pytest.fixture
+def caplog(
+    caplog: pytest.LogCaptureFixture, earlier_threads: dict[int | None, str]
+) -> Iterator[pytest.LogCaptureFixture]:
+    """Without what threads of earlier tests go on to log: of libraries, of stores, of senders."""
+
+    def is_of_this_test(record: logging.LogRecord) -> bool:
+        name = earlier_threads.get(record.thread)
+        if name is None:
+            return True
+        return record.name.startswith("kp_langchain") and not name.startswith(_OF_ONE_TEST)
+
+    caplog.handler.addFilter(is_of_this_test)
+    yield caplog
+    caplog.handler.removeFilter(is_of_this_test)
+
+
+_OF_ONE_TEST = ("kp_sender", "kp_langchain store")  # the other threads are the whole process's
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, TraceStore
 from kp_langchain.registry.sender import Sender
 from tests.agents import ASK, handler, searching
 from tests.commands import cli
+from tests.loopback_registry import LoopbackRegistry
 from tests.real_registry import COMMAND, REDIS, RealRegistry, redis
-from tests.registry.test_sender import Clock, drive, passed
+from tests.registry.test_search import fill, objectives, unit
+from tests.registry.test_sender import Sending, passed
 
 AGENT = "kp:agent:desk"
 pytestmark = pytest.mark.skipif(
@@ -99,15 +102,13 @@ def test_what_another_agent_sent_cannot_be_withdrawn_and_that_is_said(
     server: RealRegistry, tmp_path: Path
 ) -> None:
     registry = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
-    clock = Clock()
     with TraceStore(tmp_path / "traces.db") as store:
-        one = passed()
-        store.add(one, registry=registry.url)
-        sender = Sender(store, registry, clock=clock)
-        drive(sender, clock)
-        store.report_outcome(one.trace.id, success=False)
-        clock.skip(sender, 1.0)
-        assert sender._send_due() > 3000
+        here = Sending(store, registry)
+        (one,) = here.fill()
+        here.drive()
+        here.judge(one, success=False)
+        here.clock.skip(1.0)
+        assert here.turn() > 3000
         (left,) = store.outbox.to_withdraw()
         assert left.reason == (
             "403: may not be deleted: Forbidden: can only delete your own contributions"
@@ -163,21 +164,20 @@ def die_and_come_back(server: RealRegistry, folder: Path) -> None:
 
 @pytest.mark.skipif(REDIS is None, reason="there is no redis-server")
 def test_a_mended_cause_does_not_run_into_a_refusal_of_yesterday(tmp_path: Path) -> None:
-    clock = Clock()
     with (
         redis(tmp_path) as redis_url,
         RealRegistry(tmp_path, redis_url=redis_url) as server,
         TraceStore(tmp_path / "traces.db") as store,
     ):
         reads = Registry(server.url, api_key=server.register(AGENT, ["read"]))
-        runs = [passed(number, agent_id=AGENT) for number in range(3)]
-        store.add_many(runs, registry=server.url)
-        assert Sender(store, reads, clock=clock)._send_due() > 3000
+        here = Sending(store, reads)
+        ids = here.fill(3, agent_id=AGENT)
+        assert here.turn() > 3000
         standing = store.outbox.standing(reads.url, reads.key_id)
         assert "Write scope required" in standing.quiet_reason
         writes = Registry(server.url, api_key=server.register(AGENT, ["read", "write"]))
-        assert Sender(store, writes, clock=clock).drain(60.0)
-        assert all(server.unit(run.trace.id) for run in runs)
+        Sending(store, writes).drive()
+        assert all(server.unit(one) for one in ids)
 
 
 @pytest.mark.usefixtures("settings")
@@ -188,3 +188,27 @@ def test_without_a_key_nothing_is_sent(server: RealRegistry) -> None:
         assert (done.returncode, "there is no key for it" in done.stdout) == (1, True)
         assert store.outbox.counts()["pending"] == 1
         assert json.loads(cli("outbox", "--json").stdout)["attempts"] == 0
+
+
+def test_the_real_registry_is_searched_in_the_same_way(tmp_path: Path) -> None:
+    with RealRegistry(tmp_path) as real, LoopbackRegistry() as loopback:
+        registry = Registry(real.url, api_key=real.register("kp:agent:desk", ["read", "write"]))
+        for number in range(28):  # its limit is 30 a minute
+            one = unit(
+                number, quality=1 - number / 100, domain="Finance" if number % 2 else "legal"
+            )
+            one["metadata"]["agent_id"] = "kp:agent:desk"
+            body = json.dumps(one).encode()
+            assert registry.contribute(body, sha256(body).hexdigest()).kind == "done"
+            fill(loopback, one)
+        for options in (
+            {}, {"min_quality": 0.8}, {"limit": 3, "offset": 2}, {"q": "MONTH 1"}, {"offset": 99},
+        ):  # fmt: skip
+            mine, theirs = (
+                list(Registry(server.url).search(domain="finance", **options))
+                for server in (loopback, real)
+            )
+            assert objectives(mine) == objectives(theirs)
+            assert [page.total for page in mine] == [page.total for page in theirs]
+            assert [page.next_offset for page in mine] == [page.next_offset for page in theirs]
+            assert all(page.answer.allowance is not None for page in theirs)

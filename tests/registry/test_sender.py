@@ -1,74 +1,60 @@
-"""The sender against a real registry that misbehaves: each trace arrives, once, or stays."""
+"""What the outbox sends to a registry that misbehaves: each trace arrives, once, or stays.
+
+Whatever comes of it later (another verdict, a withdrawal, a deletion) arrives, too. `Sending` is
+the one place that knows how the sender is driven without waiting.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
-import uuid
-from collections.abc import Iterator
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kp_langchain import TraceStore
-from kp_langchain.gate import ScoredTrace
-from kp_langchain.registry import Registry
+from kp_langchain import Registry, ScoredTrace, TraceStore
+from kp_langchain.registry import pace
 from kp_langchain.registry import sender as sender_module
+from kp_langchain.registry.responses import Allowance, Answer
 from kp_langchain.registry.sender import Sender
-from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
-from kp_langchain.scoring.breakdown import Dimension, ScoreBreakdown
+from kp_langchain.store import Standing
+from tests.agents import handler
 from tests.loopback_registry import LoopbackRegistry
+from tests.store.conftest import _scored, execute, fork
 
 KEY = "kp_0123456789abcdef0123456789abcdef"
-PART = Dimension(0.7, 0.25, 0.175)
 
 
-def passed(number: int = 0, *, agent_id: str | None = None, threshold: float = 0.6) -> ScoredTrace:
-    return ScoredTrace(
-        trace=ReasoningTrace(
-            metadata=Metadata(
-                task_domain="finance",
-                success=True,
-                quality_score=0.7,
-                visibility="network",
-                agent_id=agent_id,
-            ),
-            task=Task(objective=f"task {number}"),
-            steps=[TraceStep(step_id=at, type="thought", content="it grew") for at in (0, 1)],
-            outcome=Outcome(result_summary="it grew", confidence=0.8),
-        ),
-        breakdown=ScoreBreakdown(
-            total=0.7,
-            complexity=PART,
-            novelty=PART,
-            tool_diversity=PART,
-            outcome_confidence=PART,
-            weighted_sum=0.7,
-            profile="finance",
-            rules=(),
-            novelty_source="no embedder",
-            confidence_source="reported",
-        ),
-        decision="contributed",
-        threshold=threshold,
-        run_id=uuid.uuid4(),
-    )
+@pytest.fixture(autouse=True)
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends when nothing more is due, however slow the machine is."""
+    monkeypatch.setattr(sender_module, "_TURN_S", 600.0)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[TraceStore]:
+def store(tmp_path) -> Iterator[TraceStore]:
     with TraceStore(tmp_path / "traces.db") as store:
         yield store
 
 
-def fill(store: TraceStore, registry: Registry, number: int) -> list[str]:
-    runs = [passed(n) for n in range(number)]
-    store.add_many(runs, registry=registry.url)
-    return [run.trace.id for run in runs]
+def passed(
+    number: int = 0, *, agent_id: str | None = None, threshold: float = 0.6, **more
+) -> ScoredTrace:
+    options = {"created_at": datetime.now(UTC), "visibility": "network", "threshold": threshold}
+    one = _scored(number, **options, **more)
+    one.trace.metadata.agent_id = agent_id
+    one.trace.steps[1] = one.trace.steps[0].model_copy(update={"step_id": 1})
+    return one
 
 
 def to(server: LoopbackRegistry, **options: float) -> Registry:
@@ -88,7 +74,7 @@ class Clock:
     def steady(self) -> float:
         return self.passed_s
 
-    def skip(self, sender: Sender, seconds: float) -> None:
+    def skip(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
         self.passed_s += seconds
 
@@ -96,27 +82,106 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-def drive(sender: Sender, clock: Clock, turns: int = 60) -> None:
-    """Go through the outbox in this thread, with the waits skipped."""
-    for _ in range(turns):
-        wait_s = sender._send_due()
-        if wait_s is None:
-            return
-        clock.skip(sender, wait_s)
-    raise AssertionError("it never comes to an end")
+class Sending:
+    """A store whose outbox is sent to a registry in this thread, with the waits skipped."""
+
+    def __init__(self, store: TraceStore, registry: Registry) -> None:
+        self.store, self.registry, self.clock = store, registry, Clock()
+        self.sender = Sender(store, registry, clock=self.clock, steady=self.clock.steady)
+        self.server: LoopbackRegistry = None  # type: ignore[assignment]
+
+    def fill(self, number: int = 1, **options) -> list[str]:
+        runs = [passed(at, **options) for at in range(number)]
+        self.store.add_many(runs, registry=self.registry.url)
+        return [run.trace.id for run in runs]
+
+    def turn(self) -> float | None:
+        """Send what is due, and skip the wait until the next turn; return that wait."""
+        wait_s = self.sender._send_due()
+        self.clock.skip(wait_s or 0.0)
+        return wait_s
+
+    def drive(self, turns: int = 60) -> None:
+        """Go through the outbox until nothing is left."""
+        for _ in range(turns):
+            if self.turn() is None:
+                return
+        raise AssertionError("it never comes to an end")
+
+    def status(self, trace_id: str) -> str | None:
+        unit = self.store.outbox.get(trace_id)
+        return unit and unit.status
+
+    def judge(self, trace_id: str, *, success: bool, **more) -> None:
+        """Give a verdict by which a run passes, or does not."""
+        (change,) = self.store.report_outcome(trace_id, success=success, **more)
+        is_low = self.store.get(trace_id).threshold < 0.5  # it passes whatever is said of it
+        assert (change.decision == "contributed") is (success or is_low)
+
+    def agrees(self, trace_id: str) -> bool:
+        """Whether the registry says of a run what the store says of it."""
+        run, unit = self.store.get(trace_id), self.server.units[trace_id]
+        said = (unit["metadata"]["success"], unit["metadata"]["quality_score"])
+        return said == (run.success, run.score) and unit["outcome"]["confidence"] == run.confidence
+
+    def methods(self) -> list[str]:
+        return [method for method, *_ in self.server.requests]
 
 
-def test_what_is_pending_is_sent_once(store):
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        ids = fill(store, registry, 20)
-        sender = Sender(store, registry)
-        assert sender.drain(60.0)
-        assert set(server.units) == set(ids)
-        assert len(server.requests) == 20
-        assert store.outbox.counts() == {"pending": 0, "sent": 20, "dead": 0, "withdrawn": 0}
-        one = store.outbox.get(ids[0])
-        assert (one.registry_id, one.body, one.attempts) == (ids[0], None, 1)
+@contextmanager
+def sending(store, misbehave=None, *, timeout_s=60.0, keys=(KEY,), **options) -> Iterator[Sending]:
+    with LoopbackRegistry(keys={*keys}, misbehave=misbehave, **options) as server:
+        here = Sending(store, to(server, timeout_s=timeout_s))
+        here.server = server
+        yield here
+
+
+def first(fault: str | bytes | None, *, of: str = "", act: Callable[[], object] = bool):
+    """Misbehave at the first request (of a method), while something else happens."""
+    left = [True]
+
+    def misbehave(number: int, method: str, path: str) -> str | bytes | None:
+        if of in ("", method) and left.pop() if left else False:
+            act()
+            return fault
+        return None
+
+    return misbehave
+
+
+# ------------------------------------------------------------------ what is sent
+
+
+def test_what_is_pending_is_sent_once_in_the_wire_form(store):
+    with sending(store) as here:
+        run = passed()
+        store.add(run, registry=here.registry.url)
+        here.fill(4)
+        store.add(passed(), registry="https://another.example.org")
+        here.drive()
+        here.drive()
+        assert here.server.units[run.trace.id] == json.loads(run.trace.model_dump_json())
+        assert len(here.server.requests) == len(here.server.units) == 5
+        assert store.outbox.counts() == {"pending": 1, "sent": 5, "dead": 0, "withdrawn": 0}
+        one = store.outbox.get(run.trace.id)
+        assert (one.registry_id, one.body, one.attempts) == (run.trace.id, None, 1)
+        _, _, headers, _ = here.server.requests[0]
+        assert headers["kp-schema-version"] == "v1"
+        assert headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("field", ["privacy_level", "visibility"])
+def test_what_is_private_is_not_sent_even_if_it_is_in_the_outbox(store, field, caplog):
+    with sending(store) as here:
+        ids = {*here.fill(2)}
+        one = store.outbox.next_pending(here.registry.url)
+        unit = json.loads(one.body)
+        unit["metadata"][field] = "private"
+        store.outbox.save(replace(one, body=json.dumps(unit)))
+        here.drive()
+        assert {*here.server.units} == ids - {one.trace_id}
+        left = store.outbox.get(one.trace_id)
+        assert (left.state, left.attempts, left.reason in caplog.text) == ("dead", 0, True)
 
 
 FAULTS = [
@@ -127,433 +192,582 @@ FAULTS = [
 ENDLESS = {"slow", "drip", "drip_headers"}
 
 
-def patience_s(fault: str) -> float:
-    """As short as it may be where the fault is that no answer comes, and else without effect."""
-    return 0.2 if fault in ENDLESS else 60.0
+@pytest.mark.parametrize(
+    ("url", "fault", "replays"),
+    [
+        *(("sqlite", fault, replays) for fault in FAULTS for replays in (True, False)),
+        # What happened to an attempt, a store learns in one of these ways.
+        *(("postgresql", fault, False) for fault in ("500", "429_retry_after", "reset_after")),
+    ],
+    indirect=["url"],
+)
+def test_each_thing_comes_through_whatever_happens_to_its_first_attempts(url, fault, replays):
+    """Sending, another verdict, a withdrawal, a deletion; each is begun by one process."""
+    left, throttled = [0], []
 
-
-@pytest.mark.parametrize("replays", [True, False], ids=["", "without replays"])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_each_arrives_once_whatever_happens_to_the_first_attempts(store, fault, replays):
     def misbehave(number: int, method: str, path: str) -> str | None:
-        return fault if number in (0, 3) else None
+        left[0] -= 1
+        if left[0] < 0:
+            return None
+        if fault.startswith("429"):
+            throttled.append(here.clock.passed_s)
+        return fault
 
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave, replays=replays) as server:
-        registry = to(server, timeout_s=patience_s(fault))
-        ids = fill(store, registry, 3)
-        clock = Clock()
-        sender = Sender(store, registry, clock=clock)
-        drive(sender, clock)
-        assert set(server.units) == set(ids)
-        assert server.doubled == []
-        assert not server.revoked
+    # As short as it may be where the fault is that no answer comes, and else without effect.
+    timeout_s = 0.2 if fault in ENDLESS else 60.0
+    with (
+        TraceStore(url) as store,
+        sending(store, misbehave, timeout_s=timeout_s, replays=replays, hour_s=0.0) as here,
+    ):
+        (stays,) = here.fill(threshold=0.2)
+        goes, other = here.fill(2)
+        left[0] = 2
+        here.drive()
+        assert {*here.server.units} == {stays, goes, other}
         assert store.outbox.counts()["sent"] == 3
+        here.judge(stays, success=False)
+        left[0] = 2
+        here.turn()
+        with TraceStore(url) as next_process:
+            here.sender = Sender(next_process, here.registry, clock=here.clock)
+            here.drive()
+        assert here.agrees(stays)
+        assert here.status(stays) == "sent"
+        here.judge(goes, success=False)
+        left[0] = 2
+        here.drive()
+        assert here.status(goes) == "withdrawn"
+        store.delete(goes, other)
+        left[0] = 2
+        here.drive()
+        # 404 says that it is gone already, and any 2xx that it is now: then nothing is left to do.
+        assert fault in ("404", "no_id") or {*here.server.units} == {stays}
+        assert [one.trace_id for one in store.outbox.entries()] == [stays]
+        assert here.server.doubled == []
+        hours = [third - first for first, third in zip(throttled, throttled[2:], strict=False)]
+        assert all(seconds > 3600 for seconds in hours)
 
 
-@pytest.mark.parametrize("fault", ["400", "413", "422"])
-def test_what_is_refused_is_dead_with_the_reason(store, fault, caplog):
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return fault if number == 0 else None
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        ids = fill(store, registry, 2)
-        clock = Clock()
-        drive(Sender(store, registry, clock=clock), clock)
-        (dead,) = store.outbox.entries(state="dead")
-        assert dead.reason.startswith(fault)
-        assert list(dead.issues) == [{"path": "steps.0.type", "message": "not one of ours"}]
-        assert set(server.units) == set(ids) - {dead.trace_id}
-        assert store.outbox.get(dead.trace_id).body is not None
-
-
-def test_a_refused_key_stops_everything_with_one_warning(store, caplog):
-    with LoopbackRegistry(keys={"another"}) as server:
-        registry = to(server)
-        fill(store, registry, 5)
-        sender = Sender(store, registry)
-        with caplog.at_level(logging.WARNING, "kp_langchain"):
-            assert not sender.drain(60.0)
-            assert not Sender(store, registry).drain(60.0)
-        assert len(server.requests) == 1
-        assert store.outbox.counts()["pending"] == 5
-        (warning,) = [one.getMessage() for one in caplog.records if server.url in one.message]
-        assert "it does not know the key" in warning
-        assert "kp-langchain register" in warning
-        assert KEY not in caplog.text
-        standing = store.outbox.standing(registry.url, registry.key_id)
-        assert (standing.stopped, standing.throttled_at) == (True, ())
-        # Another key is another matter.
-        server.keys.add("kp_new")
-        assert Sender(store, Registry(server.url, api_key="kp_new")).drain(60.0)
-        assert store.outbox.counts()["sent"] == 5
-
-
-def test_a_turn_ends_and_lets_another_process_take_its_own(store, monkeypatch):
-    monkeypatch.setattr(sender_module, "_TURN_S", 0.0)
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        fill(store, registry, 3)
-        sender = Sender(store, registry)
-        assert sender._send_due() == sender_module._OTHERS_TURN_S
-        with store.outbox.sending() as has_turn:
-            assert has_turn
-        assert store.outbox.counts()["pending"] == 3
-
-
-def test_after_a_429_a_restart_is_silent_too(store):
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return "429" if number == 0 else None
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        fill(store, registry, 2)
-        clock = Clock()
-        Sender(store, registry, clock=clock)._send_due()
-        with TraceStore(store.location) as reopened:
-            sender = Sender(reopened, registry, clock=clock)
-            assert sender._send_due() > 30
-            assert len(server.requests) == 1
-            drive(sender, clock)
-        assert len(server.units) == 2
-        assert server.count_429 == 1
-
-
-@pytest.mark.parametrize("seconds", [-3000, -600, 600, 3000, 315e6])
-def test_no_setting_of_the_clock_changes_the_silence(store, seconds):
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return "503_retry_after" if number == 0 else None
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        fill(store, registry, 1)
-        clock = Clock()
-        sender = Sender(store, registry, clock=clock, steady=clock.steady)
-        assert sender._send_one() == 0.0
-        quiet_s = sender._send_one()
-        assert quiet_s > 0.0
-        clock.set_by(seconds)
-        assert sender._send_due() == pytest.approx(quiet_s, abs=1.1)
-        assert len(server.requests) == 1
-        clock.skip(sender, quiet_s + 1.1)
-        assert sender._send_due() is None
-        assert len(server.units) == 1
-
-
-def test_a_clock_set_back_does_not_hold_up_what_waits(store):
-    """Neither what was never tried, nor what is to be tried again, before it or behind it."""
-
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return "500" if number == 0 else None
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        fill(store, registry, 1)
-        clock = Clock()
-        sender = Sender(store, registry, clock=clock, steady=clock.steady)
-        clock.skip(sender, 1.0)
-        sender._send_one()
-        fill(store, registry, 3)
-        clock.set_by(-3000)
-        turns = [sender._send_due()]
-        while turns[-1] is not None and len(turns) < 20:
-            clock.skip(sender, turns[-1])
-            turns.append(sender._send_due())
-        assert len(server.units) == 4
-        assert clock.passed_s < 10
-
-
-def test_an_attempt_whose_answer_was_lost_is_looked_up_before_it_is_repeated(store):
-    faults = {0: "reset_after", 1: "reset_before"}
-
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return faults.get(number)
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave, replays=False) as server:
-        registry = to(server)
-        ids = fill(store, registry, 2)
-        clock = Clock()
-        store.outbox.save(*(replace(store.outbox.get(one), due_at=clock.now) for one in ids))
-        sender = Sender(store, registry, clock=clock)
-        clock.skip(sender, sender._send_due())
-        clock.skip(sender, sender._send_due())
-        drive(sender, clock)
-        assert [method for method, *_ in server.requests].count("GET") == 2
-        assert set(server.units) == set(ids)
-        assert server.doubled == []
-        assert store.outbox.counts()["sent"] == 2
-
-
-def test_one_that_always_fails_does_not_hold_the_others_up(store):
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        ids = fill(store, registry, 4)
-        bad = store.outbox.next_pending(registry.url)
-
-        def misbehave(number: int, method: str, path: str) -> str | None:
-            return "500" if server.requests_key(number) == bad.idempotency_key else None
-
-        server.misbehave = misbehave
-        clock = Clock()
-        sender = Sender(store, registry, clock=clock)
-        for _ in range(8):
-            clock.skip(sender, sender._send_due() or 0.0)
-        assert set(server.units) == set(ids) - {bad.trace_id}
-        assert store.outbox.get(bad.trace_id).state == "pending"
-
-
-@pytest.mark.parametrize("field", ["privacy_level", "visibility"])
-def test_what_is_private_is_not_sent_even_if_it_is_in_the_outbox(store, field, caplog):
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        ids = set(fill(store, registry, 2))
-        one = store.outbox.next_pending(registry.url)
-        private, (public,) = one.trace_id, ids - {one.trace_id}
-        unit = json.loads(one.body)
-        unit["metadata"][field] = "private"
-        store.outbox.save(replace(one, body=json.dumps(unit)))
-        assert Sender(store, registry).drain(60.0)
-        assert set(server.units) == {public}
-        assert len(server.requests) == 1
-        left = store.outbox.get(private)
-        assert (left.state, left.attempts) == ("dead", 0)
-        assert left.reason in caplog.text
+def test_what_is_refused_is_dead_with_the_reason(store):
+    for fault in ("400", "413", "422"):
+        with sending(store, first(fault)) as here:
+            ids = here.fill(2)
+            here.drive()
+            (dead,) = store.outbox.entries(state="dead")
+            assert dead.reason.startswith(fault)
+            assert [*dead.issues] == [{"path": "steps.0.type", "message": "not one of ours"}]
+            assert {*here.server.units} == {*ids} - {dead.trace_id}
+            assert store.outbox.get(dead.trace_id).body is not None
+            store.delete(*ids)
 
 
 @pytest.mark.parametrize(
     "trace_id", ["kp:trace:Finance Demo/1?", "kp:trace:A\n\x00B", "kp:trace:" + "long " * 200]
 )
 def test_what_may_have_arrived_is_asked_for_by_the_id_it_was_sent_with(store, trace_id):
-    with LoopbackRegistry(
-        keys={KEY}, misbehave=lambda number, *_: "reset_after" if number == 0 else None
-    ) as server:
-        registry, clock = to(server), Clock()
-        run = passed()
-        run.trace.id = trace_id
-        store.add(run, registry=registry.url)
-        sender = Sender(store, registry, clock=clock)
-        for _ in range(4):
-            clock.skip(sender, sender._send_due() or 0.0)
+    with sending(store, first("reset_after"), replays=False) as here:
+        here.fill(trace_id=trace_id)
+        here.drive()
         sent = trace_id.replace("\x00", "\ufffd")
-        assert set(server.units) == {sent}
-        assert store.outbox.get(trace_id).state == "sent"
-        assert [request[0] for request in server.requests] == ["POST", "GET"]
-        assert unquote(server.requests[1][1]) == f"/v1/knowledge/{sent}"
+        assert {*here.server.units} == {sent}
+        assert (here.status(trace_id), here.methods()) == ("sent", ["POST", "GET"])
+        assert unquote(here.server.requests[1][1]) == f"/v1/knowledge/{sent}"
+        assert store.delete(trace_id).at_registry == 1
+        here.drive()
+        assert (here.server.units, store.outbox.entries()) == ({}, [])
 
 
-def test_what_is_meant_for_another_registry_stays(store):
-    with LoopbackRegistry(keys={KEY}) as server:
-        store.add(passed(), registry="https://another.example.org")
-        assert Sender(store, to(server)).drain(60.0)
-        assert server.requests == []
-        assert store.outbox.counts()["pending"] == 1
-
-
-def test_two_senders_share_the_work_without_repeating_it(store, tmp_path):
-    with LoopbackRegistry(keys={KEY}) as server, TraceStore(store.location) as other:
-        registry = to(server)
-        ids = fill(store, registry, 60)
-        first, second = Sender(store, registry), Sender(other, to(server))
-        second.wake()
-        assert first.drain(60.0)
-        assert second.drain(60.0)
-        assert len(server.requests) == len(ids)
-        assert set(server.units) == set(ids)
+def test_one_that_always_fails_does_not_hold_the_others_up(store):
+    with sending(store) as here:
+        ids = here.fill(4)
+        bad = store.outbox.next_pending(here.registry.url)
+        here.server.misbehave = lambda number, *_: (
+            "500" if here.server.requests_key(number) == bad.idempotency_key else None
+        )
+        for _ in range(8):
+            here.turn()
+        assert {*here.server.units} == {*ids} - {bad.trace_id}
+        assert here.status(bad.trace_id) == "pending"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_processes_share_the_work_on_both_engines(url):
     faults = {1: "reset_after", 4: "half", 9: "500"}
-
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        return faults.get(number)
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server, TraceStore(url) as store:
-        registry = to(server)
-        sender = Sender(store, registry)
-        fill(store, registry, 10)
+    with TraceStore(url) as store, sending(store, lambda number, *_: faults.get(number)) as here:
+        sender = Sender(store, here.registry)  # with a thread of its own
+        here.fill(10)
         sender.wake()
-        children = []
-        for _ in range(2):
-            child = os.fork()
-            if child == 0:
-                fill(store, registry, 10)
-                os._exit(0 if sender.drain(60.0) else 1)
-            children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+        def child() -> bool:
+            here.fill(10)
+            return sender.drain(600.0)
+
+        threads = [threading.Thread(target=lambda: codes.append(fork(child))) for _ in range(2)]
+        codes: list[int] = []
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
         assert codes == [0, 0]
-        assert sender.drain(60.0)
-        assert (len(server.units), server.doubled) == (30, [])
+        assert sender.drain(600.0)
+        assert (len(here.server.units), here.server.doubled) == (30, [])
         assert store.outbox.counts()["sent"] == 30
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_sends_with_a_thread_of_its_own(store):
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        sender = Sender(store, registry)
-        fill(store, registry, 5)
-        assert sender.drain(60.0)
-        child = os.fork()
-        if child == 0:
-            fill(store, registry, 5)
-            os._exit(0 if sender.drain(60.0) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        fill(store, registry, 5)
-        assert sender.drain(60.0)
-        assert len(server.units) == 15
-        assert server.doubled == []
+def test_a_turn_ends_and_lets_another_process_take_its_own(store, monkeypatch):
+    with sending(store) as here:
+        here.fill(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(sender_module, "_TURN_S", 0.0)
+            assert here.turn() == sender_module._OTHERS_TURN_S
+        with store.outbox.sending() as has_turn:
+            assert has_turn
+        assert store.outbox.counts()["pending"] == 3
+
+        class Late(Sender):
+            """Finds another process at work, which ends as the time does."""
+
+            def _send_due_alone(self, until: float) -> float | None:
+                with TraceStore(store.location) as other:
+                    assert Sender(other, here.registry)._send_due() is None
+                return 3600.0
+
+        assert Late(store, here.registry).drain(600.0)  # as another one sent the last
+        assert store.outbox.counts()["sent"] == 3
 
 
 def test_a_broken_store_is_told_and_tried_again(tmp_path, caplog):
-    with LoopbackRegistry(keys={KEY}) as server:
-        path = tmp_path / "traces.db"
-        path.write_bytes(b"this is no database at all, but long enough to be taken for one" * 40)
-        sender = Sender(TraceStore(path), to(server))
-        with caplog.at_level(logging.WARNING, "kp_langchain"):
-            assert not sender.drain(0.1)
+    path = tmp_path / "traces.db"
+    path.write_bytes(b"this is no database at all, but long enough to be taken for one" * 40)
+    with sending(TraceStore(path)) as here, caplog.at_level(logging.WARNING, "kp_langchain"):
+        assert here.turn() > 0
+        assert "cannot be sent" in caplog.text
         path.unlink()
-        assert sender._send_due() is None
+        assert here.turn() is None
 
 
-def test_the_body_is_the_wire_form(store):
-    with LoopbackRegistry(keys={KEY}) as server:
-        registry = to(server)
-        run = passed()
-        store.add(run, registry=registry.url)
-        assert Sender(store, registry).drain(60.0)
-        assert server.units[run.trace.id] == json.loads(run.trace.model_dump_json())
-        _, _, headers, _ = server.requests[0]
-        assert headers["kp-schema-version"] == "v1"
-        assert headers["authorization"] == f"Bearer {KEY}"
-        assert headers["accept-encoding"] == "identity"
+# ------------------------------------------------------------------ keys and refusals
 
 
-def judged(store: TraceStore, trace_id: str, *, success: bool) -> None:
-    """Give a verdict by which a run passes, or does not."""
-    (change,) = store.report_outcome(trace_id, success=success)
-    assert change.decision == ("contributed" if success else "below_threshold")
+def warnings_of(caplog, url):
+    return [one.getMessage() for one in caplog.records if url in one.getMessage()]
 
 
-def test_a_verdict_taken_back_while_the_registry_deletes_is_sent_again(store):
-    """Neither a withdrawal under way nor the verdict that comes meanwhile is lost."""
-
-    def misbehave(number: int, method: str, path: str) -> None:
-        if method == "DELETE" and len(deletions) < 1:
-            deletions.append(path)
-            judged(store, one, success=True)
-
-    deletions: list[str] = []
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        (one,) = fill(store, registry, 1)
-        sender = Sender(store, registry)
-        assert sender.drain(60.0)
-        judged(store, one, success=False)
-        assert sender.drain(60.0)
-        assert list(server.units) == [one]
-        assert json.loads(server.received[-1])["metadata"]["validated_by"] == ["reported"]
-        assert store.outbox.get(one).status == "sent"
-        assert [method for method, *_ in server.requests] == ["POST", "DELETE", "POST"]
-
-
-def test_a_verdict_while_a_trace_is_on_its_way_takes_it_back(store):
-    def misbehave(number: int, method: str, path: str) -> None:
-        if method == "POST":
-            judged(store, one, success=False)
-
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        (one,) = fill(store, registry, 1)
-        assert Sender(store, registry).drain(60.0)
-        assert server.units == {}
-        assert store.outbox.get(one).status == "withdrawn"
+def test_a_key_that_is_not_known_stops_everything_with_one_warning(store, caplog):
+    with sending(store, keys={"another"}) as here, caplog.at_level(logging.WARNING, "kp_langchain"):
+        here.fill(3)
+        for _ in range(10):
+            assert here.turn() > 3000
+        assert {status for *_, status in here.server.requests} == {429}
+        standing = store.outbox.standing(here.registry.url, here.registry.key_id)
+        assert (standing.stopped, standing.throttled_at) == (True, ())
+        (warning,) = warnings_of(caplog, here.server.url)
+        assert "accepts nothing" in warning
+        assert "it does not know the key" in warning
+        assert "kp-langchain register" in warning
+        assert KEY not in caplog.text
+        here.server.keys |= {KEY, "kp_new"}
+        other = Sending(store, Registry(here.server.url, api_key="kp_new"))
+        other.drive()  # another key is another matter
+        here.fill(1)
+        here.drive()
+        assert len(here.server.units) == 4
 
 
-def test_what_the_registry_never_took_is_not_to_be_withdrawn(store):
-    def misbehave(number: int, method: str, path: str) -> str:
-        judged(store, one, success=False)
-        return "400"
+def test_without_a_key_nothing_is_sent(store, caplog):
+    with sending(store) as here, caplog.at_level(logging.WARNING, "kp_langchain"):
+        here.sender = Sender(store, Registry(here.server.url), clock=here.clock)
+        one, other = here.fill(2)
+        assert here.turn() > 3000
+        here.judge(one, success=False)
+        assert here.turn() > 3000
+        assert (here.server.requests, here.status(other)) == ([], "pending")
+        (warning,) = warnings_of(caplog, here.server.url)
+        assert "kp-langchain register" in warning
 
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        (one,) = fill(store, registry, 1)
-        assert Sender(store, registry).drain(60.0)
-        assert store.outbox.get(one).status == "dead"
+
+def test_a_loop_over_send_costs_next_to_nothing(tmp_path, monkeypatch):
+    with TraceStore(tmp_path / "runs.db") as store, sending(store, keys={"another"}) as here:
+        watching = handler(store=tmp_path / "runs.db", registry=here.registry)
+        here.fill(1)
+        assert not watching.send(300)  # the refusal
+        rests: list[float] = []
+        monkeypatch.setattr("kp_langchain.recording.handler.time.sleep", rests.append)
+        for _ in range(3):
+            assert not watching.send(300)
+        assert rests == [1.0] * 3
+        assert not watching.send(0.25)
+        assert 0.0 <= rests[-1] <= 0.25
+        assert len(here.server.requests) == 1
+        watching.close()
+
+
+def test_after_a_429_a_restart_is_silent_too(store):
+    with sending(store, first("429")) as here:
+        here.fill(2)
+        wait_s = here.sender._send_due()
+        with TraceStore(store.location) as reopened:
+            here.sender = Sender(reopened, here.registry, clock=here.clock)
+            assert min(wait_s, here.sender._send_due()) > 30
+            assert len(here.server.requests) == 1
+            here.drive()
+        assert (len(here.server.units), here.server.count_429) == (2, 1)
+
+
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+REFUSED = (403, b'{"error": "Minimum KP-REP score of 0.1 required"}')
+
+
+def test_what_stopped_it_does_not_run_into_the_old_refusal_once_it_is_mended(store, caplog):
+    with sending(store, lambda *_: PAGE) as here:
+        ids = here.fill(3)
+        assert here.turn() > 3000
+        assert len(here.server.requests) == 1
+        assert "does not seem to be the URL of a registry" in caplog.text
+        here.server.misbehave, here.server.reputation_suffices = lambda *_: None, False
+        here.clock.skip(1.0)
+        assert here.turn() > 3000
+        here.server.reputation_suffices = True
+        here.server.keys.add("kp_new")
+        fresh = Sending(store, Registry(here.server.url, api_key="kp_new"))
+        fresh.sender._send_one()  # nor does a fresh key
+        here.clock.skip(1.0)
+        here.drive()
+        assert {*here.server.units} == {*ids}
+        posts = [status for method, *_, status in here.server.requests if method == "POST"]
+        assert posts == [None, 403, 201, 201, 201]
+
+
+def test_an_answer_to_an_attempt_of_which_nobody_knows_holds_up_nothing(store):
+    with sending(store) as here:
+        (one,) = here.fill(1)
+        key = store.outbox.next_pending(here.registry.url).idempotency_key
+        stored = b'{"data": {"id": "%s"}}' % one.encode()
+        here.server.answered[key] = (201, stored)  # the unit may have been deleted since
+        here.drive()
+        assert (list(here.server.units), here.status(one)) == ([one], "sent")
+        ids = here.fill(4)
+        before = store.outbox.next_pending(here.registry.url)
+        here.server.answered[before.idempotency_key] = REFUSED
+        assert 0 < here.turn() < 5
+        assert {*here.server.units} == {one, *ids} - {before.trace_id}
+        assert here.turn() is None
+        assert {*here.server.units} == {one, *ids}
+
+
+def test_a_registry_that_always_says_it_again_is_not_asked_all_the_time(store):
+    raw = (
+        b"HTTP/1.1 403 No\r\nIdempotency-Replayed: true\r\nX-RateLimit-Limit: 30\r\n"
+        b"X-RateLimit-Remaining: 29\r\nX-RateLimit-Reset: 60\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    with sending(store, lambda *_: raw) as here:
+        here.fill(1)
+        while here.clock.passed_s < 3600:
+            here.turn()
+            here.clock.skip(1.0)
+        assert len(here.server.requests) < 20
+
+
+# ------------------------------------------------------------------ verdicts on what was sent
+
+
+def test_a_verdict_that_changes_what_was_sent_sends_it_again(store):
+    with sending(store) as here:
+        (one,) = here.fill(threshold=0.2)
+        here.drive()
+        here.judge(one, success=False)
+        waiting = store.outbox.get(one)
+        assert (waiting.registry_id, waiting.status) == (one, "to replace")
+        here.drive()
+        assert here.agrees(one)
+        assert here.server.units[one]["metadata"]["validated_by"] == ["reported"]
+        for confidence in (0.0, 0.5, 0.25, 0.5):  # a text that comes back is another request
+            for _ in range(2):  # what did not change is not sent
+                here.judge(one, success=False, confidence=confidence)
+                here.drive()
+            assert here.agrees(one)
+        bodies = [json.loads(body) for body in here.server.received]
+        assert (len(bodies), bodies[3] != bodies[2], bodies[2] == bodies[4]) == (5, True, True)
+        assert here.server.doubled == []
+        here.server.keys.clear()  # it waits for a key as anything else does
+        here.judge(one, success=True)
+        assert here.turn() > 3000
+        assert here.status(one) == "to replace"
+
+
+@pytest.mark.parametrize("fault", [None, "reset_after", "reset_before", "500", "422"])
+@pytest.mark.parametrize("threshold", [0.2, 0.6])
+def test_a_verdict_while_it_is_on_its_way_is_not_lost(store, fault, threshold):
+    with sending(store) as here:
+        (one,) = here.fill(threshold=threshold)
+        here.server.misbehave = first(fault, act=lambda: here.judge(one, success=False))
+        here.drive()
+        if threshold < 0.5:
+            assert (here.agrees(one), here.status(one)) == (True, "sent")
+        else:
+            assert here.server.units == {}
+            assert here.status(one) == ("dead" if fault == "422" else "withdrawn")
+
+
+def test_one_whose_new_text_is_refused_can_still_be_sent_again_or_withdrawn(store, caplog):
+    with sending(store, lambda number, *_: "422" if number == 1 else None) as here:
+        (one,) = here.fill()
+        here.drive()
+        with caplog.at_level(logging.WARNING, "kp_langchain"):
+            here.judge(one, success=True, confidence=0.95)
+            here.drive()
+        dead = store.outbox.get(one)
+        assert (dead.state, dead.registry_id, "refuses" in caplog.text) == ("dead", one, True)
+        here.judge(one, success=True, confidence=0.9)
+        assert here.status(one) == "to replace"
+        here.drive()
+        assert here.agrees(one)
+        store.outbox.save(replace(store.outbox.get(one), state="dead", body="{}"))
+        here.judge(one, success=False)
+        assert here.status(one) == "to withdraw"
+        here.drive()
+        assert (here.server.units, here.status(one)) == ({}, "withdrawn")
+
+
+@pytest.mark.parametrize("fault", [None, "reset_after", "reset_before"])
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_one_that_may_have_been_deleted_is_sent_again(store, fault, meanwhile):
+    """A verdict takes a withdrawal back, under way or after its answer was lost."""
+    with sending(store) as here:
+        (one,) = here.fill()
+        here.drive()
+        here.judge(one, success=False)
+        act = (lambda: here.judge(one, success=True)) if meanwhile else bool
+        here.server.misbehave = first(fault, of="DELETE", act=act)
+        assert here.sender._send_one() == 0.0
+        if not meanwhile:
+            here.judge(one, success=True)
+        here.clock.skip(3600.0)
+        here.drive()
+        assert (list(here.server.units), here.status(one)) == ([one], "sent")
+        assert here.server.units[one]["metadata"]["validated_by"] == ["reported"]
+        assert here.methods() == ["POST", "DELETE", "POST"]
+        assert here.server.doubled == []
 
 
 @pytest.mark.parametrize("status", ["403", "405", "400"])
-def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status):
+def test_a_deletion_that_is_refused_does_not_hold_up_the_others(store, status, caplog):
     fault = f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode()
-    clock = Clock()
-    with LoopbackRegistry(
-        keys={KEY}, misbehave=lambda number, method, path: fault if method == "DELETE" else None
-    ) as server:
-        registry = to(server)
-        one, other = fill(store, registry, 2)
-        sender = Sender(store, registry, clock=clock)
-        drive(sender, clock)
-        judged(store, one, success=False)
-        clock.skip(sender, 1.0)
-        sender._send_due()
-        assert store.outbox.get(one).status == "to withdraw"
-        assert not store.outbox.standing(registry.url, registry.key_id).stopped
-        (third,) = fill(store, registry, 1)
-        clock.skip(sender, 10.0)
-        sender._send_due()
-        assert set(server.units) == {one, other, third}
+    with sending(store, lambda number, method, _: fault if method == "DELETE" else None) as here:
+        one, other = here.fill(2)
+        here.drive()
+        here.judge(one, success=False)
+        here.clock.skip(1.0)
+        here.sender._send_due()
+        assert here.status(one) == "to withdraw"
+        assert "does not delete" in caplog.text
+        assert not store.outbox.standing(here.registry.url, here.registry.key_id).stopped
+        (third,) = here.fill()
+        here.clock.skip(10.0)
+        here.sender._send_due()
+        assert {*here.server.units} == {one, other, third}
 
 
-@pytest.mark.parametrize("fault", ["reset_after", "reset_before"])
-@pytest.mark.parametrize("meanwhile", [True, False])
-def test_one_that_may_have_been_deleted_is_sent_again(store, fault, meanwhile):
-    """A deletion's answer was lost, and a verdict took it back."""
-
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        if method == "DELETE" and meanwhile:
-            judged(store, one, success=True)
-        return fault if method == "DELETE" else None
-
-    clock = Clock()
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server)
-        (one,) = fill(store, registry, 1)
-        sender = Sender(store, registry, clock=clock)
-        drive(sender, clock)
-        judged(store, one, success=False)
-        clock.skip(sender, 60.0)
-        assert sender._send_one() == 0.0
-        if not meanwhile:
-            judged(store, one, success=True)
-        clock.skip(sender, 3600.0)
-        drive(sender, clock)
-        assert list(server.units) == [one]
-        assert store.outbox.get(one).status == "sent"
-        assert server.units[one]["metadata"]["validated_by"] == ["reported"]
-        assert [method for method, *_ in server.requests] == ["POST", "DELETE", "POST"]
-        assert server.doubled == []
+def change_minds(store, ids, seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        store.report_outcome(draw.choice(ids), success=draw.random() < 0.5)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("slow", "drip")])
-def test_a_withdrawal_comes_through_whatever_happens_to_the_first_attempts(store, fault):
-    deletions: list[int] = []
+def test_verdicts_in_any_order_leave_the_registry_what_passes(store):
+    """Two threads change their minds, while a sender and a registry that fails are at work."""
+    faults = itertools.cycle([None, "reset_after", None, "stored_500", "500", None, "reset_before"])
+    with sending(store, lambda *_: next(faults)) as here:
+        ids = here.fill(3)
+        threads = [
+            threading.Thread(target=change_minds, args=(store, ids, seed)) for seed in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            here.turn()
+            here.clock.skip(1.0)
+        here.server.misbehave = lambda *_: None
+        here.drive()
+        passing = {id_ for id_ in ids if store.get(id_).decision == "contributed"}
+        assert {*here.server.units} == passing
+        assert {here.status(id_) for id_ in passing} <= {"sent"}
+        assert all(store.get(id_).success == store.verdicts(id_)[-1].success for id_ in ids)
 
-    def misbehave(number: int, method: str, path: str) -> str | None:
-        if method == "DELETE":
-            deletions.append(number)
-            return fault if len(deletions) <= 2 else None
-        return None
 
-    clock = Clock()
-    with LoopbackRegistry(keys={KEY}, misbehave=misbehave) as server:
-        registry = to(server, timeout_s=patience_s(fault))
-        (one,) = fill(store, registry, 1)
-        sender = Sender(store, registry, clock=clock)
-        drive(sender, clock)
-        assert list(server.units) == [one]
-        store.report_outcome(one, success=False)
-        drive(sender, clock)
-        # 404 says that it is gone already, and any 2xx that it is now: then nothing is left to do.
-        assert fault in ("404", "no_id") or server.units == {}
-        assert store.outbox.get(one).state == "withdrawn"
-        assert server.count_429 <= 2
+# ------------------------------------------------------------------ deletion of what was sent
+
+
+def test_what_was_never_sent_is_just_gone_and_what_was_is_withdrawn_and_forgotten(url):
+    with TraceStore(url) as store, sending(store) as here:
+        (one,) = here.fill()
+        assert store.delete(one).at_registry == 0
+        assert store.outbox.entries() == here.server.requests == []
+        gone, stays, failed, dead = here.fill(4)
+        here.drive()
+        assert store.delete(gone).at_registry == 1
+        waiting = store.outbox.get(gone)
+        assert (waiting.status, waiting.body) == ("to withdraw", None)
+        assert [each.trace_id for each in store.outbox.to_withdraw()] == [gone]
+        here.judge(failed, success=False)
+        assert store.delete(failed).at_registry == 1  # its withdrawal waits already
+        quoting = replace(
+            store.outbox.get(dead), state="dead", body="{}", issues=({"path": "quoted"},)
+        )
+        store.outbox.save(quoting)
+        assert store.delete(dead).at_registry == 1
+        unit = store.outbox.get(dead)
+        assert (unit.status, unit.body, unit.issues) == ("to withdraw", None, None)
+        here.drive()
+        assert {*here.server.units} == {stays}
+        assert [each.trace_id for each in store.outbox.entries()] == [stays]
+        here.judge(stays, success=False)  # one that only fails keeps its row
+        here.drive()
+        assert here.status(stays) == "withdrawn"
+        assert store.delete(stays).at_registry == 0
+        assert (here.server.units, store.outbox.entries()) == ({}, [])
+
+
+@pytest.mark.parametrize("fault", [None, "reset_after", "reset_before", "500", "422", "no_id"])
+def test_a_deletion_while_it_is_on_its_way(store, fault):
+    """What is written down of the attempt has no text, and the unit does not stay there."""
+    with sending(store) as here:
+        (one,) = here.fill(content="a secret text")
+
+        def misbehave(number: int, method: str, path: str) -> str | None:
+            if number == 0:
+                store.delete(one)
+                return fault
+            assert "a secret text" not in str(execute(store, "SELECT * FROM outbox"))
+            return None
+
+        here.server.misbehave = misbehave
+        here.drive()
+        assert (here.server.units, store.outbox.entries()) == ({}, [])
+
+
+def test_a_deletion_during_the_withdrawal_that_a_verdict_asked(store):
+    with sending(store) as here:
+        (one,) = here.fill()
+        here.drive()
+        here.server.misbehave = first(None, of="DELETE", act=lambda: store.delete(one))
+        here.judge(one, success=False)
+        here.drive()
+        assert (here.server.units, store.outbox.entries()) == ({}, [])
+
+
+def test_what_the_registry_does_not_delete_or_has_still_stays_to_be_withdrawn(store):
+    with sending(store, agents={KEY: "kp:agent:other"}) as here:
+        (one,) = here.fill(agent_id="kp:agent:me")
+        (own,) = here.fill(agent_id="kp:agent:other")
+        here.drive()
+        here.judge(own, success=False)
+        store.delete(one)
+        here.clock.skip(60.0)
+        assert here.sender._send_due() > 0
+        unit = store.outbox.get(one)
+        assert (unit.status, unit.body) == ("to withdraw", None)
+        assert "may not be deleted" in unit.reason
+        assert {*here.server.units} == {one}
+        # One that comes back is not sent while the earlier one is withdrawn.
+        here.server.agents.clear()
+        here.fill(trace_id=one)
+        here.clock.skip(3600.0)
+        here.drive()
+        assert (here.server.units, here.status(one)) == ({}, "withdrawn")
+
+
+# ------------------------------------------------------------------ the pace
+
+START = datetime(2026, 2, 1, 12, tzinfo=UTC)
+FRESH = Standing("https://registry.example.org", "key")
+
+
+def ask(standing: Standing, answer: Answer, now: datetime, **how: bool) -> Standing:
+    return pace.after_answer(pace.before_request(standing, now, **how), answer, now, **how)
+
+
+seconds = st.none() | st.floats(0, 86_400)
+allowances = st.builds(
+    Allowance, limit=st.none() | st.integers(0, 2000), remaining=st.none() | st.integers(0, 2000),
+    resets_in_s=seconds,
+)  # fmt: skip
+answers = st.builds(
+    Answer, kind=st.sampled_from(["done", "refused", "later"]), reason=st.just("so it is"),
+    status=st.sampled_from([201, 400, 429, 429, 500, None]), retry_after_s=seconds,
+    allowance=st.none() | allowances,
+)  # fmt: skip
+answers = answers.map(
+    lambda one: replace(one, kind="later") if one.status in (429, 500, None) else one
+)
+
+
+@given(st.lists(answers, max_size=40))
+def test_whatever_it_answers_three_429_never_fall_into_an_hour(listed):
+    standing, now, throttled = FRESH, START, []
+    for answer in listed:
+        now += timedelta(seconds=pace.wait_s(standing, now))
+        standing = ask(standing, answer, now)
+        if answer.is_throttled:
+            throttled.append(now)
+            assert pace.wait_s(standing, now) >= (answer.retry_after_s or 0.0)
+    for one, third in zip(throttled, throttled[2:], strict=False):
+        assert (third - one).total_seconds() > 3600
+
+
+@given(
+    limit=st.integers(2, 60), window_s=st.floats(1, 120), truncated=st.booleans(),
+    off_by_one=st.booleans(), took_s=st.floats(0, 3),
+)  # fmt: skip
+def test_a_registry_that_tells_its_limit_is_never_asked_too_often(
+    limit, window_s, truncated, off_by_one, took_s
+):
+    standing, now, began, used = FRESH, START, START, 0
+    for _ in range(3 * limit):
+        now += timedelta(seconds=pace.wait_s(standing, now))
+        if (now - began).total_seconds() >= window_s:
+            began, used = now, 0
+        assert used < limit
+        told = limit - used - (0 if off_by_one else 1)
+        used += 1
+        left_s = window_s - (now - began).total_seconds()
+        allowance = Allowance(limit, told, float(int(left_s)) if truncated else left_s)
+        standing = ask(standing, Answer("done", "201", 201, allowance=allowance), now)
+        now += timedelta(seconds=took_s)
+
+
+DONE = Answer("done", "201", 201, allowance=Allowance(30, 3, 60.0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits_s"),
+    [
+        ([Answer("done", "201", 201)], 2.0),  # thirty a minute where no limit is told
+        ([Answer("stopped", "no such key", 401)], 3600.0),
+        ([Answer("stopped", "no such key", 403), DONE], 0.0),
+        ([Answer("later", "503", 503, retry_after_s=120.0)], 120.0),
+        # A request without an answer counts against the limit.
+        ([DONE, Answer("later", "timed out", retry_after_s=50.0), Answer("later", "-")], 61.0),
+        # Reading is counted apart; a refusal that is given again stops nothing.
+        ([DONE, Answer("done", "200", 200, allowance=Allowance(300, 299, 60.0))], 0.0),
+        ([DONE, Answer("done", "200", 200, allowance=Allowance(300, 1, 20.0))], 21.0),
+        ([Answer("stopped", "403", 403, is_replayed=True, allowance=Allowance(30, 20, 60.0))], 0.0),
+    ],
+)
+def test_how_long_nothing_is_sent(asked, waits_s):
+    standing = FRESH
+    for answer in asked:
+        standing = ask(standing, answer, START, contributes=answer.status != 200)
+    if waits_s == 61.0:
+        standing = pace.before_request(standing, START)
+        assert standing.remaining == 0
+    else:
+        assert pace.wait_s(standing, START) == waits_s
+
+
+def test_rests_grow_and_end():
+    longest = [max(pace.backoff_s(failures) for _ in range(50)) for failures in range(1, 30)]
+    shortest = [min(pace.backoff_s(failures) for _ in range(50)) for failures in range(1, 30)]
+    assert longest[0] <= 1.0 <= shortest[3]
+    assert 3600.0 / 2 <= shortest[-1] <= longest[-1] <= 3600.0
+    assert pace.backoff_s(10**6) <= 3600.0

@@ -1,0 +1,692 @@
+"""The store's contract, on SQLite and on PostgreSQL: what runs are compared with and shown.
+
+The memory of novelty, the kept runs that others repeat, what was recalled, units of registries.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sqlite3
+import threading
+import uuid
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kp_langchain import ConfigError, Scorer, StoreError, TraceStore, Verdict
+from kp_langchain.embedding.identity import EmbedderIdentity
+from kp_langchain.gate import ShownTrace
+from kp_langchain.schema import Metadata, Outcome, ReasoningTrace, Task, TraceStep
+from kp_langchain.scoring import MemoryEntry, NoveltyMemory
+from kp_langchain.store import pending_entries, sqlite, stored_memory
+from kp_langchain.store import remembered as stored_remembered
+from kp_langchain.store.pulled_unit import ExaminedUnit
+from kp_langchain.store.recall_entries import TaskEntry
+from kp_langchain.store.shown_queries import OutcomeCount
+from tests.store.conftest import (
+    LONG_S,
+    REGISTRY,
+    Conversation,
+    Letters,
+    _scored,
+    execute,
+    fork,
+    rows_by_table,
+    scorer_on,
+    trace_of,
+    with_vector,
+)
+
+ELSEWHERE = "https://other.example.org"
+
+
+def matched(scorer, trace):
+    """What the memory said of a trace that it then remembers."""
+    breakdown = scorer.evaluate(trace)
+    nearest = breakdown.nearest
+    at = nearest and (nearest.trace_id, round(nearest.similarity, 6))
+    return (breakdown.novelty_source, at)
+
+
+def remembered(store):
+    rows = rows_by_table(store)["remembered"]
+    return sorted(rows, key=lambda row: row["number"])
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others remember is read with each trace."""
+    monkeypatch.setattr(stored_memory, "_READ_AGAIN_S", 0.0)
+
+
+# ------------------------------------------------------------------ novelty
+
+
+def test_a_trace_of_an_earlier_process_is_not_new(url):
+    first, unreadable = trace_of("xxy"), trace_of("...")  # on which the embedder fails
+    with TraceStore(url) as store:
+        memory = store.novelty_memory(max_remembered=7)
+        assert isinstance(memory, NoveltyMemory)
+        assert Scorer(cache=memory).max_remembered == 7
+        for bounds in ({"max_remembered": 0}, {"ttl_ms": -1}):
+            with pytest.raises(ConfigError):
+                store.novelty_memory(**bounds)
+        assert scorer_on(store).evaluate(first).novelty_source == "empty cache"
+        for _ in range(2):  # it is remembered once
+            scorer_on(store).evaluate(unreadable)
+    with TraceStore(url) as store:
+        same, similar, other, repeat = (
+            scorer_on(store).score(trace_of(text)) for text in ("xxy", "xy", "z", "...")
+        )
+        assert (same.novelty.value, same.nearest.trace_id) == (0.0, first.id)
+        assert similar.nearest.similarity == pytest.approx(3 / np.sqrt(10))
+        assert other.novelty.value == 1.0
+        assert (repeat.novelty_source, repeat.nearest.trace_id) == ("exact repeat", unreadable.id)
+        row, no_vector = remembered(store)
+    assert no_vector["vector"] is None
+    # Only the vector, the hash and names are stored.
+    assert np.frombuffer(row.pop("vector"), "<f4").tolist() == [2, 1, 0]
+    assert len(row.pop("fingerprint")) == 32
+    assert row.pop("at") is not None
+    assert row == {
+        "number": 1, "trace_id": first.id, "scope": "", "model": "letters", "revision": "1",
+        "baseline": 0.0, "domain": "finance",
+    }  # fmt: skip
+
+
+def test_each_domain_model_and_baseline_has_a_memory_of_its_own(store, caplog):
+    class Longer(Letters):
+        def embed(self, texts):
+            return np.pad(super().embed(texts), ((0, 0), (0, 2)))
+
+    scorer_on(store, domain="legal").evaluate(trace_of("x"))
+    scorer_on(store).evaluate(trace_of("y"))
+    for options, text, novelty in (
+        ({}, "x", 1.0), ({"domain": "legal"}, "y", 1.0), ({"domain": "code"}, "x", 0.5),
+        ({"domain": "legal"}, "x", 0.0), ({"domain": "legal"}, "xx", 0.0),
+        ({"embedder": Letters("other")}, "yy", 0.5),
+        ({"embedder": Letters(baseline=0.25)}, "yy", 0.5),
+        ({"embedder": Letters("other")}, "y", 0.0),  # an exact repeat is one by its text alone
+    ):  # fmt: skip
+        score = scorer_on(store, **options).score(trace_of(text))
+        assert score.novelty.value == pytest.approx(novelty), (options, text)
+    assert scorer_on(store, Longer()).evaluate(trace_of("yy")).novelty.value == 0.5
+    assert scorer_on(store, Longer()).evaluate(trace_of("yyy")).novelty.value == 0.0
+    assert "another length" in caplog.text
+
+
+def test_a_vector_that_comes_late_joins_its_fingerprint(store):
+    memory = store.novelty_memory()
+    identity, vector = Letters().identity, np.array([1, 0, 0], "f4")
+    memory.compare_then_add([MemoryEntry("kp:trace:a", b"a" * 32)])
+    memory.add(MemoryEntry("kp:trace:a", None, vector, identity))
+    memory.add(MemoryEntry("kp:trace:a", b"b" * 32, np.array([0, 1, 0], "f4"), identity))
+    nearest, repeat = store.novelty_memory().compare(
+        MemoryEntry("kp:trace:b", b"a" * 32, vector, identity)
+    )
+    assert nearest.trace_id == repeat.trace_id == "kp:trace:a"
+    assert nearest.similarity == pytest.approx(1.0)
+
+
+def test_what_is_older_than_its_time_does_not_count_and_is_deleted(store):
+    def age(seconds):
+        at = datetime.now(UTC) - timedelta(seconds=seconds)
+        at = at if store.database.location.url else at.replace(tzinfo=None).isoformat(" ")
+        execute(store, "UPDATE remembered SET at = :at", at=at)
+
+    def source():
+        return scorer_on(store, ttl_ms=60_000).score(trace_of("x")).novelty_source
+
+    scorer_on(store, ttl_ms=60_000).evaluate(trace_of("x"))
+    for seconds, expected in ((30, "exact repeat"), (61, "empty cache"), (-1e8, "exact repeat")):
+        age(seconds)  # a clock that is ahead counts as now
+        assert (source() == "empty cache") is (expected == "empty cache")
+    age(61)
+    assert scorer_on(store).score(trace_of("x")).novelty.value == 0  # without a limit
+    scorer_on(store, ttl_ms=60_000).evaluate(trace_of("y"))
+    assert len(remembered(store)) == 1
+
+
+def test_what_is_beyond_the_window_is_deleted_now_and_then(store):
+    scorer_on(store, Letters("other"), max_remembered=3).evaluate(trace_of("x"))
+    scorer_on(store, domain="legal", max_remembered=3).evaluate(trace_of("x"))
+    scorer = scorer_on(store, max_remembered=10)
+    for number in range(40):
+        scorer.evaluate(trace_of("x" * (number + 1)))
+        if number > 30:  # a process that writes little prunes too
+            scorer = scorer_on(store, max_remembered=10)
+    rows = remembered(store)
+    assert [(row["model"], row["scope"]) for row in rows[:2]] == [
+        ("other", ""), ("letters", "legal"),
+    ]  # fmt: skip
+    assert 10 <= len(rows) - 2 <= 13
+    assert [row["number"] for row in rows[-10:]] == list(range(33, 43))
+
+
+WORDS = st.text("xyz.", min_size=1, max_size=3)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(WORDS, max_size=14),
+    restart=st.integers(0, 14),
+    size=st.integers(1, 6),
+    batched=st.booleans(),
+)
+def test_a_restart_changes_no_match(url, texts, restart, size, batched):
+    """At a random place in a random sequence, some of which has no vector."""
+    traces = [trace_of(text) for text in texts]
+    whole = Scorer(embedder=Letters(), max_remembered=size)
+    expected = [matched(whole, trace) for trace in traces]
+    scope, found = str(uuid.uuid4()), []
+    for part in (traces[:restart], traces[restart:]):
+        with TraceStore(url) as store:
+            scorer = scorer_on(store, max_remembered=size, domain=scope)
+            if batched:
+                list(scorer.evaluate_many(part[:-1], batch_size=3))
+                found += expected[len(found) : len(found) + len(part[:-1])]
+                part = part[-1:]
+            found += [matched(scorer, trace) for trace in part]
+    assert found == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.tuples(WORDS, st.booleans()), max_size=9))
+def test_two_memories_that_look_each_time_are_one(always, store, url, turns):
+    scope = str(uuid.uuid4())
+    whole = Scorer(embedder=Letters(), max_remembered=5)
+    with TraceStore(url) as other:
+        scorers = [scorer_on(one, max_remembered=5, domain=scope) for one in (store, other)]
+        for text, is_second in turns:
+            trace = trace_of(text)
+            assert matched(scorers[is_second], trace) == matched(whole, trace)
+
+
+def test_a_memory_is_read_in_pages(store, monkeypatch):
+    monkeypatch.setattr(stored_remembered, "_PAGE_SIZE", 2)
+    monkeypatch.setattr(stored_memory, "MAX_BATCH", 4)  # a batch is written whole
+    monkeypatch.setattr(pending_entries, "_MAX_WAITING", 4)
+    traces = [trace_of(f"{'x' * number}{'y' * (9 - number)}") for number in range(10)]
+    list(scorer_on(store).evaluate_many(traces))
+    assert [row["trace_id"] for row in remembered(store)] == [trace.id for trace in traces]
+    for size in (1, 2, 7, 12):
+        scorer = scorer_on(store, max_remembered=size)
+        for number, trace in enumerate(traces):
+            nearest = scorer.score(trace.model_copy(update={"id": "kp:trace:q"})).nearest
+            assert (nearest.trace_id == trace.id) is (number >= 10 - size)
+
+
+SHARING = """
+import sys
+from kp_langchain import TraceStore
+from tests.store.conftest import scorer_on, trace_of
+with TraceStore(sys.argv[1]) as store:
+    scorer = scorer_on(store)
+    print(scorer.evaluate(trace_of("x")).novelty.value, flush=True)
+    sys.stdin.readline()
+    for number in range(20):
+        scorer.evaluate(trace_of(f"{sys.argv[2]}-{number}"))
+"""
+
+
+def test_processes_share_it_and_a_forked_child_goes_on(store, url):
+    scorer = scorer_on(store)
+    first = trace_of("x")
+    scorer.evaluate(first)
+    children = [Conversation(SHARING, url, name) for name in "ab"]
+    assert [child.line() for child in children] == ["0.0", "0.0"]
+    for child in children:
+        child.say()
+    for child in children:
+        child.end()
+    assert len(remembered(store)) == 1 + 2 * 21
+    for name in "ab":
+        assert scorer_on(store).score(trace_of(f"{name}-19")).novelty.value == 0
+
+    def child_goes_on() -> bool:
+        assert scorer.evaluate(trace_of("x")).novelty.value == 0
+        return scorer.evaluate(trace_of("y")).novelty.value == 1.0
+
+    assert fork(child_goes_on) == 0
+    assert scorer_on(store).score(trace_of("y")).novelty.value == 0
+    arrived = pickle.loads(pickle.dumps(scorer))  # noqa: S301
+    assert arrived.score(trace_of("x")).novelty.value == 0
+
+
+def test_a_store_that_was_made_anew_is_read_from_its_beginning(store, always):
+    mine = scorer_on(store)
+    for text in ("x", "xy", "xyz"):
+        mine.evaluate(trace_of(text))
+    execute(store, "DELETE FROM remembered")
+    if store.database.location.url:
+        execute(store, "ALTER SEQUENCE remembered_number_seq RESTART")
+    else:
+        execute(store, "DELETE FROM sqlite_sequence")
+    scorer_on(store).evaluate(trace_of("z"))
+    assert [mine.score(trace_of(text)).novelty.value for text in "zx"] == [0.0, 0.0]
+
+
+NAN, INFINITE = (np.array([value, 0, 0], "<f4").tobytes() for value in (np.nan, np.inf))
+
+
+def test_a_row_that_cannot_be_used_does_not_count(store, caplog):
+    scorer = scorer_on(store)
+    scorer.evaluate(trace_of("x"))
+    scorer.evaluate(trace_of("y"))
+    for vector in (b"\0" * 8, b"", NAN, INFINITE):
+        execute(store, "UPDATE remembered SET vector = :v WHERE number = 1", v=vector)
+        fresh = scorer_on(store)
+        # Its fingerprint is sound.
+        assert [fresh.score(trace_of(text)).novelty.value for text in ("xx", "x", "y")] == [1, 0, 0]
+    (record,) = [one for one in caplog.records if "damaged" in one.getMessage()]
+    assert record.levelno == logging.WARNING
+    execute(store, "UPDATE remembered SET vector = NULL, fingerprint = NULL")
+    assert scorer_on(store).score(trace_of("x")).novelty_source == "empty cache"
+    if store.database.location.url is None:
+        execute(store, "UPDATE remembered SET vector = 'text', fingerprint = 7.5")
+        assert scorer_on(store).score(trace_of("x")).novelty.value in (0.5, 1.0)
+    scorer_on(store).evaluate(trace_of("z"))
+    execute(store, "DROP TABLE remembered")
+    scorer = scorer_on(store)
+    scorer.evaluate(trace_of("x"))
+    assert scorer.evaluate(trace_of("x")).novelty.value == 0
+    assert "a table is missing" in caplog.text
+
+
+def test_ids_and_names_that_no_database_takes_are_remembered(store, always, caplog):
+    odd = Letters("m\0\ud800" * 400)
+    odd.identity = replace(odd.identity, revision="r" * 5000)
+    first = trace_of("x", domain="d\0" * 700)
+    first = first.model_copy(update={"id": "kp:trace:" + "\ud800" * 300})
+    scorer = scorer_on(store, odd, domain="s\0" * 900)
+    scorer.evaluate(first)
+    for one in (scorer, scorer_on(store, odd, domain="s\0" * 900)):
+        assert one.score(trace_of("xx")).novelty.value == pytest.approx(0)
+        # Read back, it is known, and takes no second place.
+        (row,) = remembered(store)
+        assert scorer.score(trace_of("xx")).nearest.trace_id == row["trace_id"]
+    for identity in (EmbedderIdentity("m", "r", float("nan")), EmbedderIdentity(7)):
+        odd.identity = identity  # it cannot be stored, so it is remembered here
+        scorer = scorer_on(store, odd)
+        scorer.evaluate(trace_of("x"))
+        assert scorer.evaluate(trace_of("x")).novelty.value == 0.0
+    assert len(remembered(store)) == 1
+    assert caplog.text.count("embedder's identity") == 1
+
+
+def test_while_the_store_is_away_novelty_is_measured_in_this_process(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(pending_entries, "_MAX_WAITING", 3)
+    (tmp_path / "folder").write_text("")  # in its place
+    away = TraceStore(tmp_path / "folder" / "runs.db")
+    scorer, plain = scorer_on(away), Scorer(embedder=Letters())
+    first = trace_of("x")
+    for trace in (first, *map(trace_of, ("xy", "x", "..", ".."))):
+        assert matched(scorer, trace) == matched(plain, trace)
+    for message in ("cannot be read now", "cannot be kept", "wait to be remembered"):
+        assert caplog.text.count(message) == 1
+    Path(away.location).parent.unlink()
+    memory = scorer._memory
+    monkeypatch.setattr(memory, "_resting_until", 0.0)  # it is asked again after a minute
+    memory._pending.end_pause()
+    scorer.evaluate(trace_of("y"))
+    assert len(remembered(away)) == 3  # what could wait is written, in its order
+    with closing(sqlite3.connect(away.location)) as other:
+        monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT_S", 0.01)
+        other.execute("BEGIN IMMEDIATE")
+        scorer = scorer_on(away)
+        assert scorer.evaluate(trace_of("y")).novelty.value == 0  # it can be read
+        other.rollback()
+    scorer._memory._pending.end_pause()
+    scorer.evaluate(trace_of("z"))
+    assert len(remembered(away)) == 5
+    away.close()
+
+
+# ------------------------------------------------------------------ repeats of kept runs
+
+
+def passed(number=0, vector=(1.0, 0.5), text=b"hash", **more):
+    """A run that passed; all of them are alike."""
+    return with_vector(_scored(number, **{"keep_days": 7.0, **more}), vector, text)
+
+
+def near(number=0, **more):
+    """One that a success lifts over its threshold."""
+    return passed(number, score=0.49, threshold=0.5, **more)
+
+
+def confirmed(store, run, **options):
+    (change,) = store.report_outcome(run.trace.id, success=True, **options)
+    return change.decision, change.twin_of
+
+
+def test_of_repeats_that_verdicts_lift_one_is_kept(store):
+    one, twin, by_text, far, elsewhere, off = (
+        near(1), near(2, vector=(1.0, 0.55), text=b"other"), near(3, vector=(0.0, 1.0)),
+        near(4, vector=(0.0, 1.0), text=b"far"), near(5, domain="code"),
+        replace(near(6), twin_similarity=1.0),
+    )  # fmt: skip
+    store.add_many([one, twin, by_text, far, elsewhere, off])
+    assert confirmed(store, one) == ("contributed", None)
+    assert confirmed(store, twin) == ("below_threshold", one.trace.id)
+    assert confirmed(store, by_text) == ("below_threshold", one.trace.id)
+    for run in (far, elsewhere, off):
+        assert confirmed(store, run) == ("contributed", None)
+    run = store.get(by_text.trace.id)
+    assert (run.twin_of, run.similarity_to_twin) == (one.trace.id, 1.0)
+    # A run without a body is compared with none.
+    store.add_many([near(7, keep=False), bare := _scored(8, score=0.49, threshold=0.5)])
+    assert confirmed(store, bare) == ("contributed", None)
+    # One that left makes room.
+    for run in (one, off):
+        store.report_outcome(run.trace.id, success=False)
+    assert confirmed(store, twin) == ("contributed", None)
+
+
+def test_of_repeats_that_are_confirmed_at_the_same_time_one_is_kept(store, url):
+    for number in range(4):
+        pair = [near(2 * number + at, domain=f"d{number}") for at in range(2)]
+        store.add_many(pair)
+        start, decisions = threading.Barrier(2), []
+
+        def confirm(run, start=start, decisions=decisions):
+            with TraceStore(url) as other:
+                other.count()
+                start.wait(LONG_S)
+                decisions.append(confirmed(other, run)[0])
+
+        threads = [threading.Thread(target=confirm, args=(run,)) for run in pair]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG_S)
+        assert sorted(decisions) == ["below_threshold", "contributed"]
+
+
+@pytest.mark.parametrize("verdict", [None, Verdict(confidence=0.9)])
+def test_a_surer_run_takes_the_place_of_an_estimate_and_never_of_a_verdict(store, verdict):
+    runs = [passed(number, visibility="network", keep_days=0.0) for number in range(4)]
+    store.add(runs[0], registry=REGISTRY)
+    for before, run in pairwise(runs):
+        store.add(replace(run, replaces=(before.trace.id,)), registry=REGISTRY)
+    assert [run.trace_id for run in store.runs(decision="contributed")] == [runs[3].trace.id]
+    assert store.outbox.counts() == {"pending": 1, "sent": 0, "dead": 0, "withdrawn": 3}
+    assert store.get(runs[0].trace.id).replaced_by == runs[1].trace.id
+    bodies = [row["trace_id"] for row in rows_by_table(store)["runs"] if row["body"] is not None]
+    assert bodies == [runs[3].trace.id]  # those that are kept for no days are deleted at once
+    store.report_outcome(runs[3].trace.id, success=True)
+    store.report_outcome(runs[3].trace.id, confidence=0.8)  # which takes back no statement
+    surer = replace(passed(5, visibility="network"), replaces=(runs[3].trace.id,), verdict=verdict)
+    store.add(surer, registry=REGISTRY)
+    assert store.count(decision="contributed") == store.outbox.counts()["pending"] == 2
+    stated = replace(passed(6), replaces=(runs[3].trace.id,), verdict=Verdict(success=True))
+    store.add(stated)
+    assert store.get(runs[3].trace.id).replaced_by == stated.trace.id
+
+
+def test_ids_and_names_of_any_kind_are_found_again(store):
+    one = near(1, trace_id="kp:trace:" + "x" * 300)
+    entry = one.entry._replace(identity=EmbedderIdentity("m\ud800\x00", "", 0.0))
+    odd = near(3, text=b"odd")
+    no_text = odd.entry._replace(identity=EmbedderIdentity(["no", "text"], "", 0.0))
+    store.add_many([replace(one, entry=entry), near(2), replace(odd, entry=no_text)])
+    (change,) = store.report_outcome(one.trace.id, success=True)
+    assert change.decision == "contributed"
+    twin = near(4)
+    store.add(twin)
+    assert confirmed(store, twin) == ("below_threshold", change.trace_id)
+    assert confirmed(store, odd) == ("contributed", None)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # which takes any type in any column
+def test_a_damaged_row_costs_no_other_and_no_verdict(store):
+    one, twin, other = near(1), near(2), near(3, vector=(0.0, 1.0), text=b"other")
+    store.add_many([one, twin, other])
+    values = [b"abc", b"", NAN, "text"]
+    damage = [("vector", value) for value in values] + [
+        ("fingerprint", "text"), ("model", b"\0"), ("confidence", b"\0"), ("is_stated", "text"),
+    ]  # fmt: skip
+    for column, value in damage:
+        update = f"UPDATE run_entries SET {column} = :value WHERE trace_id = :id"  # noqa: S608
+        execute(store, update, value=value, id=one.trace.id)
+        for run in (one, twin, other):
+            for success in (False, True):
+                (change,) = store.report_outcome(run.trace.id, success=success)
+        assert change.decision == "contributed"
+
+
+# ------------------------------------------------------------------ what recall shows
+
+
+def test_what_many_runs_were_shown_and_how_they_ended(store):
+    shown = (ShownTrace("kp:trace:b", 2, 0.5), ShownTrace("kp:trace:a", 1, 0.9, True))
+    runs = [_scored(n, shown=shown if n % 2 else ()) for n in range(1203)]
+    store.add_many(runs)
+    by_run = store.shown.of_runs([run.trace.id for run in runs])
+    assert by_run.keys() == {run.trace.id for run in runs[1::2]}
+    assert set(map(tuple, by_run.values())) == {shown[::-1]}
+    assert store.shown.of_run(runs[1].trace.id) == [*shown[::-1]]
+    assert store.shown.of_run(runs[0].trace.id) == []
+    assert store.shown.of_runs([]) == {}
+    own = _scored(2000, domain="code", namespace="tenant")
+    one = (ShownTrace("kp:trace:a", 1, 0.9), ShownTrace(own.trace.id, 2, 0.9))
+    store.add_many([own, *(_scored(2000 + n, domain="code", shown=one) for n in range(2))])
+    store.add(_scored(2003, domain="code", shown=one, namespace="tenant"))
+    counts = {(each.shown_id, each.namespace): each.runs
+              for each in store.shown.outcome_counts("code")}  # fmt: skip
+    # Whoever may see a trace of a namespace, its own runs are not counted for others.
+    assert counts == {
+        ("kp:trace:a", None): 2, ("kp:trace:a", "tenant"): 1, (own.trace.id, None): 3,
+    }  # fmt: skip
+    store.add(_scored(3000, domain="law", shown=one[:1]))
+    by_domain = store.shown.outcome_counts_by_domain()
+    assert by_domain.keys() == {"finance", "code", "law"}
+    assert by_domain["law"] == [OutcomeCount("kp:trace:a", False, True, False, 1)]
+
+
+def unit(number=0, *, content="the fees are in the ledger", quality=0.9, domain="finance",
+         findings=(), digest=None):  # fmt: skip
+    trace = ReasoningTrace(
+        id=f"kp:trace:00000000-0000-4000-8000-{number:012}",
+        metadata=Metadata(task_domain=domain, success=True, quality_score=quality),
+        task=Task(objective=f"add up the fees of month {number}"),
+        steps=[TraceStep(step_id=0, type="thought", content=content)],
+        outcome=Outcome(result_summary="12 francs", confidence=0.8),
+    )
+    return ExaminedUnit(trace, digest or f"{number} {content}", findings)
+
+
+FINDING = {"kind": "override", "words": "ignore what you were told"}
+
+
+def id_of(one):
+    return one.trace.id
+
+
+def write(store, *units, registry=REGISTRY, domain="finance"):
+    return list(store.pulled.write(units, registry=registry, domain=domain))
+
+
+def shows(store, *units):
+    """The units that recall may show."""
+    open_ = store.recall_entries.eligibility([id_of(one) for one in units])
+    return {id_ for id_, one in open_.items() if one.is_open}
+
+
+def test_whether_recall_may_show_a_trace(store):
+    kept, below, failed, planted = (_scored(1), _scored(2, score=0.1), _scored(3), _scored(6))
+    withheld = _scored(4, withheld="the redactor failed")
+    store.add_many([kept, below, failed, withheld, planted])
+    store.report_outcome(failed.trace.id, success=False)
+    for model, version, found in (("b", 1, (None, "override")), ("a", 2, (None, "hidden"))):
+        entries = {one.trace.id: TaskEntry(None, found[at])
+                   for at, one in enumerate((kept, planted))}  # fmt: skip
+        store.recall_entries.write(entries, EmbedderIdentity(model, "1"), version)
+    ids = [one.trace.id for one in (kept, below, failed, withheld, planted)]
+    assert store.recall_entries.planted(ids) == {planted.trace.id: "hidden"}  # by the newest rules
+    eligibility = store.recall_entries.eligibility([*ids, "kp:trace:gone"])
+    assert eligibility.keys() == {*ids}
+    assert eligibility[planted.trace.id].planted == "hidden"
+    assert [one for one in ids if eligibility[one].is_open] in ([kept.trace.id], [ids[0], ids[4]])
+    store.delete(kept.trace.id)
+    assert store.recall_entries.eligibility([kept.trace.id]) == {}
+
+
+def test_a_unit_is_shown_from_its_admission_to_its_rejection_which_leaves_no_text(store):
+    one, other = unit(1, content="a sentence to be gone", findings=(FINDING,)), unit(2)
+    assert write(store, one, other) == ["new", "new"]
+    kept = store.pulled.get(id_of(one))
+    assert (kept.state, kept.registry, kept.domain) == ("quarantined", REGISTRY, "finance")
+    assert (kept.quality_score, kept.success, kept.confidence) == (0.9, True, 0.8)
+    assert (kept.objective, kept.findings) == ("add up the fees of month 1", [FINDING])
+    assert kept.changed_at is kept.decided_at is kept.decided_by is None
+    assert store.pulled.trace(id_of(one)) == one.trace
+    assert shows(store, one, other) == set()
+    assert store.pulled.admit(id_of(one), by="ada") == [id_of(one)]
+    assert store.pulled.admit(id_of(one), by="ben") == []
+    assert store.pulled.get(id_of(one)).decided_by == "ada"
+    assert shows(store, one, other) == {id_of(one)}
+    assert write(store, one, other) == ["unchanged", "unchanged"]
+    assert store.pulled.counts() == {"quarantined": 1, "admitted": 1, "rejected": 0}
+    assert store.pulled.reject(id_of(one), by="ben") == [id_of(one)]
+    assert store.pulled.reject(id_of(one), by="cyd") == []
+    assert shows(store, one, other) == set()
+    text = str(rows_by_table(store)).replace(one.digest, "")
+    for gone in ("a sentence to be gone", "fees of month 1", "ignore what you were told"):
+        assert gone not in text
+    kept = store.pulled.get(id_of(one))
+    assert (store.pulled.trace(id_of(one)), kept.objective, kept.findings) == (None, "", [])
+    # It stays so whatever a registry says, also under another id, until it is forgotten.
+    for again in (one, unit(1, content="second"), unit(7, digest=one.digest)):
+        assert write(store, again) == ["rejected"]
+    assert write(store, one, registry=ELSEWHERE) == ["rejected"]
+    with pytest.raises(StoreError, match="kp-langchain quarantine forget kp:trace:0000"):
+        store.pulled.admit(id_of(one), by="ada")
+    assert store.pulled.forget(id_of(one), "kp:trace:unknown") == [id_of(one)]
+    assert write(store, one) == ["new"]
+
+
+def test_a_unit_that_changed_or_comes_from_elsewhere_is_not_shown(store):
+    one = unit(content="harmless")
+    write(store, one)
+    store.pulled.admit(id_of(one), by="ada")
+    assert write(store, unit(content="poisoned"), registry=ELSEWHERE) == ["other registry"]
+    assert shows(store, one) == {id_of(one)}
+    assert "poisoned" not in str(rows_by_table(store))
+    store.recall_entries.write({id_of(one): TaskEntry(None)}, EmbedderIdentity("m"), 1)
+    assert write(store, unit(content="poisoned", findings=(FINDING,))) == ["changed"]
+    assert shows(store, one) == set()
+    kept = store.pulled.get(id_of(one))
+    assert (kept.state, kept.decided_by, kept.findings) == ("quarantined", "ada", [FINDING])
+    assert kept.changed_at >= kept.decided_at
+    assert store.pulled.trace(id_of(one)).steps[0].content == "poisoned"
+    assert rows_by_table(store)["recall_entries"] == []  # what recall knew of its text
+    # Own runs are neither replaced nor shadowed, in any letters, sent and deleted ones included.
+    store.add(_scored(trace_id=id_of(unit(1))))
+    store.add(_scored(trace_id="kp:trace:abcdef", visibility="network"), registry=REGISTRY)
+    upper = unit(2).trace.model_copy(update={"id": "kp:trace:ABCDEF"})
+    assert write(store, unit(1), ExaminedUnit(upper, "x")) == ["own run", "own run"]
+    sent = replace(store.outbox.get("kp:trace:abcdef"), state="sent", attempts=1)
+    store.outbox.save(sent)
+    store.delete("kp:trace:abcdef")
+    assert write(store, ExaminedUnit(upper, "y")) == ["own run"]
+
+
+def test_only_clean_units_that_never_changed_are_admitted_by_rule(store):
+    clean, poor, found, changed = unit(1), unit(2, quality=0.7), unit(3), unit(4)
+    write(store, clean, poor, replace(found, findings=(FINDING,)), changed)
+    assert write(store, unit(4, content="other words")) == ["changed"]
+    rule = {"min_quality": 0.8}
+    assert store.pulled.admit_clean(**rule, domain="legal") == []
+    assert store.pulled.admit_clean(**rule, among=[id_of(poor), id_of(found)]) == []
+    assert store.pulled.admit_clean(**rule) == [id_of(clean)]
+    by_rule = store.pulled.get(id_of(clean)).decided_by
+    assert by_rule == "rule: no findings, claimed quality at least 0.8"
+    assert store.pulled.admit_clean(among=[id_of(poor)], by="ada") == [id_of(poor)]
+    quarantined = {one.trace_id for one in store.pulled.entries(state="quarantined")}
+    assert quarantined == {id_of(found), id_of(changed)}
+
+
+def test_units_are_listed_and_found_by_the_beginning_of_their_id(store):
+    write(store, unit(1), unit(2))
+    write(store, unit(31, domain="legal"), domain="legal")
+    first, second, third = (id_of(unit(number)) for number in (1, 2, 31))
+    for options, expected in (
+        ({}, [third, second, first]), ({"domain": "legal"}, [third]),
+        ({"limit": 1, "offset": 1}, [second]), ({"limit": None, "offset": 2}, [first]),
+    ):  # fmt: skip
+        assert [one.trace_id for one in store.pulled.entries(**options)] == expected
+    assert store.pulled.get("00000000-0000-4000-8000-000000000002").trace_id == second
+    hostile = unit(1)
+    hostile.trace.id = first[:-4]
+    write(store, replace(hostile, digest="hostile"))
+    assert store.pulled.get(hostile.trace.id).trace_id == hostile.trace.id
+    for several in ("0000", hostile.trace.id.removeprefix("kp:trace:")):
+        with pytest.raises(StoreError, match="may mean several"):
+            store.pulled.get(several)
+    assert store.pulled.get("ffff") is None
+    for wrong, message in (({"state": "gone"}, "'gone' is not a state"), ({"offset": -1}, "negat")):
+        with pytest.raises(ConfigError, match=message):
+            store.pulled.entries(**wrong)
+    for decide in (store.pulled.admit, store.pulled.reject):
+        with pytest.raises(StoreError, match="no unit 'kp:trace:none' was pulled"):
+            decide(first, "kp:trace:none", by="ada")
+    assert store.pulled.counts()["quarantined"] == 4
+
+
+def test_hostile_text_is_stored_clean_and_damaged_rows_are_not_fatal(store):
+    one = unit(content="a\x00b", findings=({"kind": "k", "words": "\x00\udfff"},))
+    one.trace.task.objective = "x\x00" * 20_000
+    assert write(store, one, unit(2)) == ["new", "new"]
+    kept = store.pulled.get(id_of(one))
+    assert len(kept.objective) <= 10_000
+    assert kept.findings == [{"kind": "k", "words": "\ufffd\ufffd"}]
+    assert store.pulled.trace(id_of(one)).steps[0].content == "a\ufffdb"
+    is_server = store.database.location.url is not None
+    json = "CAST(:damage AS json)" if is_server else ":damage"
+    update = f"UPDATE pulled_units SET findings = {json}, body = {json} WHERE trace_id = :id"  # noqa: S608
+    for damage in ("[1]", '{"a": 1}', "null", *([] if is_server else ["not JSON"])):
+        execute(store, update, damage=damage, id=id_of(one))
+        listed = {each.trace_id: each for each in store.pulled.entries()}
+        assert listed[id_of(unit(2))].findings == []
+        assert listed[id_of(one)].findings[0]["kind"] == "unreadable"
+        with pytest.raises(StoreError, match="cannot be read back"):
+            store.pulled.trace(id_of(one))
+    assert store.pulled.reject(id_of(one), by="ada") == [id_of(one)]
+    if not is_server:
+        store.add(run := _scored(1, shown=(ShownTrace("kp:trace:a", 1, 0.9),)))
+        for column in ("rank", "similarity"):
+            for value in ("much", b"\xff", 9e999, -3):
+                execute(store, f"UPDATE shown_traces SET {column} = :v", v=value)  # noqa: S608
+                (shown,) = store.shown.of_run(run.trace.id)
+                assert 0 <= shown.similarity <= 1
+                assert isinstance(shown.rank, int)
+
+
+def test_many_writers_of_units_at_once_lose_nothing(store):
+    sets = [[unit(n) for n in range(start, start + 20)] for start in (0, 10, 5, 0)]
+    write(store, unit(99))
+    errors = []
+
+    def pull(units):
+        try:
+            write(store, *reversed(units))
+            store.pulled.admit_clean()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=pull, args=(units,)) for units in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+    assert errors == []
+    assert store.pulled.counts() == {"quarantined": 0, "admitted": 31, "rejected": 0}
