@@ -431,7 +431,7 @@ def test_texts_and_errors_of_one_run_have_a_bound_together(
     monkeypatch.setenv("KP_MAX_RUN_CHARS", "20000")
     events = Events()
     for at in range(100):
-        events.tool({"a": at}, make())
+        events.tool({"a": "b"}, make(), name=f"t{at}")
     trace = events.end().trace
     assert len(trace.steps) == 200
     assert len(trace.model_dump_json()) < 80_000
