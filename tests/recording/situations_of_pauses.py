@@ -534,7 +534,7 @@ _waited: list[str] = []
            success=[True], needs=NEWER)  # fmt: skip
 async def _(watching: KPCallbackHandler) -> None:
     _waited.clear()
-    asked = {"messages": [*ASK["messages"], say("", call("patient", q="a"))]}
+    asked = {"messages": [*ASK["messages"], say("", call("patient", "p1", q="a"))]}
     await _timed_graph(ToolNode([patient])).ainvoke(asked, using(watching))
 
 
