@@ -356,9 +356,9 @@ def test_kp_capture_that_cannot_work_costs_the_recording_and_not_the_agent() -> 
         ("KP_MAX_QUEUE", "many", "KP_CAPTURE is set, and nothing is recorded: ConfigError"),
         ("KP_SEND_SCORES_TO", "opik", "opik cannot be imported (TypeError: descriptors)"),
     ):
-        program = f"import logging\nlogging.basicConfig()\nfrom tests.agents import ASK, searching\n{script}"
+        head = "import logging\nlogging.basicConfig()\nfrom tests.agents import ASK, searching\n"
         more = {"PYTHONPATH": f"{Path('packages').absolute()}:{programs.ROOT}", setting: value}
-        done = programs.run("-c", program, KP_CAPTURE="true", **more)
+        done = programs.run("-c", head + script, KP_CAPTURE="true", **more)
         assert done.stdout.strip() == "42", done.stderr
         assert told in done.stderr
 

@@ -139,6 +139,10 @@ def test_without_a_store_the_handler_remembers_what_it_kept() -> None:
     first, second = ask(watching), ask(watching)
     assert (first.decision, second.twin_of) == ("contributed", first.trace.id)
     assert ask(watching, "what is b?").decision == "contributed"
+    sureness = iter((0.2, 0.4, 0.6))
+    surer = keeping(None, outcome=lambda _: {"confidence": next(sureness)}, domain="code")
+    runs = [ask(surer) for _ in range(3)]
+    assert [run.replaces for run in runs] == [(), (runs[0].trace.id,), (runs[1].trace.id,)]
 
 
 def test_nearly_the_same_run_is_a_twin_and_another_one_is_not(store: TraceStore) -> None:

@@ -24,6 +24,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import InjectedToolCallId, create_retriever_tool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphInterrupt
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, Send, interrupt
@@ -46,7 +47,7 @@ from tests.recording import (
     situations_of_pauses,
     situations_of_requests,
 )
-from tests.recording.playing import Events, last, scored_by
+from tests.recording.playing import Events, approving, last, scored_by
 from tests.recording.situations import SITUATIONS, Situation, as_expected, in_thread, play
 
 # Importing them adds their situations to the list.
@@ -186,6 +187,55 @@ def test_it_is_one_run_if_another_handler_resumes_it_from_the_store(one: Situati
         assert run.trace.task.objective == one.objective
         if one.success is not None:
             assert [run.success] == one.success
+
+
+# Whatever becomes of one call: an output, an error, or an answer of a model.
+ENDS: dict[str, Any] = {
+    "seen": "seen", "failed": ValueError("v"), "cancelled": asyncio.CancelledError(),
+    "refused": ToolMessage("no", tool_call_id="c", status="error"), "said": AIMessage("I think."),
+    "cut off": AIMessage("I th", response_metadata={"finish_reason": "length"}),
+    "withheld": AIMessage("", additional_kwargs={"refusal": "I can't."}),
+    "asked": AIMessage("", tool_calls=[call("Route", "r", to="x"), call("t", "c1", q=1)]),
+}  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(ENDS)), st.sampled_from(["c1", "c2", "c3"]))),
+    st.integers(0, 12),
+)
+def test_a_run_that_is_cut_by_a_pause_has_the_steps_of_the_whole(
+    drawn: list[tuple[str, str]], cut: int
+) -> None:
+    def steps_of(cut: int) -> Any:
+        metadata = {"thread_id": str(uuid4()), "ls_integration": "langgraph"}
+        about: Any = {"name": "LangGraph", "metadata": metadata}
+        events = Events(handler(store="runs.db"), **about)
+        for at, (end, call_id) in enumerate(drawn):
+            if at == cut:
+                events.watching.on_chain_error(GraphInterrupt(), run_id=events.root)
+                events.watching.close(60)
+                events = Events(handler(store="runs.db"), None, **about)
+            if isinstance(ENDS[end], AIMessage):
+                events.model(ENDS[end])
+            else:
+                events.tool({"q": call_id}, ENDS[end], tool_call_id=call_id)
+        events.tool()
+        trace = events.end().trace
+        return trace.metadata.success, [
+            (one.type, one.tool, one.content, one.input, one.attempts) for one in trace.steps
+        ]
+
+    assert steps_of(cut) == steps_of(-1)
+
+
+def test_what_a_human_rejected_before_another_pause_has_not_failed() -> None:
+    with TraceStore("runs.db") as store:
+        relay, graph = Relay(store), approving(searches=2)
+        config: Any = {"callbacks": [relay], "configurable": {"thread_id": "twice"}}
+        for decision in (None, {"type": "reject", "message": "no"}, {"type": "approve"}):
+            graph.invoke(Command(resume={"decisions": [decision]}) if decision else ASK, config)
+        assert relay.current.flush(60)
+        assert [shape(one.trace) for one in relay.scored] == [[*SEARCHED[:3], *SEARCHED]]
 
 
 # ------------------------------------------------------------------ what a human decides
