@@ -1,7 +1,5 @@
 """What providers answer, as LangChain hands it over, each with the steps to be recorded of it.
 
-    python -m tests.recording.provider_answers          prints the table
-
 The messages have the shape that langchain-openai, langchain-anthropic, langchain-google-genai,
 langchain-groq and langchain-mistralai make of their providers' answers, in each of the forms that
 a user can choose. A list of chunks is an answer that was streamed.
@@ -803,15 +801,3 @@ def record(one: ProviderAnswer, **options: Any) -> ScoredTrace:
 def steps_of(scored: ScoredTrace) -> list[tuple[str, str | None]]:
     """Type and tool of each step."""
     return [(step.type, step.tool.name if step.tool else None) for step in scored.trace.steps]
-
-
-def main() -> None:
-    for one in ANSWERS:
-        scored = record(one)
-        steps = ", ".join(f"{kind} {tool}" if tool else kind for kind, tool in steps_of(scored))
-        good = "as expected" if steps_of(scored) == one.steps else "NOT AS EXPECTED"
-        print(f"{one.name}: {steps} ({good}; score {scored.breakdown.total:.2f})")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What agents do in production, each with what must be recorded of it.
 
-    python -m tests.recording.table          prints what is recorded of each
-
 A situation runs real LangChain or LangGraph code with the handler it is given. What it expects:
 the steps of each trace, the counts that are not zero, and whether each run counts as a success.
 """

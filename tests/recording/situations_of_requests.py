@@ -180,7 +180,7 @@ def _searching_twice() -> list[AIMessage]:
 # ------------------------------------------------------------------ what a human decides
 
 
-def _asked(watching: KPCallbackHandler, name: str, *decisions: dict[str, Any]) -> None:
+def asked(watching: KPCallbackHandler, name: str, *decisions: dict[str, Any]) -> None:
     calls = [call("search", q="a"), call("add", a=1, b=2)][: len(decisions)]
     middleware = HumanInTheLoopMiddleware(interrupt_on={"search": True, "add": True})
     one = agent(
@@ -192,13 +192,13 @@ def _asked(watching: KPCallbackHandler, name: str, *decisions: dict[str, Any]) -
 
 @situation("a human rejects with a reason", [*SEARCHED[:1], "call search", "saw search", "thought"])
 def _(watching: KPCallbackHandler) -> None:
-    _asked(watching, "no", {"type": "reject", "message": "too dear"})
+    asked(watching, "no", {"type": "reject", "message": "too dear"})
 
 
 @situation("a human edits a call", ["thought", "call search", "saw search", "thought"])
 def _(watching: KPCallbackHandler) -> None:
     edited = {"name": "search", "args": {"q": "b"}}
-    _asked(watching, "edit", {"type": "edit", "edited_action": edited})
+    asked(watching, "edit", {"type": "edit", "edited_action": edited})
 
 
 @situation(
@@ -206,7 +206,7 @@ def _(watching: KPCallbackHandler) -> None:
     ["thought", "call search", "saw search", "call add", "saw add", "thought"],
 )
 def _(watching: KPCallbackHandler) -> None:
-    _asked(watching, "one", {"type": "reject"}, {"type": "approve"})
+    asked(watching, "one", {"type": "reject"}, {"type": "approve"})
 
 
 @situation(
@@ -214,10 +214,10 @@ def _(watching: KPCallbackHandler) -> None:
     ["thought", "call search", "saw search", "call add", "saw add", "thought"],
 )
 def _(watching: KPCallbackHandler) -> None:
-    _asked(watching, "both", {"type": "reject"}, {"type": "reject"})
+    asked(watching, "both", {"type": "reject"}, {"type": "reject"})
 
 
-def _refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
+def refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
     """A graph of one's own whose node asks a human before it hands the call on."""
     model = ScriptedChatModel([say("I search.", call("search", q="a")), say("42")])
 
@@ -249,40 +249,40 @@ def _refusing(*, at_the_end: bool = False, how: str = "here") -> Any:
 
 @situation("a human rejects in a node of one's own", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    graph = _refusing(at_the_end=False)
+    graph = refusing(at_the_end=False)
     graph.invoke(ASK, in_thread(watching, "own"))
     graph.invoke(Command(resume=False), in_thread(watching, "own"))
 
 
 @situation("a rejection is the end", SEARCHED[:3], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = _refusing(at_the_end=True)
+    graph = refusing(at_the_end=True)
     graph.invoke(ASK, in_thread(watching, "end"))
     graph.invoke(Command(resume=False), in_thread(watching, "end"))
 
 
 @situation("a human's rejection is written by another node", SEARCHED, success=[True])
 def _(watching: KPCallbackHandler) -> None:
-    graph = _refusing(how="refuse")
+    graph = refusing(how="refuse")
     graph.invoke(ASK, in_thread(watching, "other"))
     graph.invoke(Command(resume=False), in_thread(watching, "other"))
 
 
 @situation("a rejection ends the run without a word", SEARCHED[:2], success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = _refusing(how=END)
+    graph = refusing(how=END)
     graph.invoke(ASK, in_thread(watching, "silent"))
     graph.invoke(Command(resume=False), in_thread(watching, "silent"))
 
 
 @situation("a human allows what then fails in a node of one's own", RECOVERED, success=[False])
 def _(watching: KPCallbackHandler) -> None:
-    graph = _refusing(how="refuse")
+    graph = refusing(how="refuse")
     graph.invoke(ASK, in_thread(watching, "allowed"))
     graph.invoke(Command(resume="yes"), in_thread(watching, "allowed"))
 
 
-def _booking(watching: KPCallbackHandler, answer: object) -> None:
+def booking() -> Any:
     @tool
     def book(room: str) -> str:
         """Book a room, if a human allows it."""
@@ -292,7 +292,11 @@ def _booking(watching: KPCallbackHandler, answer: object) -> None:
 
     book.handle_tool_error = True
     answers = say("I book.", call("book", room="1")), say("Not booked.")
-    graph = agent(*answers, tools=(book,), checkpointer=InMemorySaver())
+    return agent(*answers, tools=(book,), checkpointer=InMemorySaver())
+
+
+def _booking(watching: KPCallbackHandler, answer: object) -> None:
+    graph = booking()
     graph.invoke(ASK, in_thread(watching, "booking"))
     graph.invoke(Command(resume=answer), in_thread(watching, "booking"))
 

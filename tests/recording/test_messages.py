@@ -1,376 +1,603 @@
-"""Text and plain JSON out of whatever comes: bounded, never changed, never raising."""
+"""What messages show of a run: answers of providers, conversations, and graphs on a server."""
 
 from __future__ import annotations
 
-import copy
+import itertools
 import json
-import math
-import re
-import tracemalloc
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypedDict
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.types import Command
-from pydantic import BaseModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 
-from kp_langchain.errors import VerdictError
-from kp_langchain.recording.answer import answer_in
-from kp_langchain.recording.clipping import clip
-from kp_langchain.recording.messages import content_text, message_text
-from kp_langchain.recording.objective import objective_in
-from kp_langchain.recording.outcome import (
-    choose_outcome,
-    confidence_in,
-    mean_probability,
+from kp_langchain import ReasoningTrace, trace_from_messages
+from tests import recorded
+from tests.agents import (
+    ASK,
+    QUESTION,
+    ScriptedChatModel,
+    agent,
+    call,
+    handler,
+    run,
+    say,
+    searching,
+    shape,
 )
-from kp_langchain.recording.plain_values import as_text, gist_text, plain
-from kp_langchain.recording.verdict_reader import read_verdict
-from kp_langchain.verdict import Verdict
+from tests.recording.playing import Events, last, scored_by
+from tests.recording.provider_answers import (
+    ANSWERS,
+    CITED,
+    CODE_FAILED,
+    ENCRYPTED,
+    IMAGE,
+    PIXELS,
+    SAID,
+    SIGNATURE,
+    WEB,
+    ProviderAnswer,
+    ai,
+    came_back,
+    is_streamed,
+    model_for,
+    record,
+    steps_of,
+    text,
+    used,
+)
+from tests.recording.situations import SEARCHED
 
-LIMIT = 1000
+STOPPED = [
+    one
+    for one in ANSWERS
+    if not one.success and one.summary and "error_recovery" not in dict(one.steps)
+]
+SECRET = "ghp_" + "a1B2c3D4" * 4 + "zzzz"
 
 
-class Form(BaseModel):
-    value: int = 1
-    confidence: float = 0.5
+def messages_of(one: ProviderAnswer) -> list[BaseMessage]:
+    """The conversation that the answers lead to."""
+    if not is_streamed(one):
+        return list(
+            agent(*(reply.model_copy(deep=True) for reply in one.replies)).invoke(ASK)["messages"]  # type: ignore[union-attr]
+        )
+    first, *others = (chunk.model_copy(deep=True) for chunk in one.replies[0])
+    return [HumanMessage("q"), sum(others, first)]  # type: ignore[list-item]
 
 
-@dataclass
-class Point:
-    x: int
-    y: int
+@pytest.mark.parametrize("one", ANSWERS, ids=lambda one: one.name)
+def test_a_providers_answer_is_recorded_without_data_and_ids(one: ProviderAnswer) -> None:
+    scored = record(one)
+    assert steps_of(scored) == one.steps
+    assert all(step.content.strip() for step in scored.trace.steps if step.tool is None)
+    in_messages = trace_from_messages(messages_of(one))
+    assert [(step.type, step.tool and step.tool.name) for step in in_messages.steps] == one.steps
+    for trace in (scored.trace, in_messages):
+        assert trace.metadata.success is one.success
+        assert trace.outcome.result_summary == one.summary
+    kept = scored.trace.model_dump_json()
+    for what in (
+        ENCRYPTED[:60], SIGNATURE[:60], PIXELS[:60], "ws_1", "ci_1", "rs_1", "cntr_1", "file_1",
+        "srvtoolu", "mcp_1", "ig_1", "msg_1", "encrypted", "signature", "annotations", "widget",
+    ):  # fmt: skip
+        assert what not in kept
 
 
-def test_text_and_reasoning_blocks_without_signatures_and_data() -> None:
-    message = AIMessage(
+PAGE = "https://example.org/answers"
+ASKED = {"question": "which answer?"}
+# Input, output and MCP server of each call.
+CALLS: dict[str, list[tuple[Any, str, str | None]]] = {
+    "OpenAI web search, responses/v1": [
+        ({"type": "search", "query": "the answer"}, "https://example.org/answer", None),
+    ],
+    "OpenAI code interpreter between two texts": [({"code": "print(6 * 7)"}, "42\n", None)],
+    "OpenAI code interpreter fails, v0": [
+        ({"code": "print(6 / 0)"}, "ZeroDivisionError: division by zero", None),
+    ],
+    "OpenAI file search": [
+        ({"queries": ["the answer"]},
+         '[{"filename": "guide.pdf", "score": 0.9, "text": "The answer is 42."}]', None),
+    ],
+    "OpenAI MCP, one call fails": [
+        (ASKED, "no such repository", "deepwiki"), (ASKED, "42", "deepwiki"),
+    ],
+    "OpenAI MCP, v1": [({}, "no such repository", "deepwiki"), ({}, "42", "deepwiki")],
+    "OpenAI image generation": [
+        ({"revised_prompt": "the number 42, in oil", "output_format": "png"}, "[image]", None),
+    ],
+    "OpenAI, a kind of call that nobody knows yet": [({"city": "X"}, "", None)],
+    "Anthropic web search, streamed": [
+        ({"query": "the answer"},
+         f'[{{"title": "Answers", "url": "{PAGE}", "page_age": "2 days ago"}}]', None),
+    ],
+    "Anthropic bash, which works and then cannot be reached": [
+        ({"command": "echo 42"}, '{"stdout": "42\\n", "content": ["[file]"]}', None),
+        ({"command": "echo 43"}, "unavailable", None),
+    ],
+    "Anthropic web search refuses": [({"query": "the answer"}, "max_uses_exceeded", None)],
+    "Anthropic fetches a page": [
+        ({"url": PAGE}, f'{{"url": "{PAGE}", "content": "The answer is 42."}}', None),
+    ],
+    "Anthropic code execution, the code fails": [
+        ({"code": "6 / 0"}, '{"stderr": "ZeroDivisionError", "return_code": 1}', None),
+    ],
+    "Anthropic MCP fails": [(ASKED, "no such repository", "deepwiki")],
+    "Google Search grounding": [
+        ({"queries": ["the answer"]},
+         '[{"uri": "https://example.org/a", "title": "example.org"}]', None),
+    ],
+    "Google code execution fails": [
+        ({"code": "6 / 0", "language": "PYTHON"}, "ZeroDivisionError", None),
+    ],
+    "Groq compound": [({"query": "a"}, "Title: A", None), ({"input": "6 * 7"}, "42", None)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_inputs_and_outputs_of_a_providers_tools(name: str) -> None:
+    (one,) = (answer for answer in ANSWERS if answer.name == name)
+    steps = record(one).trace.steps
+    calls = [step for step in steps if step.type == "tool_call"]
+    results = [step for step in steps if step.tool is not None and step.type != "tool_call"]
+    assert [
+        (asked.input, seen.content, asked.tool and asked.tool.mcp_server)
+        for asked, seen in zip(calls, results, strict=True)
+    ] == CALLS[name]
+
+
+def test_an_approved_call_is_one_call() -> None:
+    asked = {
+        "type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "ask",
+        "arguments": '{"q": 1}',
+    }  # fmt: skip
+    made = {**asked, "type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1",
+            "output": "yes"}  # fmt: skip
+    trace = trace_from_messages([("user", "q"), ai([asked]), ("user", "yes"), ai([made, SAID])])
+    assert shape(trace) == ["call ask", "saw ask", "thought"]
+
+
+@pytest.mark.parametrize("one", STOPPED, ids=lambda one: one.name)
+def test_what_was_refused_or_cut_off_is_no_success_in_any_wrapping(one: ProviderAnswer) -> None:
+    assert last(handler(), model_for(one), "q").trace.metadata.success is False
+    in_chain = last(handler(), model_for(one) | StrOutputParser(), "q").trace
+    assert (in_chain.metadata.success, in_chain.outcome.result_summary) == (False, one.summary)
+    watching = handler()
+    list((model_for(one) | StrOutputParser()).stream("q", {"callbacks": [watching]}))
+    assert scored_by(watching).trace.metadata.success is False
+
+
+def test_a_refusal_that_the_run_got_over_is_none() -> None:
+    refused = ai("", additional_kwargs={"refusal": "No."}, response_metadata={"finish_reason": "x"})
+    again = ScriptedChatModel([refused]) | StrOutputParser() | (lambda _: "again")
+    scored = run(again | ScriptedChatModel([say("It is 42.")]), "q")
+    assert scored.trace.metadata.success is True
+    assert [step.content for step in scored.trace.steps] == ["No.", "It is 42."]
+
+
+def test_secrets_of_a_search_do_not_reach_the_store(tmp_path: Path) -> None:
+    one = ai(
         [
-            {"type": "thinking", "thinking": "hmm", "signature": "c2lnbmF0dXJl"},
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]},
-            {"type": "reasoning", "reasoning": "at length", "id": "rs_1"},
-            {"type": "redacted_thinking", "data": "c2VjcmV0"},
-            {"type": "text", "text": "answer"},
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-            {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
-            "bare",
+            used("web_search", query=f"what is {SECRET}?", token=SECRET),
+            came_back("web_search", [{"type": "web_search_result", "title": f"Key {SECRET}"}]),
+            {**CODE_FAILED, "code": f"login('{SECRET}')",
+             "outputs": [{"type": "logs", "logs": f"401 for {SECRET}"}]},
+            text(f"It is {SECRET}."),
         ]
-    )
-    assert message_text(message, LIMIT).split("\n") == [
-        "hmm", "in short", "at length", "answer", "[image]", "bare",
-    ]  # fmt: skip
+    )  # fmt: skip
+    with handler(store=str(tmp_path / "traces.db")) as watching:
+        assert len(last(watching, agent(one)).trace.steps) == 5
+    for file in tmp_path.iterdir():
+        assert SECRET.encode() not in file.read_bytes()
 
 
-def test_reasoning_beside_the_content() -> None:
-    message = AIMessage("answer", additional_kwargs={"reasoning_content": "because"})
-    assert message_text(message, LIMIT) == "because\n\nanswer"
-    assert answer_in({"messages": [message]}, LIMIT) == "answer"
+class Rude(dict[str, Any]):
+    def get(self, *_: Any) -> Any:
+        raise RuntimeError("no")
+
+    items = keys = get  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("plain", "plain"),
-        (None, ""),
-        (b"\x00\x01", "<2 bytes>"),
-        (7, "7"),
-        (1.5, "1.5"),
-        (True, "true"),
-        ({"a": [1, "b"]}, '{"a": [1, "b"]}'),
-        ([], "[]"),
-        ((1, 2), "[1, 2]"),
-        (ToolMessage("seen", tool_call_id="c"), "seen"),
-        ([Document("one"), Document("two")], "one\n\ntwo"),
-        (Command(update={"messages": [ToolMessage("moved", tool_call_id="c")]}), "moved"),
-        ({"messages": [HumanMessage("q"), AIMessage("a")]}, "q\n\na"),
-        ([{"type": "text", "text": "block"}], "block"),
-        (Form(), '{"value": 1, "confidence": 0.5}'),
-        (Point(1, 2), '{"x": 1, "y": 2}'),
-        (ValueError("v"), "v"),
-    ],
+_cycle: dict[str, Any] = {"type": "web_search_call", "id": "w"}
+_cycle.update(action=_cycle, outputs=[_cycle])
+_values = st.sampled_from(
+    [None, float("nan"), "", "\ud800", "x" * 20_000, b"\x00" * 9, 7, True, [], {}, [None], object(),
+     {"type": "x_error"}, [{"text": 1}], _cycle, Rude(), {"return_code": "1", "stderr": 5},
+     '{"a": ' * 2000, "a", "b"]
+)  # fmt: skip
+_kinds = st.sampled_from(
+    ["web_search_call", "mcp_call", "image_generation_call", "server_tool_call", "mcp_list_tools",
+     "server_tool_result", "server_tool_use", "web_search_tool_result", "executable_code",
+     "code_execution_result", "shell_call_output", "non_standard", "image", "file", "text",
+     "refusal", "thinking", "reasoning", "tool_use", "_call", "", "x" * 9999]
+)  # fmt: skip
+_fields = st.sampled_from(
+    ["id", "call_id", "tool_use_id", "tool_call_id", "name", "args", "input", "arguments", "action",
+     "output", "outputs", "results", "result", "content", "status", "error", "extras", "value",
+     "text", "refusal", "thinking", "summary", "source", "url", "base64", "partial_json",
+     "is_error", "outcome", "server_label", "approval_request_id", "queries"]
+)  # fmt: skip
+_blocks = st.builds(
+    lambda kind, fields: {"type": kind, **fields},
+    st.one_of(_kinds, _values),
+    st.dictionaries(_fields, _values, max_size=6),
 )
-def test_outputs_as_text(value: Any, text: str) -> None:
-    assert as_text(value, LIMIT) == text
-
-
-@pytest.mark.parametrize(
-    ("inputs", "objective"),
-    [
-        ("just text", "just text"),
-        ({"messages": [("user", "first"), ("ai", "a"), ("user", "last")]}, "last"),
-        ({"messages": [{"role": "user", "content": "dict"}]}, "dict"),
-        ({"messages": [HumanMessage([{"type": "text", "text": "blocks"}])]}, "blocks"),
-        ({"messages": ["bare"]}, "bare"),
-        ({"messages": []}, ""),
-        ([SystemMessage("s"), HumanMessage("h")], "h"),
-        ({"question": "q", "context": "c"}, "q"),
-        ({"input": "i", "chat_history": []}, "i"),
-        ({"task": "t", "other": 1}, "t"),
-        ({"topic": "only text"}, "only text"),
-        ({"a": "one", "b": "two"}, ""),
-        ({"input": ""}, ""),
-        (HumanMessage("message"), "message"),
-        (None, ""),
-        (7, ""),
-    ],
-)
-def test_objective(inputs: Any, objective: str) -> None:
-    assert objective_in(inputs, LIMIT) == objective
-
-
-@pytest.mark.parametrize(
-    ("outputs", "answer"),
-    [
-        (None, None),
-        ("text", "text"),
-        ("", ""),
-        ({"output": "42"}, "42"),
-        ({"messages": [AIMessage("a")]}, "a"),
-        ({"messages": [AIMessage("")]}, ""),
-        ({"messages": [AIMessage([{"type": "thinking", "thinking": "hm"}])]}, ""),
-        ({"structured_response": Form(), "messages": []}, '{"value": 1, "confidence": 0.5}'),
-        ({"score": 5}, '{"score": 5}'),
-        (AIMessage("m"), "m"),
-        (Form(), '{"value": 1, "confidence": 0.5}'),
-    ],
-)
-def test_answer(outputs: Any, answer: str | None) -> None:
-    found = answer_in(outputs, LIMIT)
-    assert (None if found is None else gist_text(found, LIMIT)) == answer
-
-
-@pytest.mark.parametrize(
-    ("output", "confidence"),
-    [
-        ({"confidence": 0.4}, 0.4),
-        (Form(confidence=1), 1.0),
-        ({"structured_response": {"confidence": 0}}, 0.0),
-        ({"confidence": 85}, None),
-        ({"confidence": float("nan")}, None),
-        ({"confidence": True}, None),
-        ({"confidence": "0.9"}, None),
-        (None, None),
-        ("text", None),
-    ],
-)
-def test_confidence_of_structured_output(output: Any, confidence: float | None) -> None:
-    assert confidence_in(output) == confidence
-
-
-@pytest.mark.parametrize(
-    ("logprobs", "mean"),
-    [
-        ({"content": [{"logprob": 0.0}, {"logprob": math.log(0.5)}]}, 0.75),
-        ({"token_logprobs": [None, math.log(0.25)]}, 0.25),
-        ([math.log(0.1)], 0.1),
-        ({"content": []}, None),
-        ({"content": None}, None),
-        ([float("nan"), "x", None], None),
-        ([float("-inf"), 3.0], 0.5),
-        (None, None),
-        ("text", None),
-    ],
-)
-def test_mean_token_probability(logprobs: Any, mean: float | None) -> None:
-    assert mean_probability(logprobs) == (None if mean is None else pytest.approx(mean))
-
-
-_stated = st.tuples(st.none() | st.booleans(), st.none() | st.floats(0, 1))
-_verdicts = _stated.filter(lambda one: one != (None, None)).map(lambda one: Verdict(*one))
-
-
-@given(
-    success=st.booleans(),
-    verdicts=st.lists(_verdicts, max_size=3),
-    structured=st.none() | st.floats(0, 1),
-    token_probability=st.none() | st.floats(0, 1),
-)
-def test_success_and_confidence_come_each_from_the_first_source_that_tells(
-    success: bool,
-    verdicts: list[Verdict],
-    structured: float | None,
-    token_probability: float | None,
-) -> None:
-    verdict = choose_outcome(
-        success,
-        verdicts=verdicts,
-        structured=structured,
-        token_probability=token_probability,
-    )
-    told = [one.success for one in verdicts if one.success is not None]
-    assert verdict.success is (told[0] if told else success)
-    sure = [one.confidence for one in verdicts if one.confidence is not None]
-    sure += [value for value in (structured, token_probability) if value is not None]
-    assert verdict.confidence == (sure[0] if sure else 0.8 if verdict.success else 0.2)
-    assert verdict.source
-
-
-@pytest.mark.parametrize(
-    ("said", "stated"),
-    [
-        (True, (True, None)),
-        (0.5, (None, 0.5)),
-        (1, (None, 1.0)),
-        ({"success": False, "confidence": 0}, (False, 0.0)),
-        (np.bool_(True), (True, None)),
-        (np.float32(0.5), (None, 0.5)),
-        ({"success": np.bool_(False), "confidence": np.float64(0.25)}, (False, 0.25)),
-    ],
-)
-def test_verdicts_that_are_read(said: Any, stated: tuple[bool | None, float | None]) -> None:
-    verdict = read_verdict(said, "a test")
-    assert verdict is not None
-    assert (verdict.success, verdict.confidence, verdict.source) == (*stated, "a test")
-
-
-@pytest.mark.parametrize("said", [None, {}, {"note": "hm"}, {"success": None}])
-def test_what_states_nothing_is_no_verdict(said: Any) -> None:
-    assert read_verdict(said, "a test") is None
-
-
-PRIVATE = "hunter2-of-the-run"
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        (7, "number outside 0 to 1"),
-        (float("nan"), "number outside"),
-        (PRIVATE, "a str"),
-        ({"confidence": PRIVATE}, "confidence is a str"),
-        ({"confidence": True}, "confidence is a bool"),
-        ({"success": 1}, "success is a int"),
-        ({"success": PRIVATE}, "success is a str"),
-        ({"sucess": True}, "1 keys besides"),
-        ([True], "a list"),
-    ],
-)
-def test_verdicts_that_are_refused_without_quoting_them(said: Any, told: str) -> None:
-    with pytest.raises(VerdictError, match=told) as caught:
-        read_verdict(said, "a test")
-    assert PRIVATE not in str(caught.value)
-
-
-class Rude:
-    def __str__(self) -> str:
-        raise RuntimeError
-
-    __repr__ = __str__
-
-
-_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-    | st.builds(Rude) | st.builds(Point, st.integers(), st.integers()) | st.builds(object),
-    lambda inner: st.lists(inner) | st.tuples(inner)
-    | st.dictionaries(st.text() | st.integers(), inner)
-    | st.dictionaries(st.just("messages"), st.lists(st.builds(AIMessage, st.text()))),
+_beside = st.sampled_from(
+    ["tool_outputs", "executed_tools", "refusal", "audio", "reasoning", "reasoning_content",
+     "grounding_metadata", "finish_reason", "stop_reason", "status", "prompt_feedback", "logprobs"]
 )  # fmt: skip
 
 
-@given(_values, st.integers(0, 200))
-def test_any_value_becomes_bounded_text_and_json(value: Any, limit: int) -> None:
-    assert len(as_text(value, limit)) <= max(limit, 60)
-    shape = plain(value, limit)
-    json.dumps(shape, allow_nan=False)
-    assert objective_in(value, limit) is not None
-    answer_in(value, limit)
-
-
 @given(
-    st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+    st.lists(st.one_of(_blocks, _values), max_size=5),
+    st.dictionaries(_beside, st.one_of(_values, st.lists(_blocks, max_size=3))),
+    st.dictionaries(_beside, _values),
 )
-def test_nothing_is_changed_and_nothing_is_shared(value: Any) -> None:
-    before = copy.deepcopy(value)
-    shape = plain(value, 10_000)
-    as_text(value, 10)
-    assert value == before
-    if isinstance(value, (list, dict)):
-        assert shape is not value
-
-
-MARK = re.compile(r"\.\.\. \[(\d+) characters left out\] \.\.\.")
-_long_texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda x: x * 40)
-
-
-@given(st.text() | _long_texts, st.integers(0, 200))
-def test_clip_keeps_both_ends_and_counts_the_rest(text: str, limit: int) -> None:
-    cut = clip(text, limit)
-    if len(text) <= limit:
-        assert cut == text
-        return
-    (mark,) = MARK.finditer(cut)
-    assert len(cut) <= max(limit, len(mark[0]))
-    head, tail = cut[: mark.start()], cut[mark.end() :]
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert int(mark[1]) == len(text) - len(head) - len(tail)
-    assert abs(len(head) - len(tail)) <= 1
-    assert len(cut) == limit or not head + tail
-
-
-@given(_long_texts, st.lists(st.integers(60, 400), min_size=2, max_size=5), st.integers(0, 30))
-def test_a_text_cut_again_counts_all_that_is_left_out(
-    text: str, limits: list[int], margin: int
+def test_whatever_stands_in_a_message_is_recorded_or_left_out(
+    content: Any, beside: Any, metadata: Any
 ) -> None:
-    cut = text
-    for limit in sorted(limits, reverse=True):
-        cut = clip(cut, limit)
-    cut = clip(cut, min(limits), margin=margin)
-    mark = MARK.search(cut)
-    if mark is None:
-        assert cut == text
-        return
-    assert len(cut) <= min(limits)
-    assert text.startswith(cut[: mark.start()])
-    assert text.endswith(cut[mark.end() :])
-    assert int(mark[1]) + len(cut) - len(mark[0]) == len(text)
+    message = AIMessage.model_construct(
+        type="ai", tool_calls=[], invalid_tool_calls=[], id=None, name=None, usage_metadata=None,
+        content=content, additional_kwargs=beside, response_metadata=metadata,
+    )  # fmt: skip
+    events = Events()
+    events.tool()
+    events.model(message)
+    for step in events.end().trace.steps:
+        assert len(step.content or "") <= 4000
+        assert len(json.dumps(step.input)) < 20_000
 
 
-def test_the_margin_beside_an_earlier_cut_is_left_out_where_there_is_room_for_it() -> None:
-    once = clip("a" * 500 + "b" * 500, 300)
-    again = clip(once, 300, margin=50)
-    (mark,) = MARK.finditer(again)
-    assert int(mark[1]) == 1000 - (len(again) - len(mark[0]))
-    assert len(again) <= 200
-    assert clip("short", 300, margin=50) == "short"
+def test_megabytes_are_cut() -> None:
+    large = "a b" * 1_000_000
+    found = [{"title": large, "encrypted_content": ENCRYPTED * 1000}] * 9
+    image = {**IMAGE, "result": PIXELS * 500}
+    answer = [used("web_search", query=large), came_back("web_search", found), image, *[WEB] * 3000]
+    scored = run(agent(ai([*answer, CITED])))
+    assert len(scored.trace.model_dump_json()) < 1_000_000
+    assert len(scored.trace.steps) <= 1000
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3, 40])
-@pytest.mark.parametrize("size", [10, 500, 3000])
-def test_of_many_blocks_both_ends_are_kept(blocks: int, size: int) -> None:
-    content = [
-        {"type": "text", "text": f"begin {n} " + "x" * size + f" {n} end"} for n in range(blocks)
+@pytest.mark.parametrize("kind", [None, 3, "", {}])
+def test_what_names_no_tool_is_none(kind: object) -> None:
+    extra = {"executed_tools": [{"type": kind, "arguments": "{}", "output": "x"}]}
+    message = AIMessage("It is 42.", additional_kwargs=extra)
+    assert shape(trace_from_messages([("user", "q"), message])) == ["thought"]
+
+
+# ------------------------------------------------------------------ conversations
+
+
+def essence(trace: ReasoningTrace) -> Any:
+    """What does not depend on when and by which framework a run was recorded."""
+    data = trace.model_dump(mode="json", exclude={"id"})
+    for name in ("created_at", "framework", "quality_score"):
+        data["metadata"].pop(name)
+    for step in data["steps"]:
+        step.pop("latency_ms", None)
+    return data
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        searching,
+        lambda: agent(say("Try.", call("soft", x="1")), say("42")),
+        lambda: agent(say("", call("search", q="a")), say("")),
+        lambda: agent(say("only this")),
+    ],
+)
+def test_messages_give_the_trace_that_the_handler_records(made: Any) -> None:
+    messages = made().invoke(ASK)["messages"]
+    assert essence(trace_from_messages(messages)) == essence(run(made()).trace)
+
+
+def side_by_side(trace: ReasoningTrace) -> Any:
+    """The essence of a trace; which of several tools came first between two thoughts is open."""
+    data = essence(trace)
+    stretches = itertools.groupby(data.pop("steps"), lambda step: step["type"] == "thought")
+    order = [
+        sorted(json.dumps({**step, "step_id": 0}, sort_keys=True) for step in stretch)
+        for _, stretch in stretches
     ]
-    whole = "\n".join(block["text"] for block in content)
-    cut = content_text(content, 200)
-    if len(whole) <= 200:
-        assert cut == whole
-        return
-    (mark,) = MARK.finditer(cut)
-    assert len(cut) <= 200
-    assert whole.startswith(cut[: mark.start()])
-    assert whole.endswith(cut[mark.end() :])
-    assert int(mark[1]) == len(whole) - len(cut) + len(mark[0])
+    return data, order
 
 
-def test_the_objective_keeps_a_question_behind_a_long_prompt() -> None:
-    prompt = "You are an expert in using functions. " * 400
-    objective = objective_in(
-        {"messages": [("user", f"{prompt}Question: how old is S1238552?")]}, 4000
+@pytest.mark.skipif(not recorded.present(), reason="no recorded runs beside this checkout")
+def test_messages_of_recorded_runs_give_the_traces_that_the_handler_records() -> None:
+    runs = list(itertools.islice(recorded.load(), 0, None, 30))
+    kept: list[Any] = []
+    # An exception of the replayer's would stand in the trace with its name, which no message has.
+    recorded.play(runs, "conversation", "tool_exception", keep=kept)
+    assert len(kept) == len(runs) > 15
+    for one, scored in kept:
+        domain = scored.trace.metadata.task_domain
+        made = trace_from_messages(one["messages"], domain=domain)
+        assert side_by_side(made) == side_by_side(scored.trace), one["run_id"]
+
+
+def user(words: Any) -> dict[str, Any]:
+    return {"role": "user", "content": words}
+
+
+def assistant(words: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": words, **more}
+
+
+def function(name: str, arguments: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}} | more
+
+
+USE = {"type": "tool_use", "id": "t1", "name": "search", "input": {"q": "a"}}
+SAW = {"type": "tool_result", "tool_use_id": "t1", "content": "found a"}
+BOOM = {"type": "tool_result", "tool_use_id": "t2", "content": "boom", "is_error": True}
+UNPARSED: Any = {"name": "add", "args": "{oops", "id": "c2", "error": None, "type": "x"}
+# Messages, the steps they give, and the inputs of the calls.
+CONVERSATIONS: dict[str, tuple[list[Any], list[str], list[Any]]] = {
+    "of OpenAI": (
+        [{"role": "system", "content": "Be brief."}, user(QUESTION),
+         assistant("I search.", tool_calls=[function("search", '{"q": "a"}', id="c1")]),
+         {"role": "tool", "tool_call_id": "c1", "content": "result for a"}, assistant("42")],
+        SEARCHED, [{"q": "a"}],
+    ),
+    "of Anthropic": (
+        [user(QUESTION), assistant([{"type": "text", "text": "I look."}, USE]), user([SAW]),
+         assistant([{**USE, "id": "t2", "input": {}}]),
+         user([BOOM, {"type": "text", "text": "go on"}]), assistant("a")],
+        [*SEARCHED[:3], "call search", "recovered search", "thought"], [{"q": "a"}, {}],
+    ),
+    "function calls of old": (
+        [user(QUESTION), assistant(None, function_call={"name": "search", "arguments": '{"q": 1}'}),
+         {"role": "function", "name": "search", "content": "found a"}, assistant("a")],
+        ["call search", "saw search", "thought"], [{"q": 1}],
+    ),
+    "arguments that are empty or cut off, a call without id": (
+        [user(QUESTION), assistant(None, reasoning_content="I look.",
+                                   tool_calls=[function("search", "", id="c1"),
+                                               function("add", '{"a": 1')]),
+         {"role": "tool", "content": "nothing", "tool_call_id": "c1"}, assistant("none")],
+        ["thought", "call add", "recovered add", *SEARCHED[1:]], [{"input": '{"a": 1'}, {}],
+    ),
+    "calls that never ran, and arguments that are no JSON": (
+        [user(QUESTION), AIMessage("both", tool_calls=[call("search", "c1")],
+                                   invalid_tool_calls=[UNPARSED]),
+         ToolMessage("bad", tool_call_id="c2", status="error")],
+        ["thought", "call add", "saw add"], [{"input": "{oops"}],
+    ),
+    "a greeting and a farewell": (
+        [("ai", "How can I help?"), ("user", QUESTION), ("ai", "42"), ("user", "Thanks, bye!")],
+        ["thought"], [],
+    ),
+    "what was done unasked": (
+        [AIMessage("I look first.", tool_calls=[call("search", "c1")]),
+         ToolMessage("seen", tool_call_id="c1"), HumanMessage(QUESTION), AIMessage("42")],
+        SEARCHED, [{}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_conversations_of_any_form(name: str) -> None:
+    messages, steps, inputs = CONVERSATIONS[name]
+    trace = trace_from_messages(messages)
+    assert shape(trace) == steps
+    assert [step.input for step in trace.steps if step.type == "tool_call"] == inputs
+    was_asked_first = name != "what was done unasked"
+    assert trace.task.objective == (QUESTION if was_asked_first else "(not stated)")
+
+
+def test_what_the_caller_says_of_a_conversation_counts() -> None:
+    messages = [("user", f"use {SECRET}"), ("ai", f"used {SECRET}")]
+    trace = trace_from_messages(
+        messages, domain="finance", success=False, confidence=0.4, agent_id="a"
     )
-    assert objective.startswith(prompt[:1900])
-    assert objective.endswith("Question: how old is S1238552?")
+    assert (trace.metadata.task_domain, trace.metadata.success) == ("finance", False)
+    assert (trace.outcome.confidence, trace.metadata.agent_id) == (0.4, "kp:agent:a")
+    assert SECRET not in trace.model_dump_json()
+    with pytest.raises(ValueError, match="confidence=2"):
+        trace_from_messages([("ai", "x")], confidence=2)
 
 
-def test_cutting_a_long_text_costs_no_more_than_its_limit() -> None:
-    """Nothing is looked for, nor copied, beyond what may stay: bounded by memory, not by time."""
-    text = "ab \u0431" * 5_000_000
-    tracemalloc.start()
-    clip(text, 6000)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 200_000
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], [("user", "anyone?")],
+        *([assistant("a", tool_calls=calls)] for calls in (
+            "x", {"a": 1}, [1], [{}], [{"function": {"arguments": 3}}],
+        )),
+    ],
+)  # fmt: skip
+def test_messages_that_make_no_run_are_an_error(messages: Any) -> None:
+    with pytest.raises(ValueError):
+        trace_from_messages(messages)
+
+
+# ------------------------------------------------------------------ graphs on a server
+
+EventList = list[tuple[str, Any]]
+LOOKED_UP = ["thought", "call lookup", "saw lookup", "thought"]
+HISTORY: dict[str, Any] = {
+    "messages": [
+        ("user", "old question"),
+        AIMessage("", tool_calls=[call("lookup", "old", k="w")]),
+        ToolMessage("found w", tool_call_id="old"),
+        ("ai", "old answer"),
+        ("user", QUESTION),
+    ]
+}
+
+
+class Server:
+    """A server of LangGraph's, as far as `RemoteGraph` needs one to run a graph."""
+
+    def __init__(self) -> None:
+        self.respond: Callable[[dict[str, Any]], EventList] = looks_up
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                events = server.respond(body)
+                lines = (f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+                content = "".join(lines).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.http.serve_forever)
+        self.thread.start()
+
+    def graph(self) -> Any:
+        remote = pytest.importorskip("langgraph.pregel.remote").RemoteGraph
+        return remote("agent", url=f"http://127.0.0.1:{self.http.server_port}")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.http.shutdown()
+    one.http.server_close()
+    one.thread.join()
+
+
+def looks_up(body: dict[str, Any], status: Any = "success") -> EventList:
+    given_ = body["input"]["messages"]
+    number = len(given_)
+    request = call("lookup", f"call{number}", k="v")
+    return values_of(
+        given_,
+        AIMessage("I look it up.", id=f"ask{number}", tool_calls=[request]),
+        ToolMessage("found v", id=f"t{number}", tool_call_id=f"call{number}", status=status),
+        AIMessage("It is 42.", id=f"answer{number}"),
+    )
+
+
+def values_of(given_: list[Any], *new: BaseMessage) -> EventList:
+    return [("values", {"messages": [*given_, *(one.model_dump(mode="json") for one in new)]})]
+
+
+def with_nodes(*nodes: Any, **options: Any) -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_sequence([(f"node{number}", node) for number, node in enumerate(nodes)])
+    return graph.add_edge(START, "node0").compile(**options)
+
+
+def are_remote(trace: ReasoningTrace) -> list[bool]:
+    return [(step.model_extra or {}).get("remote", False) for step in trace.steps]
+
+
+def test_what_the_state_of_a_remote_graph_shows_is_recorded(server: Server) -> None:
+    trace = run(with_nodes(server.graph()), HISTORY).trace
+    assert shape(trace) == LOOKED_UP
+    assert [step.content or step.input for step in trace.steps] == [
+        "I look it up.", {"k": "v"}, "found v", "It is 42.",
+    ]  # fmt: skip
+    assert are_remote(trace) == [True] * 4
+    assert [step.latency_ms for step in trace.steps] == [None] * 4  # nobody measured it
+    assert (trace.outcome.result_summary, trace.metadata.success) == ("It is 42.", True)
+
+
+def test_what_runs_here_is_not_marked(server: Server) -> None:
+    trace = run(with_nodes(searching(), server.graph(), server.graph()), HISTORY).trace
+    assert shape(trace) == [*SEARCHED, *LOOKED_UP * 2]
+    assert are_remote(trace) == [False] * 4 + [True] * 8
+
+
+def test_a_function_that_asks_a_remote_graph_records_it_once(server: Server) -> None:
+    remote = server.graph()
+    node = RunnableLambda(lambda state: remote.invoke(state))
+    handing_on = RunnableLambda(lambda state: {"messages": state["messages"]})
+    for made in (lambda state: remote.invoke(state), node | handing_on):
+        assert shape(run(with_nodes(made), HISTORY).trace) == LOOKED_UP
+    asking = RunnableLambda(lambda words: remote.invoke({"messages": [user(words)]}))
+    trace = run(asking, QUESTION).trace
+    assert (shape(trace), trace.outcome.result_summary) == (LOOKED_UP, "It is 42.")
+
+
+def test_what_a_remote_thread_had_held_before_is_not_recorded(server: Server) -> None:
+    def respond(body: dict[str, Any]) -> EventList:
+        old = AIMessage("old", id="old").model_dump(mode="json")
+        return values_of([old, *body["input"]["messages"]], AIMessage("It is 42.", id="new"))
+
+    server.respond = respond
+    assert shape(run(with_nodes(server.graph())).trace) == ["thought"]
+
+
+def test_errors_of_a_remote_graph(server: Server) -> None:
+    server.respond = lambda body: looks_up(body, "error")
+    trace = run(with_nodes(server.graph())).trace
+    assert shape(trace) == ["thought", "call lookup", "recovered lookup", "thought"]
+    server.respond = lambda _: [("error", {"error": "ValueError", "message": "no such graph"})]
+    watching = handler()
+    with pytest.raises(Exception, match="no such graph"):
+        with_nodes(server.graph()).invoke(ASK, {"callbacks": [watching]})
+    scored = scored_by(watching)
+    assert (shape(scored.trace), scored.trace.metadata.success) == (["saw"], False)
+
+
+def test_a_remote_graph_that_pauses_is_paused(server: Server) -> None:
+    server.respond = lambda _: [("updates", {"__interrupt__": [{"value": "may I?", "id": "1"}]})]
+    watching = handler()
+    config: Any = {"configurable": {"thread_id": "paused there"}}
+    graph = with_nodes(server.graph(), checkpointer=InMemorySaver())
+    graph.invoke(ASK, {**config, "callbacks": [watching]})
+    assert watching.stats()["paused"] == 1
+    server.respond = looks_up
+    graph.invoke(None, {**config, "callbacks": [watching]})
+    assert shape(scored_by(watching).trace) == LOOKED_UP
+
+
+class Logged(MessagesState):
+    log: list[Any]
+
+
+class Chat(TypedDict, total=False):
+    question: str
+    history: list[Any]
+    answer: str
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["written", "loaded"])
+def test_a_log_of_messages_under_another_key_is_no_answer(is_loaded: bool) -> None:
+    old = [AIMessage("old answer").model_dump(), ToolMessage("old", tool_call_id="1").model_dump()]
+
+    def log(state: Any) -> Any:
+        return {"log": old if is_loaded else [one.model_dump() for one in state["messages"]]}
+
+    nodes = [("log", log), ("agent", searching())][:: 1 if is_loaded else -1]
+    graph = StateGraph(Logged).add_sequence(nodes).add_edge(START, nodes[0][0])
+    trace = run(graph.compile()).trace
+    assert (shape(trace), any(are_remote(trace))) == (SEARCHED, False)
+
+
+def test_what_a_function_answers_here_is_recorded_once_in_whatever_form() -> None:
+    def answer(state: Any) -> Any:
+        return {"messages": [ScriptedChatModel([say("42")]).invoke(state["messages"]).model_dump()]}
+
+    trace = run(with_nodes(answer)).trace
+    assert (shape(trace), are_remote(trace)) == (["thought"], [False])
+
+    def ask(state: Chat) -> Chat:
+        return {"answer": str(ScriptedChatModel([say("42")]).invoke(state["question"]).text)}
+
+    def note(state: Chat) -> Chat:
+        return {"history": [*state["history"], {"type": "ai", "content": state["answer"]}]}
+
+    builder = StateGraph(Chat).add_sequence([ask, note]).add_edge(START, "ask")
+    trace = run(builder.compile(), {"question": QUESTION, "history": []}).trace
+    assert (shape(trace), trace.outcome.result_summary) == (["thought"], "42")

@@ -1,403 +1,638 @@
-"""The worker at the edges of a process: exit with work queued, fork after start, interrupt."""
+"""Runs at the edges of a process: its end, a fork, a copy of the handler, a pause in between."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import copy
+import json
+import multiprocessing
+import pickle
+import sqlite3
 import sys
 import textwrap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from kp_langchain import TraceStore
-from kp_langchain.store import tables
-from tests.recording.test_late_verdicts import a_model
+from kp_langchain import DomainPolicy, KPCallbackHandler, Registry, Scorer, TraceStore, VectorCache
+from kp_langchain.recording.capture import CaptureOptions
+from kp_langchain.store.tables import unscored
+from tests import programs
+from tests.agents import QUESTION, handler, shape
+from tests.golden.seen import Sixteenths
+from tests.programs import Done
+from tests.recording.playing import (
+    APPROVED,
+    SECRET,
+    THREAD,
+    FileSaver,
+    approve,
+    approving,
+    ask_and_wait,
+    last,
+    scored_by,
+)
+from tests.recording.situations import SEARCHED
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
-import os, sys
-from pathlib import Path
-from tests.agents import ASK, handler, searching
-from kp_langchain import DomainPolicy, TraceStore
+import os, sys, threading
+from tests.agents import ASK, agent, call, handler, say, searching
+from tests.recording.playing import ask_and_wait
+from kp_langchain import DomainPolicy, KPCallbackHandler, TraceStore, capture
 store = TraceStore("runs.db")
 watching = handler(store=store, policy=DomainPolicy(threshold=0.0))
+def play(*watching, times=1):
+    for _ in range(times):
+        searching().invoke(ASK, {"callbacks": list(watching)})
+def hang(_=None):
+    begun.set()
+    threading.Event().wait()
+begun = threading.Event()
 """
 
 
-def python(script: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HEAD + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KP_EXIT_TIMEOUT_S": "300"},
-        check=False,
-    )
-    assert not check or done.returncode == 0, done.stderr
+def python(script: str, *, status: int = 0, **environment: str) -> Done:
+    """Run a program to its end."""
+    done = programs.run("-c", HEAD + textwrap.dedent(script), **environment)
+    assert done.returncode == status, done.stderr
     return done
 
 
-def test_a_script_that_just_ends_loses_nothing() -> None:
-    python(
-        """
-        for _ in range(20):
-            searching().invoke(ASK, {"callbacks": [watching]})
-        """
-    )
+# ------------------------------------------------------------------ the end of a process
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_script_that_ends_or_raises_loses_nothing(status: int) -> None:
+    script = """
+    watching = handler(store=store, verifiers=[lambda run: False])
+    play(watching, times=6)
+    watching.report_outcome(watching.last().run_id, success=True)
+    sys.exit(STATUS)
+    """
+    python(script.replace("STATUS", str(status)), status=status)
     with TraceStore("runs.db") as store:
-        assert store.count() == 20
-
-
-def test_a_script_that_raises_loses_nothing() -> None:
-    done = python(
-        """
-        searching().invoke(ASK, {"callbacks": [watching]})
-        raise SystemExit(3)
-        """,
-        check=False,
-    )
-    assert done.returncode == 3
-    with TraceStore("runs.db") as store:
-        assert store.count() == 1
-
-
-def test_exit_is_not_held_up_for_ever() -> None:
-    done = python(
-        """
-        import threading
-        from kp_langchain.recording import worker
-        worker.exit_timeout_s = 0.05
-        worker.intake.submit(threading.Event().wait)
-        searching().invoke(ASK, {"callbacks": [watching]})
-        """
-    )
-    assert "were not scored" in done.stderr
-
-
-def test_the_first_run_finds_redaction_loaded_when_it_ends() -> None:
-    python(
-        """
-        import time
-        from langchain_core.runnables import RunnableLambda
-
-        def look(_):
-            until = time.monotonic() + 300
-            while "kp_langchain.redaction.walk" not in sys.modules:
-                assert time.monotonic() < until
-                time.sleep(0.01)
-
-        assert "kp_langchain.redaction.walk" not in sys.modules
-        RunnableLambda(look).invoke("q", {"callbacks": [watching]})
-        """
-    )
+        assert sorted(run.success for run in store.runs()) == [False] * 5 + [True]
 
 
 def test_what_is_lost_at_exit_is_said_and_counted() -> None:
-    """The outcome function hangs, and the store has taken nothing."""
     Path("no_folder").touch()
-    done = python(
-        """
-        import threading
-        from kp_langchain.recording import worker
-        hangs = handler(store="no_folder/runs.db", outcome=lambda _: threading.Event().wait())
-        for _ in range(3):
-            searching().invoke(ASK, {"callbacks": [hangs]})
-        searching().invoke(ASK, {"callbacks": [watching]})
-        assert watching.flush(600)
-        worker.exit_timeout_s = 0.05
-        """
-    )
+    lost = """
+    play(handler(store="no_folder/runs.db", outcome=hang), times=3)
+    play(watching)
+    assert watching.flush(600)
+    """
+    done = python(lost, KP_EXIT_TIMEOUT_S="0.05")
     assert "3 finished runs were not scored" in done.stderr
     assert "3 finished runs and verdicts could not be kept in" in done.stderr
+    verdict = """
+    hangs = handler(store=store, on_scored=hang)
+    play(hangs)
+    assert begun.wait(600)
+    hangs.report_outcome(store.runs()[0].trace_id, success=True)
+    """
+    done = python(verdict, KP_EXIT_TIMEOUT_S="0.05")
+    assert "1 verdicts were not written" in done.stderr
+    assert "were not scored" not in done.stderr  # the run is
 
 
-def test_a_tool_that_takes_no_scores_leaves_time_for_the_rest_at_exit() -> None:
+def test_a_tool_that_takes_no_scores_holds_up_no_exit() -> None:
     done = python(
         """
-        import threading
         from kp_langchain.gate.external_trace import ExternalTrace
-        from kp_langchain.recording import worker
-
         class Deaf:
             name = "deaf"
-
             def find_trace(self, root_id, parent_id):
                 return ExternalTrace(str(root_id))
-
             def send(self, scored, external):
-                begun.set()
-                threading.Event().wait()
-
-        begun = threading.Event()
+                hang()
         watching = handler(store=store, send_scores_to=[Deaf()])
-        for _ in range(3):
-            searching().invoke(ASK, {"callbacks": [watching]})
+        play(watching, times=3)
         assert watching.flush(600)
         assert begun.wait(600)
-        worker.exit_timeout_s = 0.5
-        worker.at_finish["others"] = lambda left_s: print("time left:", left_s > 0)
-        """
+        """,
+        KP_EXIT_TIMEOUT_S="0.5",
     )
-    assert done.stdout == "time left: True\n"
     assert "3 scores were not sent to other tools within" in done.stderr
 
 
-def test_a_verdict_that_is_lost_at_exit_is_said() -> None:
-    done = python(
-        """
-        import threading
-        from kp_langchain.recording import worker
-        begun = threading.Event()
-        hangs = handler(store=store, on_scored=lambda _: begun.set() or threading.Event().wait())
-        searching().invoke(ASK, {"callbacks": [hangs]})
-        assert begun.wait(600)
-        hangs.report_outcome(store.runs()[0].trace_id, success=True)
-        worker.exit_timeout_s = 0.05
-        """
-    )
-    assert "1 verdicts were not written" in done.stderr
-    assert "were not scored" not in done.stderr  # the run is
-    with TraceStore("runs.db") as store:
-        assert store.count() == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_child_says_nothing_of_its_parents_verdicts() -> None:
-    done = python(
-        """
-        import threading
-        from kp_langchain import _forksafe
-        from kp_langchain.recording import worker
-        _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
-        begun = threading.Event()
-        hangs = handler(store=store, on_scored=lambda _: begun.set() or threading.Event().wait())
-        searching().invoke(ASK, {"callbacks": [hangs]})
-        assert begun.wait(600)
-        hangs.report_outcome(store.runs()[0].trace_id, success=True)
-        worker.exit_timeout_s = 0.05
-        child = os.fork()
-        if child == 0:
-            worker.finish()
-            os._exit(0)
-        os.waitpid(child, 0)
-        """
-    )
-    assert done.stderr.count("verdicts were not written") == 1
-
-
-def test_handlers_that_begin_at_once_leave_room_in_the_queue() -> None:
-    python(
-        """
-        from uuid import uuid4
-        os.environ["KP_MAX_QUEUE"] = "1"
-        handlers = [handler(store=store) for _ in range(20)]
-        run, tool = uuid4(), uuid4()
-        handlers[0].on_chain_start(None, {"input": "q"}, run_id=run)
-        for other in handlers[1:]:
-            other.on_chain_start(None, {"input": "q"}, run_id=uuid4())
-        handlers[0].on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
-        handlers[0].on_tool_end("y", run_id=tool)
-        handlers[0].on_chain_end({"output": "z"}, run_id=run)
-        assert handlers[0].flush(600)
-        assert (handlers[0].stats()["scored"], handlers[0].stats()["dropped"]) == (1, 0)
-        """
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
-    python(
-        """
-        import threading
-        from kp_langchain import _forksafe
-        _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
-        go, begun = threading.Event(), threading.Event()
-
-        def hold(_):
-            begun.set()
-            go.wait(300)
-
-        held = handler("held", store=store, on_scored=hold)
-        searching().invoke(ASK, {"callbacks": [held]})
-        assert begun.wait(300)
-        # These wait in the queue while the process forks: they are the parent's to score.
-        for _ in range(3):
-            searching().invoke(ASK, {"callbacks": [watching]})
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                mine = handler("child", store=store)
-                searching().invoke(ASK, {"callbacks": [mine]})
-                searching().invoke(ASK, {"callbacks": [watching]})
-                code = 0 if mine.flush(300) and watching.flush(300) else 2
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, status
-        go.set()
-        assert watching.flush(300)
-        """
-    )
-    with TraceStore("runs.db") as store:
-        assert store.count(domain="held") == 1
-        assert store.count(domain="child") == 1
-        assert store.count(domain="default") == 3 + 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_what_waits_for_the_parents_store_is_not_counted_in_a_child() -> None:
-    Path("no_folder").touch()
-    python(
-        """
-        waits = handler(store="no_folder/runs.db")
-        searching().invoke(ASK, {"callbacks": [waits]})
-        assert not waits.flush(300)
-        waits.report_outcome("1234", success=True)
-        waits.flush(300)
-        assert waits.stats()["waiting_to_store"] == 2
-        child = os.fork()
-        if child == 0:
-            os._exit(waits.stats()["waiting_to_store"])
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, status
-        Path("no_folder").unlink()
-        """
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_fork_while_a_thread_makes_a_pydantic_model() -> None:
-    """Python 3.11 has one lock for a cached property of all objects, which pydantic takes then."""
-    with TraceStore("runs.db") as store:
-        store.models.install(a_model("default"))
-    python(
-        """
-        import threading
-        from contextlib import nullcontext
-        from uuid import uuid4
-        from pydantic._internal._namespace_utils import NsResolver
-        lock = getattr(vars(NsResolver)["types_namespace"], "lock", nullcontext())
-        made, go_on = threading.Event(), threading.Event()
-
-        def make():
-            with lock:
-                made.set()
-                go_on.wait()
-
-        threading.Thread(target=make).start()
-        made.wait()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                run = uuid4()
-                watching.on_llm_start({"name": "m"}, ["q"], run_id=run)
-                watching.on_llm_error(ValueError("x"), run_id=run)
-                code = 0 if watching.flush(60) and store.count() == 1 else 2
-            finally:
-                os._exit(code)
-        status = os.waitpid(child, 0)[1]
-        go_on.set()
-        assert os.waitstatus_to_exitcode(status) == 0
-        """
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_fork_while_threads_record() -> None:
-    # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
-    python(
-        """
-        import threading
-        from uuid import uuid4
-        stop = threading.Event()
-
-        def work():
-            while not stop.is_set():
-                searching().invoke(ASK, {"callbacks": [watching]})
-
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for _ in range(20):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    mine, run, tool = handler("child", store=store), uuid4(), uuid4()
-                    mine.on_chain_start(None, {"input": "q"}, run_id=run)
-                    mine.on_tool_start({"name": "t"}, "x", run_id=tool, parent_run_id=run)
-                    mine.on_tool_end("y", run_id=tool)
-                    mine.on_chain_end({"output": "z"}, run_id=run)
-                    code = 0 if mine.flush(300) and mine.stats()["scored"] == 1 else 2
-                finally:
-                    os._exit(code)
-            _, status = os.waitpid(child, 0)
-            assert os.waitstatus_to_exitcode(status) == 0, status
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert watching.flush(300)
-        stats = watching.stats()
-        assert stats["scored"] == stats["runs"]
-        assert store.count(domain="default") == stats["scored"]
-        """
-    )
-    with TraceStore("runs.db") as store:
-        assert store.count(domain="child") == 20
-
-
-SPOILT = """
+def test_what_novelty_forgets_at_exit_is_said() -> None:
+    spoilt = """
     import sqlalchemy as sa
-    from tests.recording.test_remembering import use_letters
-    from kp_langchain import KPCallbackHandler
-    use_letters()
+    from kp_langchain import Scorer
+    from kp_langchain.scoring import process_scorer
+    from tests.golden.seen import Sixteenths
+    process_scorer._default_scorer = Scorer(embedder=Sixteenths())
     scripted = KPCallbackHandler(store=store)
     with store.database.writing() as connection:
         connection.execute(sa.text("ALTER TABLE remembered RENAME TO gone"))
-    for _ in range(2):
-        searching().invoke(ASK, {"callbacks": [scripted]})
-        assert scripted.flush(600)
+    play(scripted, times=2)
+    assert scripted.flush(600)
     """
-
-
-def test_what_novelty_remembers_is_tried_once_more_at_exit() -> None:
-    """Though the pause after the last failure is not over."""
-    mended = """
-    with store.database.writing() as connection:
-        connection.execute(sa.text("ALTER TABLE gone RENAME TO remembered"))
-    """
-    done = python(SPOILT + mended)
-    assert "before exit" not in done.stderr
-    with TraceStore("runs.db") as store, store.database.reading() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(tables.remembered)) == 2
-
-
-def test_what_novelty_forgets_at_exit_is_said() -> None:
-    done = python(SPOILT)
+    done = python(spoilt)
     assert done.stderr.count("2 traces could not be remembered for novelty in") == 1
     assert "finished runs" not in done.stderr
+
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+# Ends only when it is killed, once the run that it cannot score is on disk.
+HANGING = """
+from pathlib import Path
+policy = DomainPolicy(threshold=0.0, visibility="org")
+play(handler("finance", store=store, outcome=hang, policy=policy))
+assert begun.wait(600)
+while not any(b"result for a" in path.read_bytes() for path in Path().glob("runs.db*")):
+    threading.Event().wait(0.01)
+print("on disk", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_run_whose_process_was_killed_is_scored_by_the_next_one() -> None:
+    with Path("out").open("w+") as out:
+        child = programs.start("-c", HEAD + HANGING, stdout=out, stderr=sys.__stderr__)
+        while not Path("out").read_text():
+            assert child.poll() is None
+            threading.Event().wait(0.01)
+        with TraceStore("runs.db") as store:
+            with store.database.writing() as connection:  # however long it has been waiting
+                connection.execute(sa.update(unscored).values(queued_at=LONG_AGO))
+            assert handler(store=store).flush(60)
+            assert store.count() == 0  # the process lives
+        child.kill()
+        child.wait()
     with TraceStore("runs.db") as store:
-        assert store.count() == 2
+        watching = handler(store=store)
+        assert watching.flush(60)
+        (run,) = store.runs()
+        # By the policy that held where it ran.
+        assert (run.domain, run.decision, run.visibility) == ("finance", "contributed", "org")
+        assert run.trace is not None
+        stats = watching.stats()
+        assert (stats["adopted"], stats["runs"]) == (1, 0)
 
 
-def test_what_novelty_forgets_in_a_store_that_does_not_answer_at_exit_is_said() -> None:
-    done = python(
-        """
-        import threading
-        from kp_langchain import KPCallbackHandler
-        from kp_langchain.recording import worker
-        from kp_langchain.store.remembered import Remembered
-        from tests.recording.test_remembering import use_letters
-        use_letters()
-        begun = threading.Event()
-        Remembered.add = lambda *_, **__: begun.set() or threading.Event().wait()
-        searching().invoke(ASK, {"callbacks": [KPCallbackHandler(store=store)]})
-        assert begun.wait(600)
-        worker.exit_timeout_s = 0.05
-        """
+def test_nothing_secret_is_on_disk_before_the_score() -> None:
+    seen: list[bytes] = []
+
+    def look(_: object) -> None:
+        for _ in range(6000):
+            seen[:] = [path.read_bytes() for path in Path().glob("runs.db*")]
+            if any(b"I search" in one for one in seen):
+                break
+            threading.Event().wait(0.01)
+
+    inputs = {"messages": [("user", f"token {SECRET}")]}
+    with TraceStore("runs.db") as store:
+        last(handler(store=store, outcome=look), inputs=inputs)
+    assert any(b"REDACTED" in one for one in seen)
+    assert not any(SECRET.encode() in one for one in seen)
+
+
+def test_a_draft_that_cannot_be_read_is_dropped_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    with TraceStore("runs.db") as store:
+        store.unscored.add([("kp:trace:1", "r", {"trace": 7})])
+        with store.database.writing() as connection:
+            connection.execute(sa.update(unscored).values(owner="|0|gone", queued_at=LONG_AGO))
+        assert handler(store=store).flush(60)
+        assert store.unscored.count() == 0
+    assert "cannot be read" in caplog.text
+
+
+# ------------------------------------------------------------------ a pause in between
+
+
+def paused(store: Any = "runs.db", **config: Any) -> dict[str, int]:
+    """Ask by a handler that is then closed, so that the run waits in the store."""
+    with handler(store=store) as watching:
+        ask_and_wait(watching, **config)
+    return watching.stats()
+
+
+def resumed(store: Any = "runs.db", **options: Any) -> tuple[list[str], int]:
+    """Resume by another handler; return the steps, and whether it went on with the first half."""
+    watching = handler(store=store, **options)
+    steps = shape(approve(watching).trace)
+    assert watching.flush(60)
+    return steps, watching.stats()["continued"]
+
+
+@pytest.mark.parametrize("end", ["", "assert watching.flush(300); os._exit(0)"])
+def test_a_process_that_ends_or_dies_while_a_run_waits_loses_nothing(end: str) -> None:
+    python(f"ask_and_wait(watching)\n{end}")
+    assert not [one for one in Path().glob("runs.db*") if SECRET.encode() in one.read_bytes()]
+    assert resumed() == (SEARCHED, 1)
+    with TraceStore("runs.db") as store:
+        (run,) = store.runs()
+    assert (run.objective, run.thread) == (QUESTION, "t-1")
+
+
+def test_of_two_that_resume_at_once_one_gets_it(url: str) -> None:
+    paused(url)
+    begin, both = threading.Barrier(2), [handler(store=TraceStore(url)) for _ in range(2)]
+
+    def work(watching: KPCallbackHandler) -> None:
+        graph = approving(FileSaver().load(), said=1)
+        begin.wait(60)
+        graph.invoke(APPROVED, {"callbacks": [watching], **THREAD})
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    steps = sorted(shape(scored_by(one).trace) for one in both)
+    assert steps == sorted([SEARCHED, SEARCHED[1:]])
+    assert sorted(one.stats()["continued"] for one in both) == [0, 1]
+
+
+def test_the_wait_is_no_part_of_the_run_and_its_config_goes_on() -> None:
+    metadata = {"session_id": "s-1", "user_id": "ann", "kp_domain": "code"}
+    paused(metadata=metadata, tags=["beta"], run_name="support")
+    began = "2026-01-02T03:04:05+00:00"
+    with closing(sqlite3.connect("runs.db")) as other:
+        change = "UPDATE paused_runs SET body = json_set(body, '$.started_at', ?)"
+        other.execute(change, (began,))
+        other.commit()
+    assert resumed() == (SEARCHED, 1)
+    with TraceStore("runs.db") as store:
+        (run,) = store.runs(session="s-1", user="ann", tag="beta")
+    assert (run.domain, run.created_at.isoformat()) == ("code", began)
+    assert run.trace is not None
+    assert all((step.latency_ms or 0.0) < 600_000 for step in run.trace.steps)
+    assert b"ann" not in Path("runs.db").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["expires_at = '2020-01-01'", "body = '{\"run_id\": \"x\"}'",
+     "body = json_set(body, '$.marks', 'x')", "body = json_set(body, '$.calls', 3)"],
+)  # fmt: skip
+def test_what_has_expired_or_cannot_be_read_costs_the_first_half(change: str) -> None:
+    paused()
+    with closing(sqlite3.connect("runs.db")) as other:
+        other.execute(f"UPDATE paused_runs SET {change}")  # noqa: S608 - ours
+        other.commit()
+    assert resumed() == (SEARCHED[1:], 0)
+
+
+def test_what_waits_is_bounded_in_number_and_may_be_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KP_MAX_PAUSED_RUNS", "2")
+    with TraceStore("runs.db") as store:
+        for thread in ("a", "b", "t-1"):
+            stats = paused(store, configurable={"thread_id": thread})
+        assert (store.paused.count(), stats["paused_expired"]) == (2, 1)
+        monkeypatch.setenv("KP_PAUSED_DAYS", "0")
+        paused("other.db")
+        assert resumed("other.db") == (SEARCHED[1:], 0)
+
+
+def test_a_new_question_gives_up_what_waits_in_its_thread() -> None:
+    with TraceStore("runs.db") as store:
+        paused(store)
+        watching = handler(store=store)
+        ask_and_wait(watching)
+        assert watching.flush(60)
+        assert store.paused.count() == 1
+        approve(watching)
+        assert (watching.stats()["continued"], store.paused.count()) == (0, 0)
+
+
+def test_a_store_that_cannot_be_written_or_read_meanwhile_costs_the_first_half_at_most() -> None:
+    Path("no_folder").touch()
+    watching = handler(store="no_folder/runs.db")
+    ask_and_wait(watching)
+    assert not watching.flush(300)
+    assert watching.stats()["paused"] == 1
+    assert shape(approve(watching).trace) == SEARCHED  # it waits in memory
+    other = handler(store="no_folder/runs.db")
+    assert shape(approve(other).trace) == SEARCHED[1:]
+    Path("no_folder").unlink()
+    assert watching.flush(300)
+    assert other.flush(300)
+
+
+# ------------------------------------------------------------------ every run of a process
+
+
+def test_kp_capture_records_every_run_of_a_process_once() -> None:
+    script = """
+    import asyncio
+    searching().invoke(ASK)
+    asyncio.run(searching().ainvoke(ASK))
+    thread = threading.Thread(target=lambda: searching().invoke(ASK))
+    thread.start()
+    thread.join()
+    play(KPCallbackHandler("coding"))
+    with capture("planning"):
+        searching().invoke(ASK)
+    searching().with_config(callbacks=[KPCallbackHandler("tables")]).invoke(ASK)
+    """
+    python(script, KP_CAPTURE="true", KP_DATABASE_URL="all.db", KP_DOMAIN="finance")
+    with TraceStore("all.db") as store:
+        domains = sorted(run.domain for run in store.runs())
+    assert domains == ["coding", *["finance"] * 3, "planning", "tables"]
+
+
+@pytest.mark.parametrize("value", ["", "false"])
+def test_kp_capture_is_off_by_default(value: str, run_python: Callable[..., Done]) -> None:
+    program = "import sys, kp_langchain; print('langchain_core' in sys.modules)"
+    assert run_python(program, is_cold=True, KP_CAPTURE=value).stdout == "False\n"
+
+
+def test_kp_capture_that_cannot_work_costs_the_recording_and_not_the_agent() -> None:
+    Path("packages", "opik").mkdir(parents=True)
+    Path("packages", "opik", "__init__.py").write_text("raise TypeError('descriptors')")
+    script = "print(searching().invoke(ASK)['messages'][-1].content)"
+    for setting, value, told in (
+        ("KP_MAX_QUEUE", "many", "KP_CAPTURE is set, and nothing is recorded: ConfigError"),
+        ("KP_SEND_SCORES_TO", "opik", "opik cannot be imported (TypeError: descriptors)"),
+    ):
+        head = "import logging\nlogging.basicConfig()\nfrom tests.agents import ASK, searching\n"
+        more = {"PYTHONPATH": f"{Path('packages').absolute()}:{programs.ROOT}", setting: value}
+        done = programs.run("-c", head + script, KP_CAPTURE="true", **more)
+        assert done.stdout.strip() == "42", done.stderr
+        assert told in done.stderr
+
+
+# ------------------------------------------------------------------ accounts without a home
+
+AGENT = """
+import json, logging, os, pwd
+logging.basicConfig(format="%(message)s")
+for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+    os.environ.pop(name)
+os.environ.update(json.loads(os.environ.pop("HOMES")))
+if os.environ["HOME"] == "none":
+    del os.environ["HOME"]
+    def getpwuid(uid):
+        raise KeyError(uid)
+    pwd.getpwuid = getpwuid
+if folder := os.environ.pop("DELETED", ""):
+    os.makedirs(folder)
+    os.chdir(folder)
+    os.rmdir(folder)
+from kp_langchain import KPCallbackHandler, KPMiddleware, Scorer
+from kp_langchain.demo.scripted import ScriptedChatModel, say
+from langchain.agents import create_agent
+handler = KPCallbackHandler(scorer=Scorer(embedder=None))
+agent = create_agent(ScriptedChatModel([say("42")]), [], middleware=[KPMiddleware(handler=handler)])
+answer = agent.invoke({"messages": [("user", "q")]}, {"metadata": {"user_id": "ann"}})
+print(json.dumps([answer["messages"][-1].content, handler.last(60).breakdown.total]))
+handler.flush(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "homes",
+    [
+        {"HOME": "{folder}/file"}, {"HOME": "none"},
+        {"HOME": "{folder}", "XDG_CONFIG_HOME": "/dev/null", "XDG_DATA_HOME": "/dev/null"},
+        {"HOME": "{folder}/home", "DELETED": "{folder}/gone"},
+    ],
+    ids=lambda homes: " ".join(homes.values()),
+)  # fmt: skip
+def test_the_agent_runs_without_a_home(
+    homes: dict[str, str], run_python: Callable[..., Done], folder: Path
+) -> None:
+    (folder / "file").touch()
+    values = {name: value.format(folder=folder) for name, value in homes.items()}
+    done = run_python(AGENT, HOMES=json.dumps(values), KP_EXIT_TIMEOUT_S="0.1")
+    answer, score = json.loads(done.stdout)
+    assert answer == "42"
+    assert score > 0
+    lines = 0 if "DELETED" in homes else 1  # a home is enough
+    for beginning in ("a run cannot be kept in ", "users, and keys of runs that redaction would"):
+        assert sum(one.startswith(beginning) for one in done.stderr.splitlines()) == lines
+
+
+# ------------------------------------------------------------------ forks
+
+# What the child does at its end: whether each run that its handler saw has one fate.
+FORKING = """
+OWN = {"messages": [("user", "the child's own")]}
+parent = os.getpid()
+def leave(**expected):
+    code = 1
+    try:
+        assert watching.flush(60)
+        stats = watching.stats()
+        code = 0 if all(stats[name] == count for name, count in expected.items()) else 2
+        if code:
+            print(stats, file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+def await_child(pid):
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def objectives() -> list[str]:
+    with TraceStore("runs.db") as store:
+        return sorted(run.objective for run in store.runs())
+
+
+def test_a_graph_that_both_processes_finish_is_recorded_by_the_parent_alone() -> None:
+    python(
+        FORKING
+        + textwrap.dedent("""
+        from langchain.agents.middleware import AgentMiddleware
+        children = []
+        class Forking(AgentMiddleware):
+            def before_model(self, state, runtime):
+                if not children:
+                    children.append(os.fork())
+        made = agent(say("I search.", call("search", q="a")), say("42"), middleware=[Forking()])
+        answered = made.invoke(ASK, {"callbacks": [watching]})
+        assert answered["messages"][-1].content == "42"
+        if os.getpid() != parent:
+            searching().invoke(OWN, {"callbacks": [watching]})
+            leave(runs=2, handed_over=1, scored=1, callback_errors=0)
+        await_child(children[0])
+        assert len(watching.last(60).trace.steps) == 4
+        assert watching.stats()["runs"] == watching.stats()["scored"] == 1
+        """)
     )
-    assert "1 traces could not be remembered for novelty in" in done.stderr
+    assert objectives() == ["the child's own", QUESTION]
+
+
+def test_a_run_that_pauses_before_the_fork_can_be_resumed_on_either_side() -> None:
+    python(
+        FORKING
+        + textwrap.dedent("""
+        from tests.recording.playing import APPROVED, THREAD, approving
+        made = approving()
+        made.invoke(ASK, {"callbacks": [watching], **THREAD})
+        child = os.fork()
+        made.invoke(APPROVED, {"callbacks": [watching], **THREAD})
+        if not child:
+            leave(runs=1, scored=1, paused=0, handed_over=0)
+        await_child(child)
+        assert len(watching.last(60).trace.steps) == 4
+        assert watching.stats()["runs"] == watching.stats()["scored"] == 1
+        """)
+    )
+    assert objectives() == [QUESTION] * 2
+
+
+# ------------------------------------------------------------------ copies of a handler
+
+
+def play_elsewhere(watching: KPCallbackHandler) -> str:
+    return last(watching).trace.id
+
+
+def lenient(_: object) -> dict[str, Any]:
+    return {"success": True, "confidence": 0.75}
+
+
+class Counting(KPCallbackHandler):
+    """A handler with an attribute and an event of its own."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(store="runs.db", scorer=Scorer(embedder=None))
+        self.count = 0
+
+    def on_text(self, text: str, **_: Any) -> None:
+        self.count += self.step
+
+
+def arrived(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes
+
+
+def test_a_handler_is_sent_with_each_task_of_a_pool_also_after_it_heard_a_graph() -> None:
+    policy = DomainPolicy(threshold=0.0, twin_similarity=1.0)
+    sent = handler(store=Path("runs.db"), outcome=lenient, policy=policy)
+    before = pickle.dumps(sent)
+    first = last(sent).trace.id
+    assert pickle.dumps(sent) == before
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        ids = list(pool.map(play_elsewhere, [sent] * 2))
+    with TraceStore("runs.db") as store:
+        runs = store.runs()
+    assert {run.trace_id for run in runs} == {first, *ids}
+    assert {(run.decision, run.confidence) for run in runs} == {("contributed", 0.75)}
+
+
+def test_what_a_handler_was_given_arrives_and_what_was_left_to_the_settings_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = Counting(3)
+    sent.on_text("")
+    counting = arrived(sent)
+    counting.on_text("")
+    assert (type(counting), counting.step, counting.count) == (Counting, 3, 6)
+    key = "0" * 32
+    registry = Registry("http://127.0.0.1:9", api_key=f"kp_{key}", agent_id="kp:agent:desk")
+    assert arrived(registry) == registry
+    assert key not in repr(arrived(registry))
+    watching = arrived(handler(store=TraceStore("runs.db"), registry=registry))
+    assert last(watching).trace.metadata.agent_id == "kp:agent:desk"
+    left = pickle.dumps(KPCallbackHandler("finance", scorer=Scorer(embedder=None)))
+    monkeypatch.setenv("KP_DATABASE_URL", "there.db")
+    last(pickle.loads(left))  # noqa: S301 - our own bytes
+    with TraceStore("there.db") as store:
+        assert store.count(domain="finance") == 1
+
+
+@pytest.mark.parametrize("name", ["outcome", "on_scored", "objective", "redactor", "verifiers"])
+def test_a_function_that_cannot_be_sent_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [one for one in sys.modules if one.endswith("cloudpickle")]:
+        monkeypatch.delitem(sys.modules, module)
+    argument: Any = [lenient, lambda _: None] if name == "verifiers" else lambda _: None
+    with pytest.raises(pickle.PicklingError) as caught:
+        pickle.dumps(handler(**{name: argument}))
+    where = f"{name}[1]" if name == "verifiers" else name
+    assert str(caught.value).startswith(f"{where} is <function ")
+    assert "defined at the top of a module" in str(caught.value)
+
+
+def test_cloudpickle_sends_any_function() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    confidence = 0.625
+    sent = cloudpickle.dumps(handler(store="runs.db", outcome=lambda _: confidence))
+    assert last(pickle.loads(sent)).trace.outcome.confidence == 0.625  # noqa: S301 - our own bytes
+
+
+def test_a_scorer_arrives_without_its_memory() -> None:
+    weights = {"complexity": 1, "novelty": 0, "tool_diversity": 0, "outcome_confidence": 0}
+    cache = VectorCache(max_elements=7)
+    scorer = Scorer(profiles={"mine": weights}, embedder=Sixteenths(), cache=cache, step_cap=3)
+    trace = last(handler("mine")).trace
+    first = scorer.evaluate(trace)
+    assert scorer.score(trace).novelty.value == pytest.approx(0.0, abs=1e-6)
+    score = arrived(scorer).score(trace)
+    assert arrived(scorer).max_remembered == 7
+    assert (score.total, score.nearest, score.profile) == (first.total, first.nearest, "mine")
+
+
+def test_frameworks_that_copy_callbacks_get_the_handler_itself() -> None:
+    watching = handler()
+    assert copy.copy(watching) is watching
+    assert copy.deepcopy({"callbacks": [watching]})["callbacks"][0] is watching
+
+
+def test_a_handlers_arguments_are_the_same_wherever_they_are_listed() -> None:
+    arguments = [name for name in signature(KPCallbackHandler).parameters if name != "domain"]
+    assert list(CaptureOptions.__annotations__) == arguments
+
+
+# ------------------------------------------------------------------ green threads
+
+GREEN = """
+from gevent import monkey
+monkey.patch_all()
+import time, gevent.event
+from langchain_core.tools import tool
+from tests.agents import agent, call, handler, say
+begun, go = gevent.event.Event(), gevent.event.Event()
+@tool
+def wait(q: str) -> str:
+    "Let the others go on; the last one waits longer than anybody does."
+    time.sleep(0.001)
+    if q == "20":
+        begun.set()
+        go.wait()
+    return q
+def ask(number):
+    made = agent(say("I wait.", call("wait", q=str(number))), say(str(number)), tools=(wait,))
+    made.invoke({"messages": [("user", f"question {number}")]}, {"callbacks": [watching]})
+scored = []
+watching = handler(store="STORE", on_scored=scored.append)
+gevent.joinall([gevent.spawn(ask, number) for number in range(20)], raise_error=True)
+assert watching.flush(300)
+for one in scored:
+    number = one.trace.task.objective.split()[-1]
+    assert [step.content or step.input for step in one.trace.steps] == [
+        "I wait.", {"q": number}, number, number
+    ]
+job = gevent.spawn(ask, 20)
+begun.wait()
+job.kill(timeout=0)
+go.set()
+job.join()
+print(watching.stats()["scored"], watching.stats()["cancelled"])
+ask(21)  # is scored at the end of the program
+"""
+
+
+def test_runs_in_green_threads_are_scored_and_stored(
+    folder: Path, run_python: Callable[..., Done]
+) -> None:
+    pytest.importorskip("gevent")
+    program = GREEN.replace("STORE", str(folder / "runs.db"))
+    assert run_python(program, is_cold=True).stdout.split() == ["20", "1"]
+    with TraceStore("runs.db") as store:
+        assert store.count() == 21

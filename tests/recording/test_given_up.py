@@ -1,0 +1,173 @@
+"""Mechanisms that the rebuilt package gives up; each test goes with its mechanism."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import textwrap
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+
+from tests.agents import ASK, agent, call, handler, say, searching
+from tests.recording.playing import last, scored_by
+from tests.recording.test_processes import python
+
+
+class TimeLimit(Exception):  # noqa: N818 - as task queues name theirs
+    pass
+
+
+class Signalling(dict[str, Any]):
+    """A mapping during whose reading a signal arrives."""
+
+    def get(self, *_: Any) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+
+    items = values = get
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeLimit, KeyboardInterrupt])
+def test_what_a_signal_handler_raises_in_a_callback_reaches_the_host(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise error
+
+    watching = handler()
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(error):
+            RunnableLambda(lambda value: value).invoke(Signalling(), {"callbacks": [watching]})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    last(watching)
+    assert watching.stats()["callback_errors"] == 0
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeLimit, GeneratorExit])
+def test_what_a_users_object_or_function_raises_itself_is_kept_from_the_agent(
+    error: type[BaseException],
+) -> None:
+    class Own(dict[str, Any]):
+        def get(self, *_: Any) -> Any:
+            raise error
+
+        items = values = get
+
+    def objective(_: Any) -> str:
+        raise error
+
+    for watching in (handler(), handler(objective=objective)):
+        last(watching, RunnableLambda(lambda given: searching().invoke(ASK)), Own())
+        assert watching.stats()["callback_errors"] == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("how", ["invoke", "stream", "ainvoke"])
+def test_an_interrupt_inside_a_tool_cancels_the_run(error: type[BaseException], how: str) -> None:
+    @tool
+    def interrupted(q: str) -> str:
+        """Be interrupted."""
+        raise error
+
+    made = agent(say("I try.", call("interrupted", q="a")), say("42"), tools=(interrupted,))
+    watching = handler()
+    config: Any = {"callbacks": [watching]}
+    play: dict[str, Callable[[], object]] = {
+        "invoke": lambda: made.invoke(ASK, config),
+        "stream": lambda: list(made.stream(ASK, config)),
+        "ainvoke": lambda: asyncio.run(made.ainvoke(ASK, config)),
+    }
+    with pytest.raises(error):
+        play[how]()
+    searching().invoke(ASK, config)
+    scored_by(watching)
+    stats = watching.stats()
+    assert (stats["runs"], stats["cancelled"], stats["scored"]) == (2, 1, 1)
+
+
+def test_a_forked_child_records_its_own_runs_and_not_its_parents() -> None:
+    python(
+        textwrap.dedent("""
+        from kp_langchain import _forksafe
+        _forksafe._FORK_PATIENCE_S = 0.1  # a fork waits for the job under way, here in vain
+        go = threading.Event()
+        held = handler("held", store=store, on_scored=lambda _: begun.set() or go.wait(300))
+        play(held)
+        assert begun.wait(300)
+        # These wait in the queue while the process forks: they are the parent's to score.
+        play(watching, times=3)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                mine = handler("child", store=store, verifiers=[lambda run: False])
+                play(mine, watching)
+                assert watching.flush(300)
+                code = 0 if not mine.last(300).trace.metadata.success else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        go.set()
+        assert watching.flush(300)
+        assert store.count(domain="held") == store.count(domain="child") == 1
+        assert store.count(domain="default") == 3 + 1
+        """)
+    )
+
+
+def test_a_fork_waits_for_no_function_of_the_callers() -> None:
+    python(
+        textwrap.dedent("""
+        from kp_langchain import _forksafe
+        _forksafe._FORK_PATIENCE_S = 3600
+        play(handler(on_scored=hang))
+        assert begun.wait(300)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        """),
+        KP_EXIT_TIMEOUT_S="0.1",
+    )
+
+
+def test_fork_while_threads_record() -> None:
+    # The child plays events by hand: LangChain's own locks may be held by the parent's threads.
+    python(
+        textwrap.dedent("""
+        from tests.recording.playing import Events
+        stop = threading.Event()
+        def work():
+            while not stop.is_set():
+                play(watching)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(4):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    events = Events(handler("child", store=store))
+                    events.tool()
+                    events.end()
+                    code = 0 if events.watching.stats()["scored"] == 1 else 2
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, status
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert watching.flush(300)
+        assert watching.stats()["scored"] == watching.stats()["runs"]
+        assert store.count(domain="child") == 4
+        """)
+    )
