@@ -179,9 +179,11 @@ def in_child(run: Callable[[], Any], *, limit_s: int) -> Any:
                 answer.write_text(json.dumps({"error": traceback.format_exc()}))
             finally:
                 os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # what its tests started
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # also what its tests started
         if not answer.exists():
             is_hang = status in {-signal.SIGALRM, -signal.SIGXCPU}
             return "a hang" if is_hang else f"exit status {status}"
@@ -193,6 +195,7 @@ def in_child(run: Callable[[], Any], *, limit_s: int) -> Any:
 
 def _isolate(folder: str, limit_s: int) -> None:
     """Keep a process from harm: in a group, a home and streams of its own, with limits."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setpgid(0, 0)
     os.environ |= {"HOME": folder, "PYTEST_DEBUG_TEMPROOT": folder}
     tempfile.tempdir = folder
