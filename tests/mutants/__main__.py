@@ -112,6 +112,20 @@ def mutants(room: str) -> Iterator[Mutant]:
             yield Mutant(room, file, number, change.line, source, str(change))
 
 
+def draw(options: argparse.Namespace) -> list[Mutant]:
+    """Return the mutants to try: one of each room in turn, so that a part tells of all."""
+    chosen: list[tuple[int, Mutant]] = []
+    for room in options.room or ROOMS:
+        every = list(mutants(room))
+        if options.only:
+            ours = [one for one in every if f"{one.file}:{one.line}".endswith(options.only)]
+        else:
+            dice = random.Random(f"{options.seed} {room}")
+            ours = dice.sample(every, min(options.each, len(every)))
+        chosen += enumerate(ours)
+    return [mutant for _, mutant in sorted(chosen, key=lambda one: one[0])]
+
+
 def tests_of(change: Change, mutant: Mutant, tests: Sequence[Test], cap_s: float) -> list[Test]:
     """Return the tests that run a change: those of its room first, the fastest first."""
     home = f"tests/{mutant.room}/"
@@ -193,7 +207,7 @@ def main() -> None:
     parser.add_argument("--room", choices=ROOMS, action="append", help="only this room")
     parser.add_argument("--seed", type=int, default=1, help="draws other mutants")
     parser.add_argument("--only", help="all mutants of FILE:LINE")
-    parser.add_argument("--cap", type=float, default=30.0, help="seconds of tests for a mutant")
+    parser.add_argument("--cap", type=float, default=15.0, help="seconds of tests for a mutant")
     parser.add_argument("--fresh", action="store_true", help="measure the tests again")
     parser.add_argument("--out", type=Path, help="write what became of each mutant to this file")
     options = parser.parse_args()
@@ -203,20 +217,13 @@ def main() -> None:
     tests = measured(options.fresh)
     known = reasons()
     tried: list[Mutant] = []
-    for room in options.room or ROOMS:
-        every = list(mutants(room))
-        if options.only:
-            chosen = [one for one in every if f"{one.file}:{one.line}".endswith(options.only)]
-        else:
-            draw = random.Random(f"{options.seed} {room}")
-            chosen = draw.sample(every, min(options.each, len(every)))
-        for mutant in chosen:
-            try_out(mutant, tests, options.cap)
-            mutant.reason = known.get((mutant.file, mutant.source, mutant.change), "")
-            tried.append(mutant)
-            progress(f"{len(tried)}: {mutant}")
-            if options.out:
-                options.out.write_text(json.dumps([asdict(one) for one in tried], indent=1))
+    for mutant in draw(options):
+        try_out(mutant, tests, options.cap)
+        mutant.reason = known.get((mutant.file, mutant.source, mutant.change), "")
+        tried.append(mutant)
+        progress(f"{len(tried)}: {mutant}")
+        if options.out:
+            options.out.write_text(json.dumps([asdict(one) for one in tried], indent=1))
     for mutant in tried:
         if not mutant.killed_by:
             print(mutant)
