@@ -33,6 +33,7 @@ DATA = Path(__file__).parent / "data"
 SAMPLE = 100
 _MOST_SHOWN = 20  # cases whose difference is printed
 _MOST_LINES = 40  # of one case
+_MOST_CHARS = 600  # of a case that is new, or gone
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,10 @@ def before(source: Source, golden: Golden, names: list[str]) -> dict[str, Any]:
     known = {name: golden.sample[name] for name in names if name in golden.sample}
     if all(name in known or name not in golden.hashes for name in names):
         return known
-    commit = _git("log", "-1", "--format=%H", "--", str(source.file))
+    try:
+        commit = _git("log", "-1", "--format=%H", "--", str(source.file))
+    except (OSError, subprocess.CalledProcessError):
+        commit = ""  # a copy of the files alone
     if not commit:
         return known
     with tempfile.TemporaryDirectory() as folder:
@@ -171,11 +175,11 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def difference(name: str, was: Any, now: Any) -> str:
+def difference(name: str, was: Any, now: Any, *, is_new: bool) -> str:
     """Return in words how a case differs."""
     if was is None or now is None:
-        known = "new" if was is None else "gone"
-        return f"--- {name}: {known}\n{_pretty(now if was is None else was)[:600]}"
+        known = "gone" if now is None else "new" if is_new else "another, without its text before"
+        return f"--- {name}: {known}\n{_pretty(was if now is None else now)[:_MOST_CHARS]}"
     lines = list(
         difflib.unified_diff(
             _pretty(was).splitlines(), _pretty(now).splitlines(), "before", "now", lineterm="", n=2
@@ -200,7 +204,8 @@ def compare(source: Source, *, accept: bool, is_part: bool) -> bool:
         shown = names[:_MOST_SHOWN]
         was = before(source, golden, shown)
         for name in shown:
-            print(difference(name, was.get(name), now.get(name)))
+            is_new = name not in golden.hashes
+            print(difference(name, was.get(name), now.get(name), is_new=is_new))
         if len(names) > len(shown):
             print(f"... and {len(names) - len(shown)} more cases")
     if accept:

@@ -70,6 +70,20 @@ class TestCommand:
         assert "ours" not in hashes_only.file.read_text()
 
 
+def test_a_copy_without_its_commits_shows_what_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(golden, "ROOT", tmp_path)
+    monkeypatch.setattr(golden, "DATA", tmp_path / "data")
+    for text in ("before", "after"):
+        golden.compare(
+            golden.Source("letters", lambda text=text: {"a": text}, sample=0),
+            accept=text == "before",
+            is_part=False,
+        )
+    assert '--- a: another, without its text before\n"after"' in capsys.readouterr().out
+
+
 def test_the_text_before_is_made_by_the_commit_that_accepted_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
