@@ -96,23 +96,22 @@ def default_limits(fresh_settings: None, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture(autouse=True)
-def earlier_threads() -> dict[int | None, str]:
-    """The threads that earlier tests left, by their number."""
-    current = threading.current_thread()
-    return {one.ident: one.name for one in threading.enumerate() if one is not current}
+def earlier_threads() -> set[threading.Thread]:
+    """The threads that earlier tests left."""
+    return set(threading.enumerate()) - {threading.current_thread()}
 
 
 @pytest.fixture
 def caplog(
-    caplog: pytest.LogCaptureFixture, earlier_threads: dict[int | None, str]
+    caplog: pytest.LogCaptureFixture, earlier_threads: set[threading.Thread]
 ) -> Iterator[pytest.LogCaptureFixture]:
     """Without what threads of earlier tests go on to log: of libraries, of stores, of senders."""
 
     def is_of_this_test(record: logging.LogRecord) -> bool:
-        name = earlier_threads.get(record.thread)
-        if name is None:
+        thread = threading.current_thread()  # a filter runs where the record is made
+        if thread not in earlier_threads:
             return True
-        return record.name.startswith("kp_langchain") and not name.startswith(_OF_ONE_TEST)
+        return record.name.startswith("kp_langchain") and not thread.name.startswith(_OF_ONE_TEST)
 
     caplog.handler.addFilter(is_of_this_test)
     yield caplog

@@ -218,7 +218,11 @@ def test_the_lowest_versions_are_the_ones_that_are_tested() -> None:
         assert lowest[canonicalize_name(wanted.name)] == Version(bound), text
 
 
-def test_the_readme_sets_up_the_tests_as_they_are_run_for_a_change() -> None:
-    lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    (command,) = (line.strip() for line in lines if "-e '.[test]' &&" in line)
-    assert f"\n{command}\n" in (ROOT / "README.md").read_text()
+def test_the_tests_of_a_change_are_started_as_the_readme_starts_them() -> None:
+    of_a_change = (ROOT / ".ci" / "run").read_text()
+    (command,) = (
+        line for line in (ROOT / "README.md").read_text().splitlines() if "-e '.[test]' &&" in line
+    )
+    assert f"\n{command.split(' && ')[-1]}\n" in of_a_change
+    assert "\ninstall .venv -c constraints.txt -e '.[dev]'\n" in of_a_change
+    assert "kp-langchain[test]" in PROJECT["optional-dependencies"]["dev"]

@@ -14,7 +14,7 @@ _VOLATILE = re.compile(
     r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\bcall_\d+\b)"
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
     r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
-    r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s)"
+    r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s|(?<=scored       in )\d+ ms)"
     r"|(?P<folder>/tmp/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
 )
 # What releases of LangChain, pydantic and typer say differently.

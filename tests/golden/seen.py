@@ -127,13 +127,13 @@ def command(*words: str, database: Path | None = None, program: str = "") -> dic
     return {
         "exit": done.returncode,
         "stdout": [_read(line) for line in done.stdout.splitlines()],
-        "stderr": list(filter(None, done.stderr.splitlines())),
+        "stderr": sorted(filter(None, done.stderr.splitlines())),  # some are other threads'
     }
 
 
 def _read(line: str) -> Any:
     if not line.startswith(("{", "[")):
-        return line
+        return line.rstrip()  # a table is as wide as its longest time
     try:
         return json.loads(line)
     except ValueError:
