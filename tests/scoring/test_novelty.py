@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import pickle
 import threading
@@ -19,15 +20,18 @@ from langchain_core.embeddings import Embeddings
 from kp_langchain import Scorer, VectorCache, default_scorer
 from kp_langchain.embedding.identity import EmbedderIdentity
 from kp_langchain.errors import ConfigError, VectorError
+from kp_langchain.gate import default_threshold
 from kp_langchain.scoring import (
     FastembedEmbedder,
     Match,
     MemoryEntry,
     Nearest,
     NoveltyMemory,
+    ScoreBreakdown,
     resolve_embedder,
 )
-from tests.scoring.conftest import Returning, Slow, Words
+from tests.agents import handler, searching
+from tests.scoring.conftest import Arrivals, Returning, Slow, Words
 
 LINES = Path(__file__).parents[1] / "benchmarks" / "languages.jsonl"
 TASK = json.loads(LINES.read_text(encoding="utf-8").splitlines()[0])
@@ -426,6 +430,100 @@ def test_the_64_domains_used_last_are_held(monkeypatch, trace_of, no_models):
         scorer.score(trace_of("a", domain)).novelty.value == 0 for domain in ("64", "0", "2", "1")
     ]
     assert known == [True, True, True, False]
+
+
+# ------------------------------------------------------------------ texts that cannot be read
+
+
+class English(FastembedEmbedder):
+    """A model that reads ASCII alone."""
+
+    ready = True
+
+    def unreadable_share(self, text):
+        return sum(not one.isascii() for one in text) / len(text)
+
+    def embed(self, texts):
+        return Words().embed(texts)
+
+
+CHINESE = TEXTS["zh"] * 8
+MULTILINGUAL = "KP_EMBEDDING_MODEL=sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
+
+
+def test_an_unreadable_run_is_neutral_and_forgotten(caplog, trace_of):
+    scorer = Scorer(embedder=English(), cache=(cache := VectorCache(dimensions=26)))
+    assert scorer.evaluate(trace_of("read")).unreadable_share == 0
+    with caplog.at_level(logging.WARNING, logger="kp_langchain"):
+        for one in (scorer.score(trace_of(CHINESE)), scorer.evaluate(trace_of(CHINESE))):
+            assert one.novelty_source == "unreadable"
+            assert (one.novelty.value, one.nearest) == (0.5, None)
+            assert one.unreadable_share > 0.4
+            share = f"unreadable, {one.unreadable_share:.0%} of the tokens say nothing to the model"
+            assert share in one.text()
+            assert "(default profile; novelty: unreadable)" in one.line()
+            assert ScoreBreakdown.from_dict(one.to_dict()) == one
+        scorer.remember(trace_of(CHINESE))
+        again = scorer.score(trace_of(CHINESE))
+    assert (again.novelty.value, again.novelty_source) == (0, REPEAT)
+    assert again.unreadable_share == one.unreadable_share
+    assert cache.size == 1
+    (record,) = caplog.records
+    assert MULTILINGUAL in record.getMessage()
+    assert "384" in record.getMessage()
+    assert CHINESE[:4] not in record.getMessage()
+    believed = Scorer(embedder=Letters()).score(trace_of(CHINESE))  # it does not report a share
+    assert (believed.novelty_source, believed.unreadable_share) == ("empty cache", None)
+
+
+def test_unreadable_ones_among_many_are_as_one_by_one(trace_of):
+    texts = [*TEXTS.values(), "read", CHINESE, "read it", CHINESE]
+    caches = [VectorCache(3, 26), VectorCache(3, 26)]
+    one, many = (Scorer(embedder=English(), cache=cache) for cache in caches)
+    traces = [trace_of(text) for text in texts]
+    together = many.evaluate_many(traces, batch_size=4)
+    sources = set()
+    for left, right in zip(map(one.evaluate, traces), together, strict=True):
+        assert left.novelty == right.novelty
+        assert (left.novelty_source, left.nearest) == (right.novelty_source, right.nearest)
+        assert left.unreadable_share == right.unreadable_share
+        sources.add(left.novelty_source)
+    assert {"unreadable", NEAREST, REPEAT} <= sources
+    assert caches[0].size == caches[1].size == 3
+
+
+def test_what_turns_out_unreadable_after_loading_is_not_remembered(trace_of):
+    class Loading(English):
+        go, ready = threading.Event(), False
+
+        def unreadable_share(self, text):
+            assert self.go.wait(60)
+            return super().unreadable_share(text)
+
+    scorer = Scorer(embedder=Loading(), cache=(cache := Arrivals(26)), latency_budget_ms=0.001)
+    late = scorer.evaluate(trace_of(CHINESE))
+    assert (late.novelty_source, late.unreadable_share) == (LOADING, None)
+    scorer.remember(trace_of(CHINESE))
+    scorer.evaluate(trace_of("read"))  # stands behind the others
+    Loading.go.set()
+    assert cache.arrived.acquire(timeout=60)
+    assert cache.size == 1
+
+
+def test_the_gate_stands_where_it_stands_without_novelty_and_the_log_has_the_share(
+    caplog, trace_of
+):
+    scorer = Scorer(embedder=English())
+    scorer.remember(trace_of("read"))
+    watching = handler("finance", scorer=scorer)
+    with caplog.at_level(logging.INFO, logger="kp_langchain"):
+        for text, is_measured in (("read it", True), (CHINESE * 9, False)):
+            searching().invoke({"messages": [("user", text)]}, {"callbacks": [watching]})
+            scored = watching.last(60)
+            assert scored.threshold == default_threshold("finance", novelty_measured=is_measured)
+    *_, record = (one for one in caplog.records if one.levelno == logging.INFO)
+    assert record.unreadable_share > 0.4
+    assert record.novelty_source == "unreadable"
 
 
 # ------------------------------------------------------------------ baselines

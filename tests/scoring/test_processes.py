@@ -1,10 +1,12 @@
-"""Scorers in processes of their own: without the extra, and in a forked child."""
+"""Scorers in processes: without the extra, in a forked child, and at a process's end."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 
 def test_default_scorer_without_the_extra(run_python, make_trace):
@@ -50,7 +52,7 @@ print(*values, breakdown.novelty_source, breakdown.latency_budget_ms, sep="|")
     assert "pip install 'kp-langchain[embeddings]'" in line
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@needs_fork
 def test_a_child_of_a_busy_process_knows_what_the_parent_knew(run_python, make_trace):
     script = f"""
 import os, threading
@@ -80,3 +82,56 @@ for thread in threads: thread.join()
 print(set(codes))
 """
     assert run_python(script).stdout.strip() == "{0}"
+
+
+HEAD = """
+import os, threading, time
+from kp_langchain.scoring import Scorer
+from kp_langchain.schema import ReasoningTrace
+trace = ReasoningTrace.model_validate({"metadata": {"task_domain": "x", "success": True},
+    "task": {"objective": "o"}, "steps": [{"step_id": 0, "type": "thought", "content": "t"}],
+    "outcome": {"result_summary": "r", "confidence": 0.5}})
+"""
+
+
+def test_a_process_that_ends_while_the_model_loads_waits_for_nothing_else(run_python):
+    """The texts that wait are dropped; the one at work is finished."""
+    script = """
+from kp_langchain.embedding.background import background
+at_work = threading.Event()
+class Loading:
+    ready = False
+    def embed(self, texts):
+        at_work.set()
+        while background._ended_at is None: time.sleep(0.001)
+        print("embedded", flush=True)
+        return [[1.0]]
+scorer = Scorer(embedder=Loading(), latency_budget_ms=1)
+for _ in range(100): scorer.evaluate(trace)
+at_work.wait()
+"""
+    assert run_python(HEAD + script).stdout.split() == ["embedded"]
+
+
+@needs_fork
+def test_a_child_that_is_forked_while_the_model_loads_begins_anew(run_python):
+    script = """
+entered, forking = threading.Semaphore(0), threading.Event()
+class Loading:
+    ready = False
+    def embed(self, texts):
+        entered.release()
+        if os.getpid() == parent: forking.wait()
+        return [[1.0]]
+parent = os.getpid()
+scorer = Scorer(embedder=Loading(), latency_budget_ms=1)
+for _ in range(3): scorer.evaluate(trace)
+entered.acquire()
+os.register_at_fork(before=forking.set)  # called before the fork waits for the embedder
+child = os.fork()
+if child == 0:
+    patient = Scorer(embedder=Loading(), latency_budget_ms=3600000)
+    os._exit(0 if patient.evaluate(trace).novelty_source == "empty cache" else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run_python(HEAD + script).stdout.strip() == "0"
