@@ -461,7 +461,7 @@ def test_an_unreadable_run_is_neutral_and_forgotten(caplog, trace_of):
             assert one.unreadable_share > 0.4
             share = f"unreadable, {one.unreadable_share:.0%} of the tokens say nothing to the model"
             assert share in one.text()
-            assert "(default profile; novelty: unreadable)" in one.line()
+            assert "(finance profile; novelty: unreadable)" in one.line()
             assert ScoreBreakdown.from_dict(one.to_dict()) == one
         scorer.remember(trace_of(CHINESE))
         again = scorer.score(trace_of(CHINESE))
