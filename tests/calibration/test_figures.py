@@ -68,17 +68,18 @@ def drawn(tasks: int, repeats: int, seed: int) -> tuple[list[bool], list[float],
 
 
 @given(SCORED)
-def test_auc_is_scikit_learns(pairs: Any) -> None:
+def test_auc_brier_and_reliability_are_those_of_scikit_learn(pairs: Any) -> None:
     truth, scores = [one[0] for one in pairs], [one[1] for one in pairs]
-    found = auc(truth, scores, [str(at) for at in range(len(pairs))])
+    tasks = [str(at) for at in range(len(pairs))]
+    found = auc(truth, scores, tasks)
+    assert found.value == auc_value(truth, scores)
     assert found.value == pytest.approx(metrics.roc_auc_score(truth, scores), abs=1e-12)
     assert 0 <= found.low <= found.value <= found.high <= 1
-
-
-@given(SCORED)
-def test_brier_is_scikit_learns(pairs: Any) -> None:
-    truth, scores = [one[0] for one in pairs], [one[1] for one in pairs]
     assert brier(truth, scores) == pytest.approx(metrics.brier_score_loss(truth, scores))
+    bins = reliability(truth, scores, tasks)
+    assert sum(one.runs for one in bins) == len(pairs)
+    assert sum(one.runs * one.success_rate.value for one in bins) == pytest.approx(sum(truth))
+    assert all(one.confidence <= next_.confidence + 1e-9 for one, next_ in pairwise(bins))
 
 
 def test_the_interval_is_as_wide_as_tasks_drawn_anew_say() -> None:
@@ -129,15 +130,6 @@ def test_a_share_is_scipys_wilson_interval(good: int, runs: int) -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
-@given(SCORED)
-def test_reliability_counts_every_run_once(pairs: Any) -> None:
-    truth, scores = [one[0] for one in pairs], [one[1] for one in pairs]
-    bins = reliability(truth, scores, [str(at) for at in range(len(pairs))])
-    assert sum(one.runs for one in bins) == len(pairs)
-    assert sum(one.runs * one.success_rate.value for one in bins) == pytest.approx(sum(truth))
-    assert all(one.confidence <= next_.confidence + 1e-9 for one, next_ in pairwise(bins))
-
-
 def test_the_p_value_of_a_mean_is_that_of_a_t_test_for_runs_of_a_task_each() -> None:
     rng = random.Random(3)
     values = [rng.gauss(0.2, 1) for _ in range(30)]
@@ -162,14 +154,6 @@ def test_repeats_of_a_task_make_a_mean_no_surer() -> None:
 )
 def test_a_mean_without_spread(values: list[float], tasks: list[str], expected: float) -> None:
     assert mean_p_value(values, tasks) == expected
-
-
-@given(SCORED)
-def test_the_value_of_an_auc_is_that_with_an_interval(pairs: Any) -> None:
-    truth, scores = [one[0] for one in pairs], [one[1] for one in pairs]
-    assert (
-        auc_value(truth, scores) == auc(truth, scores, [str(at) for at in range(len(pairs))]).value
-    )
 
 
 # ------------------------------------------------------------------ thresholds keep their promise
@@ -275,14 +259,11 @@ def test_a_wish_that_makes_no_sense_is_named(labelled: Any, wish: Any, words: st
         propose_threshold(labelled(5), [0.5] * 5, **wish)
 
 
-@pytest.mark.parametrize("wish", [{"precision": 0.9995}, {"precision": math.nextafter(1, 0)}])
-def test_every_precision_below_1_is_a_target(labelled: Any, wish: dict[str, float]) -> None:
-    proposal = propose_threshold(labelled(5), [0.5] * 5, **wish)
-    assert proposal.point is None
-    assert proposal.refusal is not None
-
-
-def test_no_runs_no_threshold() -> None:
+def test_every_precision_below_1_is_a_target_and_no_runs_give_no_threshold(labelled: Any) -> None:
+    for precision in (0.9995, math.nextafter(1, 0)):
+        proposal = propose_threshold(labelled(5), [0.5] * 5, precision=precision)
+        assert proposal.point is None
+        assert proposal.refusal is not None
     with pytest.raises(ConfigError, match="no labelled runs"):
         propose_threshold([], [], pass_rate=0.1)
 
@@ -384,25 +365,23 @@ def verdict_of(offer: Offer, *, success: bool = True) -> TaskVerdict:
 
 
 @given(_runs(), _verdicts)
-def test_every_run_is_offered_once(unlabelled: list[UnlabelledRun], labelled: list[TaskVerdict]):
-    offers = list(next_to_label(unlabelled, labelled))
-    assert sorted(offer.run.trace_id for offer in offers) == sorted(
-        run.trace_id for run in unlabelled
-    )
-
-
-@given(_runs(), _verdicts)
-def test_no_task_comes_again_while_another_of_its_domain_has_fewer_verdicts(
+def test_every_run_is_offered_once_of_its_domain_the_least_labelled_tasks_first(
     unlabelled: list[UnlabelledRun], labelled: list[TaskVerdict]
 ):
+    """Those that are not drawn are those that the model is least sure of."""
     verdicts = Counter((one.domain, one.task) for one in labelled)
-    left = Counter((run.domain, run.task) for run in unlabelled)
+    left = {run.trace_id: run for run in unlabelled}
     for offer in next_to_label(unlabelled, labelled):
-        task = (offer.run.domain, offer.run.task)
-        others = [verdicts[one] for one in left if one[0] == task[0] and left[one]]
-        assert offer.task_verdicts == verdicts[task] == min(others)
-        verdicts[task] += 1
-        left[task] -= 1
+        run = offer.run
+        of_domain = [one for one in left.values() if one.domain == run.domain]
+        fewest = min(verdicts[one.domain, one.task] for one in of_domain)
+        assert offer.task_verdicts == verdicts[run.domain, run.task] == fewest
+        if offer.choice == "unsure":
+            rivals = [one for one in of_domain if verdicts[one.domain, one.task] == fewest]
+            assert all(_doubt(run) >= _doubt(one) for one in rivals)
+        del left[run.trace_id]
+        verdicts[run.domain, run.task] += 1
+    assert not left
 
 
 @given(_runs(), _verdicts, st.randoms())
@@ -431,25 +410,6 @@ def test_one_of_every_few_is_drawn_at_random(
     choices = [offer.choice for offer in next_to_label(unlabelled, labelled)]
     for at in range(len(choices) - DRAWN_EVERY + 1):
         assert choices[at : at + DRAWN_EVERY].count("drawn") == 1
-
-
-@given(_runs(), _verdicts)
-def test_the_others_are_those_that_the_model_is_least_sure_of(
-    unlabelled: list[UnlabelledRun], labelled: list[TaskVerdict]
-):
-    left = {run.trace_id: run for run in unlabelled}
-    verdicts = Counter((one.domain, one.task) for one in labelled)
-    for offer in next_to_label(unlabelled, labelled):
-        run = offer.run
-        if offer.choice == "unsure":
-            rivals = [
-                one for one in left.values()
-                if one.domain == run.domain
-                and verdicts[one.domain, one.task] == offer.task_verdicts
-            ]  # fmt: skip
-            assert all(_doubt(run) >= _doubt(one) for one in rivals)
-        del left[run.trace_id]
-        verdicts[run.domain, run.task] += 1
 
 
 def _doubt(run: UnlabelledRun) -> float:
