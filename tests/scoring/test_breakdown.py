@@ -335,6 +335,32 @@ def test_dict_is_plain_and_complete(explained):
     assert ScoreBreakdown.from_dict({**data, "later": 1}) == breakdown
 
 
+def test_row_has_a_column_for_each_figure(explained):
+    breakdown, first = explained
+    parts = {
+        f"{name}{ending}": getattr(one, field)
+        for name, one in breakdown.dimensions.items()
+        for ending, field in (
+            ("", "value"), ("_weight", "weight"), ("_contribution", "contribution"),
+        )
+    }  # fmt: skip
+    row = {
+        "score": breakdown.total, **parts, "weighted_sum": breakdown.weighted_sum,
+        "profile": "code", "rules": "single_tool", "novelty_source": "nearest remembered trace",
+        "nearest_id": first.id, "nearest_similarity": breakdown.nearest.similarity,
+        "confidence_source": "trace", "elapsed_ms": breakdown.elapsed_ms, "worth": None,
+        "worth_confidence": None,
+    }  # fmt: skip
+    assert breakdown.to_row() == row
+    assert list(breakdown.to_row()) == list(row)
+    worth = Worth.of(0.5, 0.4)
+    judged = dataclasses.replace(breakdown, nearest=None, worth=worth).to_row()
+    assert judged == row | {
+        "nearest_id": None, "nearest_similarity": None, "worth": worth.value,
+        "worth_confidence": 0.5,
+    }  # fmt: skip
+
+
 UNIT = st.floats(0, 1)
 PARTS = st.builds(Dimension, value=UNIT, weight=UNIT, contribution=UNIT, why=st.text())
 SIMILARITIES = st.floats(-1, 1)
@@ -373,6 +399,7 @@ def test_any_breakdown_has_its_texts_and_survives_json(breakdown):
         ("total", ["high", math.nan]),
         ("rules", [[1]]),
         ("nearest", ["x"]),
+        ("worth", [{"value": math.nan, "confidence": 0.5}]),
         *((name, [None, 0.5, {"value": "high"}, {"value": 0.1, "weight": 0.2}]) for name in NAMES),
     ],
 )

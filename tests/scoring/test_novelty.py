@@ -627,8 +627,10 @@ def test_what_is_no_baseline_is_refused(value):
         lambda: Scorer(embedder=Cone(), baseline=value),
         lambda: FastembedEmbedder(baseline=value),
     ):
-        with pytest.raises(ConfigError, match=r"baseline of .* from 0 to below 1"):
+        with pytest.raises(ConfigError, match=r"baseline of \w.* from 0 to below 1"):
             make()
+    with pytest.raises(ConfigError, match="baseline of this scorer"):
+        Scorer(embedder=None, baseline=value)
 
 
 def test_a_baseline_that_cannot_be_read_is_named():

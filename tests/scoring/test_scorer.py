@@ -338,7 +338,7 @@ def test_weights_for_all(embedder):
 def test_faulty_arguments_are_refused_at_once():
     scorer = Scorer(embedder=None)
     for bad in (0, -1, 2.5, True, "3", None):
-        with pytest.raises(ConfigError, match="batch_size"):
+        with pytest.raises(ConfigError, match=r"^batch_size is"):
             scorer.evaluate_many([], batch_size=bad)
     with pytest.raises(TypeError):
         scorer.evaluate_many(5)
