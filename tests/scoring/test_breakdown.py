@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from kp_langchain.errors import KPError, WeightsError
+from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import (
     PROFILES,
     Dimension,
@@ -27,6 +28,8 @@ from kp_langchain.scoring import (
     Worth,
     embedded_text,
 )
+from kp_langchain.scoring.changed_outcome import with_outcome
+from kp_langchain.scoring.dimensions import TraceShape, estimated_success
 from tests.scoring.conftest import Returning
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
@@ -92,6 +95,7 @@ def test_parity_of_a_sequence_with_its_embeddings(batch_size):
     assert scores == pytest.approx([line["score"] for line in lines], abs=1e-9)
 
 
+UNIT = st.floats(0, 1)
 STEPS = st.lists(
     st.fixed_dictionaries(
         {
@@ -139,6 +143,46 @@ def test_scores_are_finite_and_add_up(sequence, step_cap):
         last = breakdown.rules[-1].after if breakdown.rules else breakdown.weighted_sum
         assert breakdown.total == pytest.approx(last, abs=1e-9)
         json.dumps(breakdown.to_dict(), allow_nan=False)
+
+
+@given(STEPS, st.booleans(), st.booleans(), UNIT)
+def test_with_another_outcome_a_score_is_that_of_such_a_trace(steps, before, success, confidence):
+    def breakdown_of(success, confidence):
+        about = {"metadata": {"task_domain": "code", "success": success}, "steps": steps}
+        outcome = {"result_summary": "done", "confidence": confidence}
+        trace = ReasoningTrace.model_validate(
+            about | {"task": {"objective": "o"}, "outcome": outcome}
+        )
+        return Scorer(embedder=None).score(trace), TraceShape.of(trace)
+
+    first, shape = breakdown_of(before, 0.5)
+    first = dataclasses.replace(first, worth=Worth.of(0.5, 0.5))
+    about = {"success": success, "confidence": confidence, "source": "a reviewer", "shape": shape}
+    changed = with_outcome(first, **about)
+    expected, _ = breakdown_of(success, confidence)
+    assert changed.dimensions | {"outcome_confidence": None} == expected.dimensions | {
+        "outcome_confidence": None
+    }
+    assert changed.outcome_confidence.value == expected.outcome_confidence.value
+    assert (changed.total, changed.weighted_sum) == (expected.total, expected.weighted_sum)
+    assert (changed.rules, changed.confidence_source) == (expected.rules, "a reviewer")
+    assert changed.worth == Worth.of(changed.outcome_confidence.value, 0.5)
+    without = with_outcome(dataclasses.replace(first, worth=None), lowers_confidence=False, **about)
+    assert (without.worth, without.outcome_confidence.value) == (None, confidence)
+
+
+@pytest.mark.parametrize(
+    ("looked_successful", "confidence", "proves_failure", "expected"),
+    [
+        (True, 0.1, False, True), (False, 0.5, False, True), (False, 0.49, False, False),
+        (True, 0.9, True, False), (False, 0.9, True, False),
+    ],
+)  # fmt: skip
+def test_a_run_is_taken_for_a_success_if_it_looked_so_or_its_model_says_so(
+    looked_successful, confidence, proves_failure, expected
+):
+    about = {"looked_successful": looked_successful, "proves_failure": proves_failure}
+    assert estimated_success(confidence, **about) is expected
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.5, 1.5])
@@ -361,7 +405,6 @@ def test_row_has_a_column_for_each_figure(explained):
     }  # fmt: skip
 
 
-UNIT = st.floats(0, 1)
 PARTS = st.builds(Dimension, value=UNIT, weight=UNIT, contribution=UNIT, why=st.text())
 SIMILARITIES = st.floats(-1, 1)
 BREAKDOWNS = st.builds(

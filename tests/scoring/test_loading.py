@@ -93,6 +93,7 @@ def test_load_waits_and_raises_what_is_wrong(slow):
     slow.load_once_asked()
     with pytest.raises(EmbedderError, match="no such model"):
         Scorer(embedder=slow).load()
+    assert slow.by[0] == "kp_langchain embedding"  # so that a fork need not wait for this thread
 
 
 def test_waiting_begins_the_load_and_is_bounded(slow, make_trace):

@@ -96,6 +96,7 @@ def test_a_repeat_is_one_in_every_language(embedder, trace_of):
         ("two\u3000words", "two\u00a0words", True),
         ("\ufefftwo wo\u00adrds\u200b", "two words", True),
         ("\u200f\u05e9\u05dc\u05d5\u05dd\u202c", "\u05e9\u05dc\u05d5\u05dd", True),
+        ("\u200e\u202a\u202ba\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069", "a", True),
         # What may mean something else.
         ("Foo", "foo", False),
         ("2\u2075", "25", False),

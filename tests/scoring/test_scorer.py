@@ -53,7 +53,7 @@ def test_a_vector_without_a_key(make_trace):
     cache.add(np.ones(26))
     breakdown = Scorer(embedder=Words(), cache=cache).score(make_trace())
     assert breakdown.nearest.trace_id is None
-    assert "a vector without a key" in breakdown.text()
+    assert "nearest remembered trace, a vector without a key" in breakdown.text()
     json.dumps(breakdown.to_dict(), allow_nan=False)
 
 
@@ -110,7 +110,7 @@ CACHE = VectorCache()
     ("options", "message"),
     [
         *(({"step_cap": bad}, "step_cap") for bad in (0, -1, 2.5, True, "20", math.inf)),
-        ({"max_remembered": 0}, "max_remembered is 0"),
+        ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),
         ({"max_remembered": True}, "max_remembered is True"),
         ({"ttl_ms": -1}, "ttl_ms is -1"),
         ({"ttl_ms": math.nan}, "ttl_ms is nan"),
