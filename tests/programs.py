@@ -253,14 +253,17 @@ def become(request: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     if os.environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        raw = open(number, "rb" if number == 0 else "wb", -1, closefd=False)  # noqa: SIM115
+        mode, size = ("rb", -1) if number == 0 else ("wb", 0 if is_unbuffered else -1)
+        raw = open(number, mode, size, closefd=False)  # noqa: SIM115
         stream = io.TextIOWrapper(
             raw,
-            encoding=os.environ.get("PYTHONIOENCODING", "utf-8"), line_buffering=raw.isatty(),
+            encoding=os.environ.get("PYTHONIOENCODING", "utf-8"),
+            line_buffering=name == "stderr" or raw.isatty(),
             errors="backslashreplace" if name == "stderr" else "strict",
-            write_through=name == "stderr",
-        )  # fmt: skip
+            write_through=is_unbuffered,
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     words: Sequence[str] = request["words"]

@@ -9,9 +9,30 @@ from typing import Any
 
 import pytest
 
+from kp_langchain.calibration.features import FEATURES_VERSION
 from kp_langchain.calibration.labelled_run import LabelledRun
+from kp_langchain.calibration.model import ConfidenceModel, Term
 
 Labelled = Callable[..., list[LabelledRun]]
+MODEL = ConfidenceModel(
+    domain="finance",
+    features_version=FEATURES_VERSION,
+    created_at=datetime(2026, 2, 1, 12, tzinfo=UTC),
+    runs=214,
+    tasks=80,
+    base_rate=0.6,
+    auc=0.7449,
+    auc_low=0.66,
+    auc_high=0.81,
+    brier=0.19,
+    default_brier=0.31,
+    intercept=0.4,
+    terms=(
+        Term("steps", 2.0, 0.5, -0.8),
+        Term("answer_chars", 5.0, 1.0, 0.3),
+        Term("called:search", 0.5, 0.4, 0.2),
+    ),
+)
 
 
 @pytest.fixture(scope="session")

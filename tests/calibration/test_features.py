@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kp_langchain import ReasoningTrace
+from kp_langchain import ReasoningTrace, trace_from_messages
+from kp_langchain.calibration.failed_outputs import BEGINNING_CHARS, reads_like_failure
+from kp_langchain.calibration.feature_meanings import MEANINGS, is_surface, meaning_of
 from kp_langchain.calibration.features import FEATURES_VERSION, features_of
 from kp_langchain.scoring.dimensions import TraceShape
 
+OUTPUTS = json.loads(Path(__file__).with_name("outputs.json").read_text(encoding="utf-8"))
 TEXTS = st.text(max_size=40) | st.sampled_from(
     ["", "Error: not found", "航班已取消。对不起，无法退款", "\ud800"]
 )
@@ -198,3 +202,30 @@ def test_only_a_bounded_part_of_a_huge_run_is_read() -> None:
     far = features_of(trace_of(thought("a " * 5000 + "sorry"), answer="b " * 5000 + "sorry"))
     assert far["thoughts_unable"] == far["answer_unable"] == 0
     assert far["answer_chars"] == 10_005
+
+
+def test_every_feature_has_a_meaning_of_its_own_and_no_other_has() -> None:
+    trace = trace_from_messages([("user", "What is 6 x 7?"), ("ai", "42")], domain="code")
+    names = set(features_of(trace, looked_successful=True, proves_failure=False))
+    assert set(MEANINGS) == names - {"features_version"}
+    assert len(set(MEANINGS.values())) == len(MEANINGS)
+    assert meaning_of("called:ledger") == "calls of the tool ledger"
+    assert meaning_of("steps") == "steps"
+    assert meaning_of("of_a_later_version") == "of_a_later_version"
+    surface = {name for name in MEANINGS if is_surface(name)}
+    assert {name for name in MEANINGS if name.endswith("_chars")} <= surface
+    assert {"steps", "tool_calls", "answer_lines", "answer_numbers"} <= surface
+    assert not {"answer_unsure", "looked_successful", "thoughts_alike"} & surface
+    assert is_surface("called:any")
+
+
+@pytest.mark.parametrize("output", OUTPUTS["failed"])
+def test_a_line_that_begins_with_a_word_for_an_error_says_that_the_call_failed(output: str) -> None:
+    assert reads_like_failure(output)
+
+
+@pytest.mark.parametrize(
+    "output", [*OUTPUTS["harmless"], None, f"{'x' * BEGINNING_CHARS}\nError: y"]
+)
+def test_words_for_errors_elsewhere_and_empty_outputs_say_nothing(output: str | None) -> None:
+    assert not reads_like_failure(output)

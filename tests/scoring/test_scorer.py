@@ -1,11 +1,14 @@
+"""`Scorer`: one trace or many, the caller's mistakes, an embedder's failures, and the settings."""
+
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
-import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,80 +16,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from kp_langchain import KPCallbackHandler, default_scorer, evaluate_value
 from kp_langchain.errors import ConfigError, VectorError, WeightsError
+from kp_langchain.schema import ReasoningTrace
 from kp_langchain.scoring import Scorer, ScoringWeights, VectorCache
+from tests.agents import ASK, searching
+from tests.scoring.conftest import Returning, Words
 
 EQUAL = {"complexity": 0.25, "novelty": 0.25, "tool_diversity": 0.25, "outcome_confidence": 0.25}
 
 
-class Words:
-    """Counts words by their first letter: texts that share words are similar."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def embed(self, texts):
-        self.calls += 1
-        rows = np.zeros((len(texts), 26), dtype=np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            for word in text.lower().split():
-                row[(ord(word[0]) - ord("a")) % 26] += 1
-        return rows
+# ------------------------------------------------------------------ one trace
 
 
-class Returning:
-    """Returns, or raises, one thing after the other; the last one for ever."""
-
-    def __init__(self, *results) -> None:
-        self.results = list(results)
-
-    def embed(self, texts):
-        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-
-def test_score_changes_nothing(make_trace):
-    cache = VectorCache(dimensions=26)
-    scorer = Scorer(embedder=Words(), cache=cache)
-    trace = make_trace()
-    before = trace.model_dump_json()
-    assert scorer.score(trace).novelty_source == "empty cache"
-    assert scorer.score(trace).novelty_source == "empty cache"
-    assert cache.size == 0
-    assert trace.model_dump_json() == before
-
-
-def test_remember_then_score(make_trace):
-    scorer = Scorer(embedder=Words())
+def test_novelty_is_the_distance_to_the_nearest_remembered_trace(make_trace):
+    embedder = Words()
+    scorer = Scorer(embedder=embedder, cache=(cache := VectorCache(dimensions=26)))
     trace, other = make_trace(), make_trace(objective="zebra zoo", content="zig")
-    scorer.remember(trace)
+    assert scorer.score(trace).novelty_source == "empty cache"
+    assert (scorer.score(trace).novelty.value, cache.size) == (0.5, 0)
+    calls = len(embedder.calls)
+    assert scorer.evaluate(trace).novelty.value == 0.5
+    assert len(embedder.calls) == calls + 1
     breakdown = scorer.score(make_trace())
     assert breakdown.novelty.value == pytest.approx(0.0, abs=1e-6)
     assert breakdown.novelty_source == "nearest remembered trace"
     assert breakdown.nearest.trace_id == trace.id
     assert breakdown.nearest.similarity == pytest.approx(1.0, abs=1e-6)
     assert scorer.score(other).novelty.value == pytest.approx(1.0, abs=1e-6)
-
-
-def test_evaluate_does_both_and_embeds_once(make_trace):
-    embedder = Words()
-    scorer = Scorer(embedder=embedder)
-    assert scorer.evaluate(make_trace()).novelty.value == 0.5
-    assert embedder.calls == 1
-    assert scorer.evaluate(make_trace()).novelty.value == pytest.approx(0.0, abs=1e-6)
-    assert embedder.calls == 2
-
-
-def test_ignored_traces_are_no_precedents(make_trace):
-    scorer = Scorer(embedder=Words())
-    first, second = make_trace(), make_trace(objective="another one", content="thing")
-    scorer.remember(first)
-    assert scorer.score(first, ignore={first.id}).novelty_source == "empty cache"
-    scorer.remember(second)
-    breakdown = scorer.evaluate(first, ignore={first.id})
-    assert breakdown.nearest.trace_id == second.id
+    scorer.remember(other)
+    assert scorer.evaluate(trace, ignore={trace.id}).nearest.trace_id == other.id
 
 
 def test_a_vector_without_a_key(make_trace):
@@ -94,84 +53,28 @@ def test_a_vector_without_a_key(make_trace):
     cache.add(np.ones(26))
     breakdown = Scorer(embedder=Words(), cache=cache).score(make_trace())
     assert breakdown.nearest.trace_id is None
-    assert "a vector without a key" in breakdown.text()
+    assert "nearest remembered trace, a vector without a key" in breakdown.text()
     json.dumps(breakdown.to_dict(), allow_nan=False)
 
 
-def test_ttl_makes_a_topic_new_again(make_trace):
-    now = [0.0]
-    scorer = Scorer(
-        embedder=Words(), cache=VectorCache(dimensions=26, ttl_ms=1000, clock=lambda: now[0])
-    )
-    scorer.evaluate(make_trace())
-    now[0] = 0.5
-    assert scorer.score(make_trace()).novelty.value == pytest.approx(0.0, abs=1e-6)
-    now[0] = 2.0
-    assert scorer.score(make_trace()).novelty_source == "empty cache"
-
-
-@pytest.mark.parametrize("domain", ["default", "finance", "code", "medical", "customer_service"])
-def test_profile_by_domain(make_trace, domain):
-    assert Scorer(embedder=None).score(make_trace(domain=domain)).profile == domain
-
-
-@pytest.mark.parametrize("domain", ["Finance", "finance ", "legal", "custom", "ümläut"])
-def test_unknown_domain_takes_the_default(make_trace, domain):
-    assert Scorer(embedder=None).score(make_trace(domain=domain)).profile == "default"
-
-
-def test_own_profiles(make_trace):
+def test_the_domain_chooses_the_weights_and_a_call_may_bring_its_own(make_trace):
     own = ScoringWeights(0.7, 0.1, 0.1, 0.1)
     scorer = Scorer(embedder=None, profiles={"legal": own, "finance": EQUAL, "default": own})
-    assert scorer.score(make_trace(domain="legal")).complexity.weight == 0.7
-    assert scorer.score(make_trace(domain="finance")).complexity.weight == 0.25
-    assert scorer.score(make_trace(domain="code")).complexity.weight == 0.2
-    assert scorer.score(make_trace(domain="unheard of")).complexity.weight == 0.7
+    weights = {
+        domain: scorer.score(make_trace(domain=domain)).complexity.weight
+        for domain in ("legal", "finance", "code", "unheard of")
+    }
+    assert weights == {"legal": 0.7, "finance": 0.25, "code": 0.2, "unheard of": 0.7}
+    assert scorer.profiles["legal"] == own
     assert Scorer(embedder=None).score(make_trace(domain="finance")).complexity.weight == 0.2
-
-
-def test_a_wrong_profile_is_named():
-    with pytest.raises(WeightsError, match=r"profile 'legal'.*1\.25"):
-        Scorer(embedder=None, profiles={"legal": {**EQUAL, "novelty": 0.5}})
-
-
-def test_weights_for_one_call(make_trace):
-    scorer = Scorer(embedder=None)
+    for domain in ("Finance", "finance ", "legal", "custom", "ümläut"):
+        assert Scorer(embedder=None).score(make_trace(domain=domain)).profile == "default"
     trace = make_trace(domain="finance")
     breakdown = scorer.score(trace, weights=ScoringWeights(0, 0, 0, 1))
     assert breakdown.profile == "custom"
     assert breakdown.total == pytest.approx(0.8, abs=1e-12)
     assert scorer.evaluate(trace, weights=EQUAL).novelty.weight == 0.25
     assert scorer.score(trace).profile == "finance"
-    with pytest.raises(WeightsError):
-        scorer.score(trace, weights={"novelty": 1.0})
-
-
-def test_weights_that_exceed_1_by_their_tolerance_do_not_lift_the_score_above_it(make_trace):
-    trace = make_trace("tool_call:a", "tool_call:b", confidence=1.0)
-    weights = ScoringWeights(0.0, 0.0, 5e-10, 1.0)
-    breakdown = Scorer(embedder=None).score(trace, weights=weights)
-    assert breakdown.weighted_sum > 1.0
-    assert breakdown.total == 1.0
-
-
-def test_step_cap(make_trace):
-    trace = make_trace(*["thought"] * 40)
-    # C .125+40/20*.2=.525, with the cap .125+.2=.325
-    assert Scorer(embedder=None).score(trace).complexity.value == pytest.approx(0.525, abs=1e-12)
-    capped = Scorer(embedder=None, step_cap=20).score(trace)
-    assert capped.complexity.value == pytest.approx(0.325, abs=1e-12)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 2.5, True, "20", math.inf])
-def test_step_cap_is_checked(bad):
-    with pytest.raises(ConfigError, match="step_cap"):
-        Scorer(embedder=None, step_cap=bad)
-
-
-def test_cache_is_checked():
-    with pytest.raises(ConfigError, match="a list"):
-        Scorer(embedder=None, cache=[])
 
 
 def test_wire_form(make_trace):
@@ -185,91 +88,9 @@ def test_wire_form(make_trace):
 @pytest.mark.parametrize("bad", [None, 1, "trace", [], {}, {"steps": []}, object()])
 def test_what_is_no_trace_is_refused(bad):
     scorer = Scorer(embedder=None)
-    for call in (scorer.score, scorer.evaluate, scorer.remember):
+    for call in (scorer.score, scorer.evaluate, scorer.remember, scorer.entry):
         with pytest.raises(ValidationError):
             call(bad)
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -0.5, 1.5])
-def test_confidence_that_escaped_validation_is_refused(make_trace, bad):
-    trace = make_trace()
-    outcome = trace.outcome.model_copy(update={"confidence": bad})
-    with pytest.raises(ValueError, match=r"outcome\.confidence"):
-        Scorer(embedder=None).score(trace.model_copy(update={"outcome": outcome}))
-
-
-class FirstError(RuntimeError):
-    """Error types of this module's own, because each kind is logged once per process."""
-
-
-class SecondError(RuntimeError):
-    pass
-
-
-def test_an_embedder_that_raises(make_trace, caplog):
-    scorer = Scorer(embedder=Returning(FirstError("the secret text of the trace")))
-    with caplog.at_level(logging.DEBUG, logger="kp_langchain"):
-        breakdowns = [scorer.evaluate(make_trace(objective=f"task {n}")) for n in range(3)]
-        scorer.remember(make_trace())
-    for breakdown in breakdowns:
-        assert breakdown.novelty.value == 0.5
-        assert breakdown.novelty_source == "embedder failed: FirstError"
-        assert breakdown.nearest is None
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "FirstError" in caplog.text
-    assert "secret" not in caplog.text
-
-
-def test_an_embedder_that_recovers(make_trace):
-    good = [[1.0, 0.0]]
-    scorer = Scorer(embedder=Returning(good, SecondError(), good))
-    traces = [make_trace(objective=f"task {n}") for n in range(3)]
-    sources = [scorer.evaluate(trace).novelty_source for trace in traces]
-    assert sources == ["empty cache", "embedder failed: SecondError", "nearest remembered trace"]
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [None, [], [1.0, 2.0], [[math.nan, 0.0]], [[1.0], [2.0]], "text", [["a", "b"]], [[1e300]]],
-    ids=repr,
-)
-def test_an_embedder_that_returns_garbage(make_trace, garbage):
-    cache = VectorCache(dimensions=2)
-    breakdown = Scorer(embedder=Returning(garbage), cache=cache).evaluate(make_trace())
-    assert breakdown.novelty.value == 0.5
-    assert breakdown.novelty_source == "embedder failed: BadEmbeddingError"
-    assert cache.size == 0
-
-
-def test_an_embedder_that_changes_its_length(make_trace):
-    scorer = Scorer(embedder=Returning([[1.0, 0.0]], [[1.0, 0.0, 0.0]], [[1.0, 0.0]]))
-    traces = [make_trace(objective=f"task {n}") for n in range(3)]
-    sources = [scorer.evaluate(trace).novelty_source for trace in traces]
-    assert sources == [
-        "empty cache",
-        "embedder failed: BadEmbeddingError",
-        "nearest remembered trace",
-    ]
-
-
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(), GeneratorExit()])
-def test_interrupts_pass(make_trace, interrupt):
-    scorer = Scorer(embedder=Returning(interrupt))
-    with pytest.raises(type(interrupt)):
-        scorer.evaluate(make_trace())
-
-
-def test_a_given_cache_of_another_length(make_trace):
-    scorer = Scorer(embedder=Words(), cache=VectorCache(dimensions=384))
-    for call in (scorer.score, scorer.remember, scorer.evaluate):
-        with pytest.raises(VectorError, match=r"26.*384"):
-            call(make_trace())
-
-
-def test_embedder_none_says_so_and_logs_nothing(make_trace, caplog):
-    with caplog.at_level(logging.DEBUG, logger="kp_langchain"):
-        assert Scorer(embedder=None).evaluate(make_trace()).novelty_source == "no embedder"
-    assert caplog.records == []
 
 
 def test_lone_surrogates_and_megabytes(make_trace):
@@ -282,76 +103,94 @@ def test_lone_surrogates_and_megabytes(make_trace):
     assert scorer.evaluate(wild).novelty.value == pytest.approx(0.0, abs=1e-6)
 
 
-steps = st.lists(
-    st.fixed_dictionaries(
-        {
-            "step_id": st.integers(0, 99),
-            "type": st.sampled_from(["thought", "tool_call", "observation", "error_recovery"]),
-        },
-        optional={
-            "content": st.text(max_size=20),
-            "tool": st.fixed_dictionaries({"name": st.text(min_size=1, max_size=3)}),
-        },
-    ),
-    min_size=1,
-    max_size=12,
+CACHE = VectorCache()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"step_cap": bad}, "step_cap") for bad in (0, -1, 2.5, True, "20", math.inf)),
+        ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),
+        ({"max_remembered": True}, "max_remembered is True"),
+        ({"ttl_ms": -1}, "ttl_ms is -1"),
+        ({"ttl_ms": math.nan}, "ttl_ms is nan"),
+        ({"ttl_ms": math.inf}, "ttl_ms is inf"),
+        ({"ttl_ms": "1"}, "ttl_ms is '1'"),
+        ({"cache": CACHE, "ttl_ms": 5}, "VectorCache"),
+        ({"cache": CACHE, "max_remembered": 5}, "VectorCache"),
+        ({"profiles": {"legal": {**EQUAL, "novelty": 0.5}}}, r"profile 'legal'.*1\.25"),
+        ({"profiles": [EQUAL]}, "profiles is a list"),
+    ],
 )
-traces = st.fixed_dictionaries(
-    {
-        "metadata": st.fixed_dictionaries(
-            {
-                "task_domain": st.sampled_from(["finance", "code"]) | st.text(min_size=1),
-                "success": st.booleans(),
-            }
-        ),
-        "task": st.fixed_dictionaries({"objective": st.text(min_size=1)}),
-        "steps": steps,
-        "outcome": st.fixed_dictionaries(
-            {"result_summary": st.text(), "confidence": st.floats(0, 1)}
-        ),
-    }
+def test_options_that_cannot_be_used_are_named(options, message):
+    with pytest.raises((ConfigError, WeightsError), match=message):
+        Scorer(embedder=None, **options)
+
+
+# ------------------------------------------------------------------ an embedder that fails
+
+
+class FirstError(RuntimeError):
+    """Error types of this module's own, because each kind is logged once per process."""
+
+
+def test_an_embedder_that_raises_is_logged_once_without_the_text(make_trace, caplog):
+    good = [[1.0, 0.0]]
+    error = FirstError("the secret text of the trace")
+    scorer = Scorer(embedder=Returning(good, error, error, good))
+    with caplog.at_level(logging.DEBUG, logger="kp_langchain"):
+        traces = [make_trace(objective=f"task {number}") for number in range(4)]
+        breakdowns = [scorer.evaluate(trace) for trace in traces]
+    failed = "embedder failed: FirstError"
+    sources = ["empty cache", failed, failed, "nearest remembered trace"]
+    assert [one.novelty_source for one in breakdowns] == sources
+    assert (breakdowns[1].novelty.value, breakdowns[1].nearest) == (0.5, None)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "FirstError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_embedder_none_says_so_and_logs_nothing(make_trace, caplog):
+    with caplog.at_level(logging.DEBUG, logger="kp_langchain"):
+        assert Scorer(embedder=None).evaluate(make_trace()).novelty_source == "no embedder"
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "garbage", [None, [1.0, 2.0], [[math.nan, 0.0]], [[1.0], [2.0]], [[1e300]]]
 )
-embeddings = st.lists(st.floats(width=32), min_size=2, max_size=4).map(lambda row: [row])
+def test_an_embedder_that_returns_garbage(make_trace, garbage):
+    cache = VectorCache(dimensions=2)
+    breakdown = Scorer(embedder=Returning(garbage), cache=cache).evaluate(make_trace())
+    assert breakdown.novelty.value == 0.5
+    assert breakdown.novelty_source == "embedder failed: BadEmbeddingError"
+    assert cache.size == 0
 
 
-@given(st.lists(st.tuples(traces, embeddings), min_size=1, max_size=5), st.none() | st.just(20))
-def test_scores_are_finite_and_add_up(sequence, step_cap):
-    scorer = Scorer(embedder=Returning(*(row for _, row in sequence)), step_cap=step_cap)
-    for wire, _ in sequence:
-        breakdown = scorer.evaluate(wire)
-        parts = [
-            breakdown.complexity,
-            breakdown.novelty,
-            breakdown.tool_diversity,
-            breakdown.outcome_confidence,
-        ]
-        assert 0.0 <= breakdown.total <= 1.0
-        assert all(0.0 <= part.value <= 1.0 for part in parts)
-        assert breakdown.weighted_sum == pytest.approx(
-            sum(part.value * part.weight for part in parts), abs=1e-9
-        )
-        last = breakdown.rules[-1].after if breakdown.rules else breakdown.weighted_sum
-        assert breakdown.total == pytest.approx(last, abs=1e-9)
-        json.dumps(breakdown.to_dict(), allow_nan=False)
+def test_an_embedder_that_changes_its_length(make_trace):
+    scorer = Scorer(embedder=Returning([[1.0, 0.0]], [[1.0, 0.0, 0.0]], [[1.0, 0.0]]))
+    traces = [make_trace(objective=f"task {number}") for number in range(3)]
+    sources = [scorer.evaluate(trace).novelty_source for trace in traces]
+    failed = "embedder failed: BadEmbeddingError"
+    assert sources == ["empty cache", failed, "nearest remembered trace"]
 
 
-def test_same_text_at_the_same_time_is_new_once(make_trace):
-    class Meeting(VectorCache):
-        """Holds a search back until another one has been made too, or for a moment."""
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(), GeneratorExit()])
+def test_interrupts_pass(make_trace, interrupt):
+    scorer = Scorer(embedder=Returning(interrupt))
+    with pytest.raises(type(interrupt)):
+        scorer.evaluate(make_trace())
+    if not isinstance(interrupt, GeneratorExit):
+        with pytest.raises(type(interrupt)):
+            list(scorer.evaluate_many([make_trace()]))
 
-        meeting = threading.Barrier(2)
 
-        def nearest(self, query, *, ignore=frozenset()):
-            found = super().nearest(query, ignore=ignore)
-            with suppress(threading.BrokenBarrierError):
-                self.meeting.wait(timeout=0.1)
-            return found
-
-    scorer = Scorer(embedder=Words(), cache=Meeting(dimensions=26))
-    with ThreadPoolExecutor(2) as pool:
-        breakdowns = pool.map(scorer.evaluate, [make_trace(), make_trace()])
-        sources = {breakdown.novelty_source for breakdown in breakdowns}
-    assert sources == {"empty cache", "nearest remembered trace"}
+def test_a_given_cache_of_another_length_is_the_caller_s_to_mend(make_trace):
+    scorer = Scorer(embedder=Words(), cache=VectorCache(dimensions=384))
+    many = lambda trace: list(scorer.evaluate_many([trace] * 2))  # noqa: E731
+    for call in (scorer.score, scorer.remember, scorer.evaluate, many):
+        with pytest.raises(VectorError, match=r"26.*384"):
+            call(make_trace())
 
 
 def test_many_threads_on_one_scorer(make_trace):
@@ -359,7 +198,7 @@ def test_many_threads_on_one_scorer(make_trace):
     scorer = Scorer(embedder=Words(), cache=cache)
 
     def work(number: int) -> None:
-        for turn in range(50):
+        for turn in range(25):
             trace = make_trace(objective=f"task {number} turn {turn}")
             assert 0.0 <= scorer.evaluate(trace).total <= 1.0
             scorer.remember(trace)
@@ -370,40 +209,228 @@ def test_many_threads_on_one_scorer(make_trace):
     assert cache.size == 100
 
 
-def test_default_scorer_without_the_extra(run_python, make_trace):
-    done = run_python(
-        f"""
-import asyncio, logging, sys, threading
-from collections.abc import Mapping
-sys.modules["sentence_transformers"] = sys.modules["fastembed"] = None
-logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
-from kp_langchain.scoring import aevaluate_value, default_scorer, evaluate_value
-from kp_langchain.schema import ReasoningTrace
+# ------------------------------------------------------------------ many traces
 
-trace = ReasoningTrace.model_validate_json({make_trace().model_dump_json()!r})
 
-class Watched(Mapping):
-    readers = set()
-    def __init__(self, data): self.data = data
-    def __iter__(self): self.readers.add(threading.current_thread()); return iter(self.data)
-    def __len__(self): return len(self.data)
-    def __getitem__(self, key): return self.data[key]
+DIMENSIONS = 8
 
-async def both():
-    watched = Watched(trace.model_dump())
-    value = await aevaluate_value(watched)
-    assert Watched.readers and threading.current_thread() not in Watched.readers
-    return value
 
-values = [evaluate_value(trace), evaluate_value(trace.model_dump()), asyncio.run(both())]
-assert default_scorer() is default_scorer()
-print(*values, default_scorer().score(trace, ignore={{trace.id}}).novelty_source, sep="|")
-"""
+class Drawn:
+    """Gives each text a random vector of its own; some texts are more than it can take."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def embed(self, texts):
+        self.batches.append(len(texts))
+        return [self.vector(text) for text in texts]
+
+    def vector(self, text):
+        _, number, behaviour, *_ = text.split()
+        if behaviour == "raise":
+            raise RuntimeError(text)
+        if behaviour == "wide":
+            return np.ones(DIMENSIONS + 1)
+        if behaviour == "nan":
+            return np.full(DIMENSIONS, math.nan)
+        if behaviour == "zero":
+            return np.zeros(DIMENSIONS)
+        return np.random.default_rng(int(number)).normal(size=DIMENSIONS)
+
+
+ids = itertools.count()
+
+
+def wire(number: int, behaviour: str = "end", *, steps: int = 1) -> dict:
+    return {
+        "id": f"kp:trace:{next(ids):08x}-0000-4000-8000-000000000000",
+        "metadata": {"task_domain": "code", "success": True},
+        "task": {"objective": f"vector {number} {behaviour}"},
+        "steps": [{"step_id": n, "type": "thought", "content": "x"} for n in range(steps)],
+        "outcome": {"result_summary": "done", "confidence": 7 if behaviour == "bad" else 0.8},
+    }
+
+
+def results(calls) -> list:
+    """What each call returns, or the type of what it raises."""
+    out = []
+    for call in calls:
+        try:
+            out.append(call())
+        except StopIteration:
+            break
+        except Exception as error:
+            out.append(type(error))
+    return out
+
+
+def assert_same(some, expected) -> None:
+    assert len(some) == len(expected)
+    for one, other in zip(some, expected, strict=True):
+        if isinstance(other, type):
+            assert one is other
+            continue
+        assert one.total == pytest.approx(other.total, abs=1e-6)
+        assert one.novelty.value == pytest.approx(other.novelty.value, abs=1e-6)
+        assert one.novelty_source == other.novelty_source
+        assert (one.nearest and one.nearest.trace_id) == (other.nearest and other.nearest.trace_id)
+        assert (one.profile, one.rules) == (other.profile, other.rules)
+        assert one.complexity == other.complexity
+        assert one.elapsed_ms > 0.0
+
+
+BEHAVIOURS = st.sampled_from(["end"] * 12 + ["zero", "raise", "nan", "wide", "bad", "wild"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), BEHAVIOURS, st.integers(1, 4)), max_size=60),
+    st.sampled_from([None, 1, 2, 3, 7, 1000]),
+    st.integers(1, 70),
+    st.sets(st.integers(0, 60), max_size=3),
+    st.booleans(),
+)
+def test_many_at_once_are_as_one_by_one(drawn, max_elements, batch_size, ignored, given_cache):
+    traces = []
+    for number, behaviour, steps in drawn:
+        trace = wire(number, behaviour, steps=steps)
+        if behaviour == "wild":  # past validation
+            trace = ReasoningTrace.model_validate(trace)
+            outcome = trace.outcome.model_copy(update={"confidence": math.nan})
+            trace = trace.model_copy(update={"outcome": outcome})
+        traces.append(trace)
+    ignore = {traces[at]["id"] for at in ignored if at < len(traces) and drawn[at][1] != "wild"}
+
+    def scorer():
+        if max_elements is None:
+            return Scorer(embedder=Drawn())
+        dimensions = DIMENSIONS + 1 if given_cache and max_elements == 7 else DIMENSIONS
+        return Scorer(embedder=Drawn(), cache=VectorCache(max_elements, dimensions))
+
+    single, many = scorer(), scorer()
+    expected = results(lambda t=trace: single.evaluate(t, ignore=ignore) for trace in traces)
+    iterator = many.evaluate_many(iter(traces), ignore=ignore, batch_size=batch_size)
+    assert_same(results(iterator.__next__ for _ in itertools.count()), expected)
+    probes = [wire(number) for number in range(13)]
+    left = [results(lambda t=t, s=s: s.score(t) for t in probes) for s in (many, single)]
+    assert_same(*left)
+
+
+def test_many_are_embedded_in_batches_and_those_of_a_batch_that_fails_alone():
+    embedder = Drawn()
+    list(Scorer(embedder=embedder).evaluate_many([wire(n) for n in range(600)]))
+    assert embedder.batches == [256, 256, 88]
+    embedder = Drawn()
+    traces = [wire(1), wire(2, "raise"), wire(1)]
+    sources = [one.novelty_source for one in Scorer(embedder=embedder).evaluate_many(traces)]
+    assert sources == ["empty cache", "embedder failed: RuntimeError", "nearest remembered trace"]
+    assert embedder.batches == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize("embedder", [None, Drawn()])
+def test_weights_for_all(embedder):
+    weights = ScoringWeights(0, 0, 0, 1)
+    breakdowns = Scorer(embedder=embedder).evaluate_many([wire(1), wire(2)], weights=weights)
+    assert [(one.profile, one.outcome_confidence.weight) for one in breakdowns] == [
+        ("custom", 1)
+    ] * 2
+
+
+def test_faulty_arguments_are_refused_at_once():
+    scorer = Scorer(embedder=None)
+    for bad in (0, -1, 2.5, True, "3", None):
+        with pytest.raises(ConfigError, match=r"^batch_size is"):
+            scorer.evaluate_many([], batch_size=bad)
+    with pytest.raises(TypeError):
+        scorer.evaluate_many(5)
+    assert list(scorer.evaluate_many([])) == []
+
+
+def test_what_comes_after_a_bad_trace_waits():
+    cache = VectorCache(dimensions=DIMENSIONS)
+    iterator = Scorer(embedder=Drawn(), cache=cache).evaluate_many([wire(1), {}, wire(2)])
+    assert next(iterator).novelty_source == "empty cache"
+    with pytest.raises(ValidationError):
+        next(iterator)
+    assert cache.size == 1
+    assert next(iterator).nearest is not None
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert cache.size == 2
+
+
+def test_what_the_iterator_of_traces_raises_comes_after_the_traces_before_it():
+    def traces():
+        yield wire(1)
+        yield wire(2)
+        raise OSError("the disk is gone")
+
+    iterator = Scorer(embedder=Drawn()).evaluate_many(traces())
+    assert next(iterator).nearest is None
+    assert next(iterator).nearest is not None
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+class Mark:
+    """Something that lives as long as the trace that carries it."""
+
+
+def test_an_endless_source_is_taken_a_batch_at_a_time():
+    alive: weakref.WeakSet[Mark] = weakref.WeakSet()
+    pulled = 0
+
+    def endless():
+        nonlocal pulled
+        while True:
+            trace = {**wire(pulled % 50), "mark": Mark()}
+            alive.add(trace["mark"])
+            pulled += 1
+            yield trace
+
+    iterator = Scorer(embedder=Drawn()).evaluate_many(endless(), batch_size=10)
+    for number, _ in enumerate(itertools.islice(iterator, 300), 1):
+        assert pulled - number < 10
+        assert len(alive) <= 20
+
+
+# ------------------------------------------------------------------ what the settings say
+
+
+def test_the_settings_bound_the_memory_of_the_process(no_models, folder, monkeypatch, make_trace):
+    (folder / "kp.toml").write_text("novelty_memory = 1\n")
+    first, second = make_trace(), make_trace(objective="Bake bread.")
+    assert evaluate_value(first) == evaluate_value(second)
+    assert default_scorer().max_remembered == 1
+    assert default_scorer().score(second).nearest.trace_id == second.id
+    assert default_scorer().score(first).nearest is None  # the second has pushed it out
+
+
+@pytest.mark.parametrize("ttl_s", ["0.000001", None])
+def test_the_settings_say_when_the_process_forgets(ttl_s, no_models, monkeypatch, make_trace):
+    if ttl_s is not None:
+        monkeypatch.setenv("KP_NOVELTY_TTL_S", ttl_s)
+    own = Scorer(embedder=Words(), ttl_ms=ttl_s and 1e-3)
+    evaluate_value(make_trace())
+    own.remember(make_trace())
+    until = time.monotonic() + 2e-6
+    while time.monotonic() <= until:
+        pass
+    for scorer in (default_scorer(), own):
+        assert (scorer.score(make_trace()).nearest is None) is (ttl_s is not None)
+
+
+def test_a_handler_without_a_scorer_goes_by_the_settings(no_models, folder, make_trace):
+    (folder / "kp.toml").write_text("step_cap = 1\n")
+    handler = KPCallbackHandler(store=None)
+    searching().invoke(ASK, {"callbacks": [handler]})
+    scored = handler.last()
+    assert len(scored.trace.steps) == 4
+    capped = Scorer(embedder=None, step_cap=1).score(scored.trace)
+    assert (
+        scored.breakdown.complexity
+        == capped.complexity
+        == default_scorer().score(scored.trace).complexity
     )
-    first, second, third, source = done.stdout.strip().split("|")
-    assert 0.0 < float(second) < float(first) < 1.0
-    assert second == third  # a repeat is no news, also without a model
-    assert source == "embeddings extra not installed"
-    [line] = done.stderr.strip().splitlines()
-    assert line.startswith("WARNING kp_langchain ")
-    assert "pip install 'kp-langchain[embeddings]'" in line
+    assert scored.breakdown.complexity != Scorer(embedder=None).score(scored.trace).complexity

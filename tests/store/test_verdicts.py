@@ -29,7 +29,7 @@ from kp_langchain.calibration.model import Term
 from kp_langchain.gate import decide
 from kp_langchain.gate.external_trace import ExternalTrace
 from kp_langchain.store import Standing
-from tests.calibration.test_model import MODEL
+from tests.calibration.conftest import MODEL
 from tests.store.conftest import (
     LONG_S,
     REGISTRY,

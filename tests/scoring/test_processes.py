@@ -1,0 +1,137 @@
+"""Scorers in processes: without the extra, in a forked child, and at a process's end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+def test_default_scorer_without_the_extra(run_python, make_trace):
+    done = run_python(
+        f"""
+import asyncio, logging, sys, threading
+from collections.abc import Mapping
+sys.modules["sentence_transformers"] = sys.modules["fastembed"] = None
+logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
+from kp_langchain import Settings
+from kp_langchain.scoring import aevaluate_value, default_scorer, evaluate_value
+from kp_langchain.schema import ReasoningTrace
+
+trace = ReasoningTrace.model_validate_json({make_trace().model_dump_json()!r})
+
+class Watched(Mapping):
+    readers = set()
+    def __init__(self, data): self.data = data
+    def __iter__(self): self.readers.add(threading.current_thread()); return iter(self.data)
+    def __len__(self): return len(self.data)
+    def __getitem__(self, key): return self.data[key]
+
+async def both():
+    watched = Watched(trace.model_dump())
+    value = await aevaluate_value(watched)
+    assert Watched.readers and threading.current_thread() not in Watched.readers
+    return value
+
+values = [evaluate_value(trace), evaluate_value(trace.model_dump()), asyncio.run(both())]
+assert default_scorer() is default_scorer()
+assert default_scorer().wait_until_ready(0)
+breakdown = default_scorer().score(trace, ignore={{trace.id}})
+print(*values, breakdown.novelty_source, breakdown.latency_budget_ms, sep="|")
+""",
+        KP_LATENCY_BUDGET_MS="60000",
+    )
+    first, second, third, source, budget_ms = done.stdout.strip().split("|")
+    assert 0.0 < float(second) < float(first) < 1.0
+    assert second == third  # a repeat is no news, also without a model
+    assert (source, budget_ms) == ("embeddings extra not installed", "60000.0")
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("WARNING kp_langchain ")
+    assert "pip install 'kp-langchain[embeddings]'" in line
+
+
+@needs_fork
+def test_a_child_of_a_busy_process_knows_what_the_parent_knew(run_python, make_trace):
+    script = f"""
+import os, threading
+import numpy as np
+from kp_langchain.schema import ReasoningTrace
+from kp_langchain.scoring import Scorer, VectorCache
+trace = ReasoningTrace.model_validate_json({make_trace().model_dump_json()!r})
+class Ones:
+    def embed(self, texts): return np.ones((len(texts), 64), dtype=np.float32)
+cache = VectorCache(max_elements=500, dimensions=64)
+scorers = [Scorer(embedder=Ones(), cache=cache), Scorer(embedder=None)]
+for scorer in scorers: scorer.evaluate(trace)
+stop = threading.Event()
+def work(scorer):
+    while not stop.is_set(): scorer.evaluate(trace)
+threads = [threading.Thread(target=work, args=(scorer,)) for scorer in scorers * 2]
+for thread in threads: thread.start()
+codes = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        novelty = [scorer.evaluate(trace).novelty.value for scorer in scorers]
+        os._exit(0 if novelty == [0, 0] and 0 < cache.size <= 500 else 1)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for thread in threads: thread.join()
+print(set(codes))
+"""
+    assert run_python(script).stdout.strip() == "{0}"
+
+
+HEAD = """
+import os, threading, time
+from kp_langchain.scoring import Scorer
+from kp_langchain.schema import ReasoningTrace
+trace = ReasoningTrace.model_validate({"metadata": {"task_domain": "x", "success": True},
+    "task": {"objective": "o"}, "steps": [{"step_id": 0, "type": "thought", "content": "t"}],
+    "outcome": {"result_summary": "r", "confidence": 0.5}})
+"""
+
+
+def test_a_process_that_ends_while_the_model_loads_waits_for_nothing_else(run_python):
+    """The texts that wait are dropped; the one at work is finished."""
+    script = """
+from kp_langchain.embedding.background import background
+at_work = threading.Event()
+class Loading:
+    ready = False
+    def embed(self, texts):
+        at_work.set()
+        while background._ended_at is None: time.sleep(0.001)
+        print("embedded", flush=True)
+        return [[1.0]]
+scorer = Scorer(embedder=Loading(), latency_budget_ms=1)
+for _ in range(100): scorer.evaluate(trace)
+at_work.wait()
+"""
+    assert run_python(HEAD + script).stdout.split() == ["embedded"]
+
+
+@needs_fork
+def test_a_child_that_is_forked_while_the_model_loads_begins_anew(run_python):
+    script = """
+entered, forking = threading.Semaphore(0), threading.Event()
+class Loading:
+    ready = False
+    def embed(self, texts):
+        entered.release()
+        if os.getpid() == parent: forking.wait()
+        return [[1.0]]
+parent = os.getpid()
+scorer = Scorer(embedder=Loading(), latency_budget_ms=1)
+for _ in range(3): scorer.evaluate(trace)
+entered.acquire()
+os.register_at_fork(before=forking.set)  # called before the fork waits for the embedder
+child = os.fork()
+if child == 0:
+    patient = Scorer(embedder=Loading(), latency_budget_ms=3600000)
+    os._exit(0 if patient.evaluate(trace).novelty_source == "empty cache" else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run_python(HEAD + script).stdout.strip() == "0"
