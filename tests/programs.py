@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import io
 import json
@@ -209,6 +210,8 @@ def serve(address: str) -> dict[str, Any]:
     for name in IMPORTED:
         with contextlib.suppress(ImportError):  # an extra that is not installed
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child's collections leave alone, and so do not copy, what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for programs
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{address}.new")

@@ -124,6 +124,7 @@ def test_redirects_that_lead_elsewhere_or_come_to_no_end_are_not_followed():
 
 def test_an_echo_of_key_and_body_is_neither_told_nor_logged(caplog):
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "httpx")  # tracing tools set one of its own
     head = f"HTTP/1.1 400 {KEY}\r\nX-Echo: {KEY}\r\nContent-Length: 0\r\n\r\n".encode()
     with LoopbackRegistry(misbehave=lambda number, *_: ("echo", head, None)[number]) as there:
         here = Registry(there.url, api_key=KEY)
