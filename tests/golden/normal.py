@@ -24,6 +24,7 @@ _BY_RELEASE = re.compile(
     r"|\. The tool was not executed\. Do not retry this tool call unless .*? requests it\."
     r"| tool_calls=\[\] invalid_tool_calls=\[\](?=\Z)"
     r"|\AUsage: .*"
+    r"|(?<=\ATry ')python -m [\w.]+(?=kp-langchain )"
 )
 _TIMED = re.compile(r"_ms\Z|_seconds\Z|\A(?:created|updated|judged|began|ended|expires)(?:_at)?\Z")
 _BY_TIME = frozenset(("over_budget", "version", "kp_version"))
