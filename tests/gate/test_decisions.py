@@ -29,6 +29,7 @@ from kp_langchain import (
 from kp_langchain.embedding.identity import NO_IDENTITY, EmbedderIdentity
 from kp_langchain.gate import default_threshold, rejudge
 from kp_langchain.gate.check import check
+from kp_langchain.gate.decision import decision_word
 from kp_langchain.gate.recent_values import WINDOW, JudgedRun, RecentValues
 from kp_langchain.gate.twins import SURER_BY, KeptTrace, find_twins, hold_against_twins
 from kp_langchain.scoring import MemoryEntry, Worth
@@ -84,6 +85,7 @@ BUILT_IN = default_threshold("default", novelty_measured=False)
         # Without a threshold the best tenth of the recent worths passes.
         (with_worth(0.8), HUNDRED, BY_WORTH, "worth", 0.9, 0.1),
         (with_worth(0.8), HUNDRED, {**BY_WORTH, "pass_rate": 0.3}, "worth", 0.7, 0.3),
+        (with_worth(0.8), HUNDRED, {**BY_WORTH, "worth_threshold": 0.3}, "worth", 0.3, None),
         (with_worth(0.8), [0.1] * 29, {**BY_WORTH, "threshold": 0.4}, "score", 0.4, None),
         (breakdown(), HUNDRED, {"pass_rate": 0.2, "threshold": 0.95}, "score", 0.8, 0.2),
         (breakdown(), [0.5] * 3, {"pass_rate": 0.2, "threshold": 0.95}, "score", 0.95, None),
@@ -93,6 +95,20 @@ def test_what_a_run_is_held_against(one, values, policy, gate, threshold, rate):
     found = checked(one, values, **policy)
     value = one.total if gate == "score" else one.worth.value
     assert found == (gate, value, threshold, rate)
+
+
+@pytest.mark.parametrize(
+    ("domain", "measured", "unmeasured"),
+    [
+        ("default", 0.59, 0.65), ("finance", 0.61, 0.68), ("code", 0.62, 0.71),
+        ("medical", 0.67, 0.71), ("customer_service", 0.63, 0.74), ("of the user", 0.59, 0.65),
+    ],
+)  # fmt: skip
+def test_the_threshold_of_a_domain_depends_on_whether_novelty_was_measured(
+    domain, measured, unmeasured
+):
+    assert default_threshold(domain, novelty_measured=True) == measured
+    assert default_threshold(domain, novelty_measured=False) == unmeasured
 
 
 @given(units, units)
@@ -288,6 +304,20 @@ def test_a_repeat_is_kept_only_in_the_place_of_what_it_repeats(
         assert run.decision == options.get("decision", "contributed")
 
 
+def test_what_is_said_of_a_repeat():
+    twin = decided(kept("new"), OLD)
+    in_place = replace(passed(), replaces=("old",))
+    assert [one.is_one_more_kept for one in (passed(), twin, in_place)] == [True, False, False]
+    words = {
+        ("below_threshold", "old", None): "twin", ("below_threshold", None, "new"): "replaced",
+        ("below_threshold", None, None): "below_threshold", ("contributed", None, None): "kept",
+    }  # fmt: skip
+    for (decision, twin_of, replaced_by), word in words.items():
+        of_it = {"twin_of": twin_of, "replaced_by": replaced_by}
+        assert decision_word(decision, has_registry=False, **of_it) == word
+    assert decision_word("contributed", has_registry=True) == "contributed"
+
+
 def similarities(one: KeptTrace, *others: KeptTrace, least: float = 0.0) -> list[float]:
     return [twin.similarity for twin in find_twins(one, others, least)]
 
@@ -332,3 +362,30 @@ def test_a_verdict_has_what_a_run_repeats_looked_up_again():
     assert KeptTrace.of(passed(), entry).confidence == breakdown().outcome_confidence.value
     by_worth = replace(passed(), breakdown=with_worth(0.37))
     assert KeptTrace.of(by_worth, entry).confidence == 0.37
+
+
+def test_a_run_whose_trace_is_gone_is_judged_by_the_rules_that_applied():
+    search = {"name": "search", "args": {"q": "6"}}
+    failing = [
+        message
+        for number in range(3)
+        for message in (
+            AIMessage("", tool_calls=[{**search, "id": str(number), "name": f"t{number % 2}"}]),
+            ToolMessage("no", tool_call_id=str(number), status="error"),
+        )
+    ]
+    for messages, rule in (
+        ([("ai", "42")], "single_thought"),
+        ([AIMessage("", tool_calls=[{**search, "id": "1"}]), ToolMessage("42", tool_call_id="1"),
+          ("ai", "42")], "single_tool"),
+        ([*failing, ("ai", "42")], "recovered_errors"),
+    ):  # fmt: skip
+        trace = trace_from_messages([("user", "What is 6 x 7?"), *messages], domain="default")
+        trace.metadata.success = True
+        run = replace(passed(), trace=trace, breakdown=Scorer(embedder=None).score(trace))
+        gone = replace(run, trace=trace.model_copy(update={"steps": []}))
+        assert rule in {one.name for one in run.breakdown.rules}
+        for verdict in (Verdict(success=True), Verdict(success=False)):
+            rules = [rejudge(one, verdict).breakdown.rules for one in (run, gone)]
+            assert rules[0] == rules[1]
+            assert rejudge(gone, verdict).breakdown.total == rejudge(run, verdict).breakdown.total
