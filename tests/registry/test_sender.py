@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -392,7 +393,12 @@ def test_a_loop_over_send_costs_next_to_nothing(tmp_path, monkeypatch):
         here.fill(1)
         assert not watching.send(300)  # the refusal
         rests: list[float] = []
-        monkeypatch.setattr("kp_langchain.recording.handler.time.sleep", rests.append)
+        own, sleep = threading.get_ident(), time.sleep
+
+        def rest(seconds: float) -> None:  # other threads rest, too
+            rests.append(seconds) if threading.get_ident() == own else sleep(seconds)
+
+        monkeypatch.setattr("kp_langchain.recording.handler.time.sleep", rest)
         for _ in range(3):
             assert not watching.send(300)
         assert rests == [1.0] * 3
