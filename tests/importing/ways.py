@@ -1,6 +1,7 @@
 """One run seen in several ways: by the handler, and by tracers whose files are then imported.
 
-And how the imported traces differ from those of the handler.
+And how the imported traces differ from those of the handler. The tracers are imported where they
+are needed: the golden files of imports are compared also where they are not installed.
 """
 
 from __future__ import annotations
@@ -10,26 +11,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from google.protobuf.json_format import MessageToDict
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.tracers.langchain import LangChainTracer
 from langsmith import Client
 from langsmith._internal._operations import serialize_run_dict
-from langsmith._internal.otel._otel_exporter import OTELExporter
-from openinference.instrumentation.langchain import LangChainInstrumentor
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kp_langchain import ScoredTrace, Scorer, Settings, TraceStore
 from kp_langchain.importing.formats import FileReader
 from kp_langchain.importing.importer import Imported, Importer
 from kp_langchain.importing.recorded_run import RecordedRun
 from tests.loopback_tools import LoopbackTool, Request
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 _UNLIMITED = 100_000
 
@@ -56,6 +53,11 @@ def traced() -> Iterator[Files]:
 
 @contextmanager
 def _openinference(files: Files) -> Iterator[None]:
+    from openinference.instrumentation.langchain import LangChainInstrumentor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -70,6 +72,9 @@ def _openinference(files: Files) -> Iterator[None]:
 
 def otlp_json(*spans: ReadableSpan) -> dict[str, Any]:
     """Spans as the collector's file exporter writes them."""
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
     batch = MessageToDict(encode_spans(spans))
     for resource in batch["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -111,6 +116,11 @@ def _langsmith(files: Files) -> Iterator[None]:
 
 def _as_spans(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """LangSmith runs as its own exporter writes them into spans."""
+    from langsmith._internal.otel._otel_exporter import OTELExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
