@@ -31,7 +31,37 @@ class Request:
         return json.loads(self.body)
 
 
-class LoopbackTool:
+class _Silent(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Loopback:
+    """A server on loopback, for a `with` block."""
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        # It looks so often, in seconds, whether it is to end.
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class LoopbackTool(_Loopback):
     """A server that records what the clients of tracing tools send.
 
     For a `with` block; `requests` holds what was asked.
@@ -44,17 +74,13 @@ class LoopbackTool:
         self.requests: list[Request] = []
         self.answer = answer
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
     def sent_to(self, path_end: str, method: str = "POST") -> list[Request]:
         return [r for r in self.requests if r.method == method and r.path.endswith(path_end)]
 
-    def __enter__(self) -> Self:
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
         tool = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(_Silent):
             def do_GET(self) -> None:
                 url = urlsplit(self.path)
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -72,23 +98,10 @@ class LoopbackTool:
 
             do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - named by the library
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.01,), daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        return Handler
 
 
-class LoopbackLangSmith:
+class LoopbackLangSmith(_Loopback):
     """LangSmith's feedback endpoint: real HTTP, pages, keys and faults.
 
     For a `with` block; `feedback` holds what was given, `asked` the query of each request.
@@ -133,14 +146,10 @@ class LoopbackLangSmith:
         }
         self.feedback.append(given | more)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
         langsmith = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(_Silent):
             def do_GET(self) -> None:
                 langsmith.methods.add("GET")
                 status, content = langsmith._answer(self.path, self.headers.get("x-api-key"))
@@ -157,21 +166,7 @@ class LoopbackLangSmith:
 
             do_PUT = do_PATCH = do_DELETE = do_POST  # noqa: N815 - named by the library
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # It looks so often, in seconds, whether it is to end.
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.01,), daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        return Handler
 
     def _answer(self, path: str, key: str | None) -> tuple[int, bytes]:
         url = urlsplit(path)

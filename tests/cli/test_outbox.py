@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,18 +20,6 @@ from tests.cli.made_runs import KEY, made
 from tests.cli.terminal import Terminal
 from tests.commands import Done, cli, cli_apart
 from tests.loopback_registry import LoopbackRegistry
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackRegistry]:
-    with LoopbackRegistry(keys={KEY}) as server:
-        yield server
-
-
-@pytest.fixture
-def here(server: LoopbackRegistry) -> dict[str, str]:
-    """What the environment says: a registry, a key, a store."""
-    return {"KP_REGISTRY_URL": server.url, "KP_API_KEY": KEY, "KP_DATABASE_URL": "runs.db"}
 
 
 @pytest.fixture
