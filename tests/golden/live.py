@@ -21,9 +21,10 @@ from tests.recording.test_situations import SITUATIONS  # all modules of situati
 Cases = Iterator[tuple[str, Any]]
 ONE_BY_ONE = {"max_concurrency": 1}  # calls of tools, so that they begin in order
 CHUNK = 25  # recorded runs that share a memory and a store
-# Tools that run at once end in any order.
+# Tools and runs that go at once end in any order.
 UNORDERED = (
     "parallel tool calls", "parallel tool calls, async", "one of two parallel tool calls fails",
+    "create_agent.batch of 3", "create_agent.abatch of 3",
 )  # fmt: skip
 
 
