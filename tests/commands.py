@@ -6,6 +6,7 @@ pipes, terminals, what the environment decides at its start.
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import sys
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from kp_langchain import config_trust
 from kp_langchain.cli.app import main
@@ -23,6 +25,8 @@ from tests.programs import Done
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "from kp_langchain.cli.app import main; main()"
+# typer reads the signatures of all commands each time, which takes longer than most of them.
+_get_command = functools.cache(typer.main.get_command)
 
 
 def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) -> Done:
@@ -47,6 +51,7 @@ def _run_here(
         for name, value in {"COLUMNS": str(columns), **environment}.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["kp-langchain", *words])
+        patch.setattr(typer.main, "get_command", _get_command)
         patch.setattr(sys, "stdin", _stream(stdin))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -46,16 +48,25 @@ def record(number: int = 1) -> str:
 # Mistakes.
 
 
-@pytest.fixture
-def prepare() -> str:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a store of one run, and files; the id of the run."""
-    Path("folder").mkdir()
-    for name in ("v.jsonl", "v.txt", "empty.csv"):
-        Path(name).touch()
-    Path("other.csv").write_text("name,age\nx,1\n")
-    Path("wrong.toml").write_text("databas_url = 'x'\n")
-    Path("in.jsonl").write_text(json.dumps(document(), default=str) + "\n")
-    return record()
+    folder = tmp_path_factory.mktemp("prepared")
+    with contextlib.chdir(folder):
+        Path("folder").mkdir()
+        for name in ("v.jsonl", "v.txt", "empty.csv"):
+            Path(name).touch()
+        Path("other.csv").write_text("name,age\nx,1\n")
+        Path("wrong.toml").write_text("databas_url = 'x'\n")
+        Path("in.jsonl").write_text(json.dumps(document(), default=str) + "\n")
+        return folder, record()
+
+
+@pytest.fixture
+def prepare(prepared: tuple[Path, str], tmp_path: Path) -> str:
+    """A copy of that folder to work in; the id of its run."""
+    shutil.copytree(prepared[0], tmp_path, dirs_exist_ok=True)
+    return prepared[1]
 
 
 @pytest.mark.parametrize(("status", "line", "message"), MISTAKES, ids=lambda text: text or "any")

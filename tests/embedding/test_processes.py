@@ -375,7 +375,10 @@ assert events == [], events
 """
 
 
-@pytest.mark.parametrize("make", ["FastembedEmbedder", "SentenceTransformerEmbedder"])
+@pytest.mark.parametrize(
+    "make",
+    ["FastembedEmbedder", pytest.param("SentenceTransformerEmbedder", marks=pytest.mark.slow)],
+)
 def test_a_download_is_announced_at_once_and_happens_once(make, onnx_folder, run_python, tmp_path):
     folder = onnx_folder if make == "FastembedEmbedder" else safetensors_folder()
     done = run_python(

@@ -20,7 +20,7 @@ WAYS = [
     "Pool closed and joined, fork",
     "ProcessPoolExecutor, fork",
     "Process, its threads play on, fork",
-    "Pool closed and joined, forkserver",
+    pytest.param("Pool closed and joined, forkserver", marks=pytest.mark.slow),
     "ProcessPoolExecutor, spawn",
     "os.fork, child ends by sys.exit",
     "fork in mid-run, both sides go on",
@@ -30,7 +30,7 @@ WAYS = [
     "gunicorn UvicornWorker, lifespan, TERM, idle",
     "Celery prefork, max_tasks_per_child",
     "pytest-xdist",
-    "joblib (loky)",
+    pytest.param("joblib (loky)", marks=pytest.mark.slow),
 ]
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and forks of POSIX systems")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
+from tempfile import gettempdir
 from typing import Any
 
 DIGITS = 6  # of floats, after the point
@@ -15,7 +16,7 @@ _VOLATILE = re.compile(
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
     r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
     r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s|(?<=scored       in )\d+ ms)"
-    r"|(?P<folder>/tmp/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
+    rf"|(?P<folder>(?:/tmp|{re.escape(gettempdir())})/[\w./-]*?(?=[\w-]+\.\w+\b|[^\w./-]|\Z))"
 )
 # What releases of LangChain, pydantic and typer say differently.
 _BY_RELEASE = re.compile(

@@ -14,7 +14,7 @@ from tests.golden import __main__ as golden
 @pytest.mark.parametrize("source", golden.sources(), ids=lambda source: source.name)
 def test_nothing_differs(source: golden.Source) -> None:
     # A part of the recorded runs is enough for each change; all of them are slow.
-    every = ("--every", "8") if source.name == "recorded_runs" else ()
+    every = ("--every", "16") if source.name == "recorded_runs" else ()
     _compare(source, *every)
 
 

@@ -30,7 +30,7 @@ from tests.commands import Done, cli, cli_apart
 from tests.integrations.tools import environment_of, mlflow_trace, new_langfuse
 from tests.loopback_tools import LoopbackTool, Request
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("tools")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 BEGAN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
 TITLES = {

@@ -30,7 +30,7 @@ from tests.integrations.tools import SCORES, SERVERS, TOOLS, Received, Tool, Too
 from tests.loopback_tools import LoopbackTool, Request
 
 # The tools' packages use what is deprecated, and close their connections when they are collected.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("tools")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 of_langfuse_5 = pytest.mark.skipif(
     int(version("langfuse").partition(".")[0]) < 5,
     reason="before version 5, scores are sent one by one and without a time",
