@@ -18,6 +18,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -213,18 +214,25 @@ def serve(address: str) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # a child's collections leave alone, and so do not copy, what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for programs
+
+    def end(*_: object) -> None:
+        shutil.rmtree(Path(address).parent, ignore_errors=True)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{address}.new")
         listening.listen(64)
         Path(f"{address}.new").rename(address)
         while True:
             if 0 in select.select([listening, 0], [], [])[0]:  # who started this one has ended
-                os._exit(0)
+                end()
             connection, _ = listening.accept()
             if os.fork() == 0:
                 break
             connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     size, body = int.from_bytes(head, "big"), b""
     while len(body) < size:
