@@ -14,6 +14,7 @@ Tests run side by side, in any order, on machines that are busy with other thing
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import os
@@ -37,10 +38,20 @@ from tests.programs import Done
 
 _ROOT = Path(__file__).parents[1]
 
-# Databases and logs are written a fifth faster in memory, where a machine has enough of it.
-_IN_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 - only its subfolders are used
-if _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH_BYTES:
-    tempfile.tempdir = os.environ.setdefault("TMPDIR", str(_IN_MEMORY))
+# Databases are written a fifth faster in memory, where a machine has enough of it.
+_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 - a folder of its own is made there
+if (
+    "TMPDIR" not in os.environ
+    and _MEMORY.is_dir()
+    and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES
+):
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="kp-tests-", dir=_MEMORY)
+
+    @atexit.register
+    def _remove(folder: str = tempfile.tempdir, process: int = os.getpid()) -> None:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -520,6 +520,12 @@ def test_rules_and_redactor_reach_every_text_of_a_run() -> None:
     assert (nothing.task.objective, nothing.metadata.task_domain) == ("(removed)", "default")
 
 
+def test_a_rule_allows_a_word_that_is_typed_where_another_part_calls_it_a_password() -> None:
+    write_trusted(f'[redaction]\nallow = ["{WORD}"]\n')
+    scored = run(agent(types(WORD, f"I use the password {WORD}."), DONE, tools=TOOLS))
+    assert f"the password {WORD}." in texts_of(scored.trace)
+
+
 @pytest.mark.parametrize("part", ["learn", "redact", "the caller's"])
 def test_what_cannot_be_redacted_is_dropped_counted_and_never_contributed(
     part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -142,6 +142,16 @@ def test_a_secret_goes_in_every_form(secret: str, write: Callable[[str], str]) -
     assert kept.strip("\"'{}:\\ a….") in ("", "Basic"), value
 
 
+@pytest.mark.parametrize(
+    ("before", "secret"),
+    [("", "k?7?Q?z?m?2"), ("a", "k?7?Q?z?m?2"), ("ab", "k?7?Q?z?m?2"), ("", "Wq7#xT")],
+)
+def test_a_secret_goes_in_base64_of_urls(before: str, secret: str) -> None:
+    code = base64.urlsafe_b64encode(f"{before}{secret}".encode()).decode()
+    value = redact({"password": secret, "a": f"it is {code} here"}).value
+    assert value["a"] == "it is [REDACTED:password] here"
+
+
 @pytest.mark.parametrize("text", ["release-4-5-6-beta", "my-release-4-5-6", "xrelease-4-5-6"])
 def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
     assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
