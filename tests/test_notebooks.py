@@ -107,7 +107,7 @@ def test_rows_are_flat_and_have_the_same_columns() -> None:
     assert row["rules"] == "single_tool"
     assert row["tools"] == "search"
     assert row["steps"] == 4
-    assert row["decision"] == "contributed"
+    assert (row["decision"], row["gate"], row["twin_of"]) == ("contributed", "score", None)
     parts = ("complexity", "novelty", "tool_diversity", "outcome_confidence")
     total = sum(row[f"{name}_contribution"] for name in parts)
     assert total == pytest.approx(row["weighted_sum"])
@@ -117,10 +117,11 @@ def test_a_stored_run_is_a_row_as_well() -> None:
     with TraceStore("runs.db") as store:
         watching = handler("mail", store=store, policy=DomainPolicy(threshold=0.0))
         asked = {"messages": [("user", "write to jane.roe@acme.org")]}
-        agent(say("ok")).invoke(asked, {"callbacks": [watching]})
+        agent(say("ok")).invoke(asked, {"callbacks": [watching], "tags": ["a", "b"]})
         assert watching.flush(60)
         (run,) = store.runs()
     row = run.to_row()
+    assert (row["tags"], row["tools"]) == ("a,b", "")
     assert all(not isinstance(value, dict | list | tuple) for value in row.values())
     assert row["redacted_email"] == row["redactions"] == 1
     assert row["score"] == run.score

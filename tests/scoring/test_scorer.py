@@ -109,7 +109,10 @@ CACHE = VectorCache()
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({"step_cap": bad}, "step_cap") for bad in (0, -1, 2.5, True, "20", math.inf)),
+        *(
+            ({"step_cap": bad}, "step_cap.* above 0, or None")
+            for bad in (0, -1, 2.5, True, "20", math.inf)
+        ),
         ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),
         ({"max_remembered": True}, "max_remembered is True"),
         ({"ttl_ms": -1}, "ttl_ms is -1"),
