@@ -100,6 +100,7 @@ class RepeatMemory:
                 the last is the newest.
         """
         with self._lock:
+            self._expire()
             now = self._clock()
             new = {
                 (digest, key): now - age_s

@@ -232,8 +232,7 @@ def standing(connection: sa.Connection, registry: str, key_id: str) -> dict[str,
 
 def write_standing(connection: sa.Connection, row: dict[str, Any]) -> None:
     """Insert or replace a standing."""
-    values = row | {"throttled_at": list(row["throttled_at"])}
-    connection.execute(insert_or_replace(registries, connection.dialect.name), [values])
+    connection.execute(insert_or_replace(registries, connection.dialect.name), [row])
 
 
 def _forget_if_deleted(connection: sa.Connection, trace_id: str) -> None:

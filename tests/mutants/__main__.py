@@ -190,7 +190,7 @@ def progress(text: str) -> None:
 
 def reasons() -> dict[tuple[str, str, str], str]:
     """Return the explained survivors."""
-    rows = tomllib.loads(EXPLAINED.read_text()).get("equivalent", [])
+    rows = tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
     return {(row["file"], row["line"], row["change"]): row["why"] for row in rows}
 
 

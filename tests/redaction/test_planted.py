@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kp_langchain.redaction import LEVELS, redact
@@ -162,6 +162,8 @@ _structures = st.recursive(
 @given(_structures, by_itself)
 def test_what_stands_beside_a_secret_stays(structure: Any, what: tuple[str, str]) -> None:
     text, secret = what
+    # A random text may happen to end like the name of a password: "...nPW".
+    assume(redact((text, "fine")).value[1] == "fine")
     value = {"a": structure, text: [structure, (f"see {text}\n", structure)]}
     clean = redact(value, level="private").value
     if not secret.endswith("@example.com"):

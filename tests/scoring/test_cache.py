@@ -356,7 +356,11 @@ def test_fingerprints_are_found_as_in_a_plain_list(actions, max_elements, ttl_s,
 def test_what_has_expired_can_be_inserted_again() -> None:
     clock = Clock()
     cache = VectorCache(dimensions=2, ttl_ms=1000.0, clock=clock)
+    memory = RepeatMemory(5, 1000.0, clock=clock)
     cache.add(np.array([1.0, 0.0]), "a")
+    memory.add(b"text", "a")
     clock.now += 2
     cache.insert(np.array([[1.0, 0.0]]), ["a"], [0.0])
+    memory.insert([(b"text", "a", 0.0)])
     assert cache.nearest(np.array([1.0, 0.0])) is not None
+    assert memory.find(b"text") is not None

@@ -201,6 +201,18 @@ def test_a_body_whose_time_is_over_is_gone(store, url, tmp_path):
         assert b"in confidence" not in files_below(tmp_path / "store")
 
 
+def test_without_its_body_a_run_gets_the_score_that_it_would_have_with_it(store):
+    made = {"success": False, "recoveries": 3, "threshold": 0.99}
+    with_body, without = judged_run(**made), judged_run(**made, keep_days=0.0)
+    store.add_many([with_body, without])
+    assert store.get(without.trace.id).trace is None
+    changes = [store.report_outcome(one.trace.id, success=True)[0] for one in (with_body, without)]
+    assert changes[0].score == changes[1].score
+    assert [rule.name for rule in store.get(without.trace.id).breakdown.rules] == [
+        "recovered_errors"
+    ]
+
+
 def test_the_newest_verdict_counts_and_a_model_s_only_where_there_is_no_other(store):
     one = added(store)
     store.report_outcome(one.trace.id, success=False, at=LATER)
