@@ -64,7 +64,8 @@ def _run_here(
     time.tzset()
     assert isinstance(end.value.code, int)
     for thread in set(threading.enumerate()) - threads:
-        thread.join(60)  # one of a library may be about to end
+        thread._started.wait(60)  # type: ignore[attr-defined] # it may be about to begin
+        thread.join(60)
         assert not thread.is_alive(), f"in the process of the tests, {thread.name} stays"
     return Done(end.value.code, _text(out), _text(err))
 
