@@ -49,9 +49,9 @@ def record(number: int = 1) -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a store of one run, and files; the id of the run."""
-    folder = tmp_path_factory.mktemp("prepared")
+    folder = tmp_path_factory.mktemp("template")
     with contextlib.chdir(folder):
         Path("folder").mkdir()
         for name in ("v.jsonl", "v.txt", "empty.csv"):
@@ -63,10 +63,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def prepare(prepared: tuple[Path, str], tmp_path: Path) -> str:
+def prepare(template: tuple[Path, str], tmp_path: Path) -> str:
     """A copy of that folder to work in; the id of its run."""
-    shutil.copytree(prepared[0], tmp_path, dirs_exist_ok=True)
-    return prepared[1]
+    shutil.copytree(template[0], tmp_path, dirs_exist_ok=True)
+    return template[1]
 
 
 @pytest.mark.parametrize(("status", "line", "message"), MISTAKES, ids=lambda text: text or "any")

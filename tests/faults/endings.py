@@ -41,6 +41,7 @@ from tests.faults.processes import (
 REQUESTS = 5
 End = Callable[[Path], None]
 ENDS: dict[str, End] = {}
+MISSING: dict[str, list[str]] = {}
 # Python is given no chance there, or the program asked for none: what is lost is the time between
 # a run's end and the disk.
 ABRUPT = {
@@ -51,8 +52,11 @@ ABRUPT = {
 
 
 def enter(name: str, end: End, *needed: str, abrupt: bool = False) -> None:
-    """Enter a way of ending, unless a package that it needs is not installed."""
-    if all(importlib.util.find_spec(package) for package in needed):
+    """Enter a way of ending, or the packages that it needs and that are not installed."""
+    missing = [package for package in needed if not importlib.util.find_spec(package)]
+    if missing:
+        MISSING[name] = missing
+    else:
         ENDS[name] = end
     if abrupt:
         ABRUPT.add(name)

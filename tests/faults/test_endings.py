@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.endings import ENDS, play_end
+from tests.faults.endings import MISSING, play_end
 
 WAYS = [
     "script end",
@@ -38,8 +38,8 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals and forks of POSI
 @posix
 @pytest.mark.parametrize("name", WAYS)
 def test_what_finished_is_stored_however_the_process_ends(name: str, tmp_path: Path) -> None:
-    if name not in ENDS:
-        pytest.skip(f"what {name!r} ends with is not installed: pip install gunicorn celery joblib")
+    if name in MISSING:
+        pytest.skip(f"{name!r} needs: pip install {' '.join(MISSING[name])}")
     runs = play_end(name, tmp_path)
     assert runs["finished"] > 0
     assert (runs["lost"], runs["doubled"]) == (0, 0), runs

@@ -1,6 +1,6 @@
 """Change the code in small ways and see whether a test fails: `python -m tests.mutants`.
 
-    python -m tests.mutants                    75 mutants of each room; less than an hour
+    python -m tests.mutants                    75 mutants of each room
     python -m tests.mutants --room gate --each 20 --seed 2
     python -m tests.mutants --only gate/check.py:86    all mutants of a line
 

@@ -225,7 +225,7 @@ def _isolate(folder: str, limit_s: int) -> None:
     """Keep a process from harm: in a group, a home and streams of its own, with limits."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setpgid(0, 0)
-    os.environ |= {"HOME": folder, "PYTEST_DEBUG_TEMPROOT": folder}
+    os.environ |= {"HOME": folder, "TMPDIR": folder}
     tempfile.tempdir = folder
     os.chdir(ROOT)
     with Path(os.devnull).open("rb") as nothing, Path(folder, OUTPUT).open("wb") as output:

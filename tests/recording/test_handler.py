@@ -7,6 +7,7 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -454,9 +455,10 @@ def test_a_run_that_the_database_refuses_does_not_take_others_with_it() -> None:
             for domain in ("finance", "code", "finance"):
                 metadata = {"kp_domain": domain}
                 searching().invoke(ASK, {"callbacks": [watching], "metadata": metadata})
-            while store.count() < 2:
+            until = time.monotonic() + 60
+            while store.count() < 2 and time.monotonic() < until:
                 assert not watching.flush()
-            assert watching.stats()["waiting_to_store"] == 1
+            assert (store.count(), watching.stats()["waiting_to_store"]) == (2, 1)
             other.execute("DROP TRIGGER refuse")
         assert watching.flush()
         assert store.count() == 3

@@ -199,6 +199,27 @@ ENDS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def steps_of(drawn: list[tuple[str, str]], cut: int) -> Any:
+    """Return success and steps of a run of these calls that pauses before one; -1 for never."""
+    metadata = {"thread_id": str(uuid4()), "ls_integration": "langgraph"}
+    about: Any = {"name": "LangGraph", "metadata": metadata}
+    events = Events(handler(store="runs.db"), **about)
+    for at, (end, call_id) in enumerate(drawn):
+        if at == cut:
+            events.watching.on_chain_error(GraphInterrupt(), run_id=events.root)
+            events.watching.close(60)
+            events = Events(handler(store="runs.db"), None, **about)
+        if isinstance(ENDS[end], AIMessage):
+            events.model(ENDS[end])
+        else:
+            events.tool({"q": call_id}, ENDS[end], tool_call_id=call_id)
+    events.tool()
+    trace = events.end().trace
+    return trace.metadata.success, [
+        (one.type, one.tool, one.content, one.input, one.attempts) for one in trace.steps
+    ]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(list(ENDS)), st.sampled_from(["c1", "c2", "c3"]))),
     st.integers(0, 12),
@@ -206,29 +227,14 @@ ENDS: dict[str, Any] = {
 def test_a_run_that_is_cut_by_a_pause_has_the_steps_of_the_whole(
     drawn: list[tuple[str, str]], cut: int
 ) -> None:
-    # A structure that a model answers beside a call is lost if the run pauses before that call.
-    assume(not 0 < cut <= len(drawn) or drawn[cut - 1][0] != "asked")
+    assume(not 0 < cut < len(drawn) or drawn[cut - 1][0] != "asked")  # as the next test says
+    assert steps_of(drawn, cut) == steps_of(drawn, -1)
 
-    def steps_of(cut: int) -> Any:
-        metadata = {"thread_id": str(uuid4()), "ls_integration": "langgraph"}
-        about: Any = {"name": "LangGraph", "metadata": metadata}
-        events = Events(handler(store="runs.db"), **about)
-        for at, (end, call_id) in enumerate(drawn):
-            if at == cut:
-                events.watching.on_chain_error(GraphInterrupt(), run_id=events.root)
-                events.watching.close(60)
-                events = Events(handler(store="runs.db"), None, **about)
-            if isinstance(ENDS[end], AIMessage):
-                events.model(ENDS[end])
-            else:
-                events.tool({"q": call_id}, ENDS[end], tool_call_id=call_id)
-        events.tool()
-        trace = events.end().trace
-        return trace.metadata.success, [
-            (one.type, one.tool, one.content, one.input, one.attempts) for one in trace.steps
-        ]
 
-    assert steps_of(cut) == steps_of(-1)
+@pytest.mark.xfail(strict=True, reason="a structure beside the call of the pause is lost")
+def test_a_run_that_pauses_before_a_call_keeps_the_structure_beside_it() -> None:
+    drawn = [("seen", "c2"), ("asked", "c1"), ("seen", "c1")]
+    assert steps_of(drawn, 2) == steps_of(drawn, -1)
 
 
 def test_what_a_human_rejected_before_another_pause_has_not_failed() -> None:

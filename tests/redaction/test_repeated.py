@@ -152,6 +152,12 @@ def test_a_secret_goes_in_base64_of_urls(before: str, secret: str) -> None:
     assert value["a"] == "it is [REDACTED:password] here"
 
 
+def test_a_secret_within_another_adds_nothing_to_it() -> None:
+    named = {"password": "Zk7#mQ2v!pL/x9aQ7#kT2wRz", "token": "x9aQ7#kT2wRz"}
+    value = redact({**named, "a": f"it is {named['password']} here"}).value
+    assert value["a"] == "it is [REDACTED:password] here"
+
+
 @pytest.mark.parametrize("text", ["release-4-5-6-beta", "my-release-4-5-6", "xrelease-4-5-6"])
 def test_words_and_numbers_with_hyphens_are_only_whole_words(text: str) -> None:
     assert redact({"password": "release-4-5-6", "a": text}).value["a"] == text
