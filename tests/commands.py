@@ -47,6 +47,11 @@ def _run_here(
 ) -> Done:
     out, err = _stream(), _stream()
     threads = set(threading.enumerate())
+    others = threads - {threading.current_thread()}
+    last_resort = logging.StreamHandler(err)
+    last_resort.setLevel(logging.WARNING)
+    # What threads of earlier tests log, as a tool's package that cannot reach its server any more.
+    last_resort.addFilter(lambda _: threading.current_thread() not in others)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COLUMNS": str(columns), **environment}.items():
             patch.setenv(name, value)
@@ -58,6 +63,7 @@ def _run_here(
         # In a new process nothing was warned of yet, and a warning of the log goes to stderr.
         patch.setattr("kp_langchain._logging._logged_kinds", set())
         patch.setattr(logging.getLogger(), "handlers", [])
+        patch.setattr(logging, "lastResort", last_resort)
         time.tzset()
         with pytest.raises(SystemExit) as end:
             main()
