@@ -59,13 +59,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Hypothesis would fail an example that takes 200 ms, and a strategy that draws slowly. The examples
-# are the same in each run; with `-m slow` there are ten times as many, and others each time.
+# are the same in each run; with `-m slow` there are ten times as many.
 settings.register_profile(
-    "slow", max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile(
-    "default", settings.get_profile("slow"), max_examples=25, derandomize=True
-)
+    "default", max_examples=25, derandomize=True, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+settings.register_profile("slow", settings.get_profile("default"), max_examples=250)
 settings.load_profile("default")
 
 

@@ -36,7 +36,7 @@ from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text,
 from kp_langchain.redaction.values import is_cookie_choice, is_sensitive, secret_cookies
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
-_MIN_CARD = 10**12
+_MIN_IDENTIFIER = 10**12  # shorter numbers are hardly ever a card's or a national id
 _LONG_BYTES = 64
 _TEXT_TYPES = (str, Literal)
 # Types whose values contain no text.
@@ -210,8 +210,10 @@ class Walker:
             text = repr(int(value)) if is_whole else repr(float(value)) if value < 10**40 else ""
             if field is not None and self._must_redact(text or "0000", name, field):
                 return self._replace(field.kind, text)
-            if is_whole and value >= _MIN_CARD and self._identifiers:
-                return value if self._is_unchanged(text) else self._replace("card", text)
+            if is_whole and value >= _MIN_IDENTIFIER and self._identifiers:
+                kinds: list[str] = []
+                redact_text(text, kinds, identifiers=True, rules=self._rules)
+                return self._replace(kinds[0], text) if kinds else value
             return value
         if field is not None:
             return self._replace(field.kind)
@@ -239,9 +241,6 @@ class Walker:
             and not text.startswith("[BLOB:")
             and not self._rules.allows(text)
         )
-
-    def _is_unchanged(self, text: str) -> bool:
-        return redact_text(text, [], identifiers=True, rules=self._rules) == text
 
     def _bytes(self, value: bytes | bytearray, field: SensitiveField | None, name: str) -> Any:
         content = bytes(value)

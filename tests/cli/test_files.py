@@ -18,7 +18,8 @@ from kp_langchain.cli.import_files import read_values
 from tests.agents import ASK, agent, call, handler, say, searching
 from tests.cli.made_runs import SECRET, made
 from tests.commands import Done, cli, cli_apart
-from tests.importing.test_conventions import MESSAGES, genai_spans, lines, span
+from tests.importing.spans import genai_spans, lines, span
+from tests.importing.test_conventions import MESSAGES
 from tests.importing.ways import traced
 
 AT = ("--database", "runs.db")
@@ -143,6 +144,9 @@ def test_only_successes_are_examples_and_only_a_verdict_says_so(ids: dict[str, s
     with TraceStore("runs.db") as store:
         store.report_outcome(ids["new"], confidence=0.9)  # which says nothing of success
     assert certain() == 1
+    with TraceStore("runs.db") as store:
+        store.report_outcome(ids["old"], confidence=0.9)  # the last verdict counts
+    assert certain() == 0
 
 
 def test_examples_are_as_long_as_they_may_be(ids: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 DIGITS = 6  # of floats, after the point
 _VOLATILE = re.compile(
     r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\bcall_\d+\b)"
+    r"|(?P<short_id>\A[0-9a-f]{8}(?=  ))"
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
     r"|(?P<address>\b0x[0-9a-f]{6,16}\b)"
     r"|(?P<elapsed>(?<=elapsed: )\d+\.\d+s|(?<=scored       in )\d+ ms)"
@@ -27,8 +28,8 @@ _BY_RELEASE = re.compile(
     r"|\AUsage: .*"
     r"|(?<=\ATry ')python -m [\w.]+(?=kp-langchain )"
 )
-_TIMED = re.compile(r"_ms\Z|_seconds\Z|\A(?:created|updated|judged|began|ended|expires)(?:_at)?\Z")
-_BY_TIME = frozenset(("over_budget", "version", "kp_version"))
+_TIMED = re.compile(r"_ms\Z|_seconds\Z|\A(?:created|updated|judged|began|ended|expires)_at\Z")
+_LEFT_OUT = frozenset(("over_budget", "kp_version"))  # of the machine, of the release
 
 
 def normal(value: Any) -> Any:
@@ -42,7 +43,12 @@ def normal(value: Any) -> Any:
 
 def _normal(value: Any, ids: dict[str, int]) -> Any:
     if isinstance(value, Mapping):
-        members = ((str(key), item) for key, item in value.items() if key not in _BY_TIME)
+        members = (
+            (str(key), item)
+            for key, item in value.items()
+            # The version of a model is a number, that of a package text.
+            if key not in _LEFT_OUT and not (key == "version" and isinstance(item, str))
+        )
         return {
             _text(key, ids): "TIMED" if _is_timed(key, item) else _normal(item, ids)
             for key, item in members

@@ -119,13 +119,13 @@ def of_support_desk() -> Cases:
         first = next(iter(right))
         for words in (
             ("label", "--from", "verdicts.jsonl"),
-            ("label", "--from", "verdicts.jsonl"),
             ("calibrate", "--domain", "support", "--dry-run", "--json"),
             ("calibrate", "--domain", "support", "--write", "--json"),
             ("calibrate", "show", "--json"),
             ("review", "stats", "--json"),
         ):
             yield " ".join(words), command(*words, database=database)
+        yield "label again", command("label", "--from", "verdicts.jsonl", database=database)
         _play(database, range(72, 112))
         yield from ((f"later: {name}", done) for name, done in of_database(database))
         for words in COMMANDS:
@@ -133,7 +133,7 @@ def of_support_desk() -> Cases:
             done = command(*line, database=database)
             if "--next" in words:  # which runs are drawn, their random ids decide
                 done["stdout"] = sorted(row["choice"] for row in done["stdout"])
-            yield " ".join(words), done
+            yield f"later: {' '.join(words)}", done
 
 
 COMMANDS = (

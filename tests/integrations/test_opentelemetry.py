@@ -392,7 +392,7 @@ def test_force_flush_exports_what_ended_undecided_and_holds_what_goes_on(
     root = rig.start("open")
     rig.keep.expect(trace_of(root))
     rig.start("child", root).end()
-    assert rig.provider.force_flush(10)
+    assert rig.provider.force_flush(60_000)
     assert rig.exported == ["model", "root"]
     assert (rig.keep.counts()["undecided_flush"], rig.keep.counts()["held"]) == (2, 1)
     rig.keep.decide(rig.trace("model"), keep=False)
@@ -651,7 +651,7 @@ def test_in_any_order_each_span_is_exported_or_dropped_once_and_what_is_worth_it
         elif step in ("keep", "drop"):
             rig.keep.decide(trace_of(root), keep=step == "keep")
         elif step == "flush":
-            assert rig.keep.force_flush(1000)
+            assert rig.keep.force_flush(60_000)
         elif step != "close" or spans[trace]:
             span = root if step == "end" else None
             span = spans[trace].pop() if step == "close" else span or rig.start(name, root)

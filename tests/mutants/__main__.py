@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ class Mutant:
         line: The line that is changed.
         source: The text of that line.
         change: What becomes of what.
+        nth: Which it is of those in the module with the same text and the same change.
         tests: How many tests run it.
         killed_by: A test that fails, or what ended the tests; empty if it survives.
         reason: Why it changes nothing, if that is known.
@@ -91,6 +93,7 @@ class Mutant:
     line: int
     source: str
     change: str
+    nth: int = 1
     tests: int = 0
     killed_by: str = ""
     reason: str = ""
@@ -117,9 +120,11 @@ def mutants(room: str) -> Iterator[Mutant]:
     for file in modules(room):
         text = text_of(file)
         lines = text.splitlines()
+        known: Counter[tuple[str, str]] = Counter()
         for number, change in enumerate(changes(ast.parse(text))):
-            source = lines[change.line - 1].strip()
-            yield Mutant(room, file, number, change.line, source, str(change))
+            source, made = lines[change.line - 1].strip(), str(change)
+            known[source, made] += 1
+            yield Mutant(room, file, number, change.line, source, made, known[source, made])
 
 
 def draw(options: argparse.Namespace) -> list[Mutant]:
@@ -188,10 +193,12 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def reasons() -> dict[tuple[str, str, str], str]:
-    """Return the explained survivors."""
+def reasons() -> dict[tuple[str, str, str, int], str]:
+    """Return why each of the explained survivors changes nothing."""
     rows = tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
-    return {(row["file"], row["line"], row["change"]): row["why"] for row in rows}
+    return {
+        (row["file"], row["line"], row["change"], row.get("nth", 1)): row["why"] for row in rows
+    }
 
 
 def table(tried: Sequence[Mutant]) -> str:
@@ -230,7 +237,7 @@ def main() -> None:
     tried: list[Mutant] = []
     for mutant in draw(options):
         try_out(mutant, tests, options.cap)
-        mutant.reason = known.get((mutant.file, mutant.source, mutant.change), "")
+        mutant.reason = known.get((mutant.file, mutant.source, mutant.change, mutant.nth), "")
         tried.append(mutant)
         progress(f"{len(tried)}: {mutant}")
         if options.out:

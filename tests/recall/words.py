@@ -13,9 +13,15 @@ from langchain_core.messages import AnyMessage
 from langchain_core.tools import tool
 from numpy.typing import NDArray
 
-from kp_langchain import DomainPolicy, KPCallbackHandler, ScoredTrace, Scorer, TraceStore
-from kp_langchain.demo.scripted import ScriptedChatModel, call, say
-from kp_langchain.recall.middleware import KPMiddleware
+from kp_langchain import (
+    DomainPolicy,
+    KPCallbackHandler,
+    KPMiddleware,
+    ScoredTrace,
+    Scorer,
+    TraceStore,
+)
+from tests.agents import ScriptedChatModel, call, say
 
 POUND = "what is one pound in dollars today"
 EURO = "what is one euro in dollars today"

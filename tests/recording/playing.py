@@ -12,7 +12,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from kp_langchain import KPCallbackHandler, ScoredTrace, TraceStore
-from kp_langchain.store import StoredRun
 from tests.agents import ASK, agent, call, handler, say, search, searching
 
 SECRET = "sk-ant-api03-" + "Ab3dE6gH9jK2mN5p" * 5
@@ -36,7 +35,7 @@ def scored_by(watching: KPCallbackHandler) -> ScoredTrace:
     return scored
 
 
-def stored(store: TraceStore, scored: ScoredTrace) -> StoredRun:
+def stored(store: TraceStore, scored: ScoredTrace) -> Any:
     """Return what the store has of a run."""
     run = store.get(scored.trace.id)
     assert run is not None

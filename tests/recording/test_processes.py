@@ -636,3 +636,22 @@ def test_runs_in_green_threads_are_scored_and_stored(
     assert run_python(program, is_cold=True).stdout.split() == ["20", "1"]
     with TraceStore("runs.db") as store:
         assert store.count() == 21
+
+
+def test_the_first_run_finds_redaction_loaded_when_it_ends(run_python: Callable[..., Done]) -> None:
+    program = """
+import sys, threading, time
+from langchain_core.runnables import RunnableLambda
+from kp_langchain import KPCallbackHandler, Scorer
+
+def look(_):
+    until = time.monotonic() + 60
+    while "kp_langchain.redaction.walk" not in sys.modules and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    print("kp_langchain.redaction.walk" in sys.modules)
+
+watching = KPCallbackHandler(store=None, scorer=Scorer(embedder=None))
+print("kp_langchain.redaction.walk" in sys.modules)
+RunnableLambda(look).invoke("q", {"callbacks": [watching]})
+"""
+    assert run_python(program, is_cold=True).stdout.split() == ["False", "True"]
