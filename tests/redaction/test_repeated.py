@@ -61,6 +61,13 @@ def test_shared_containers_cost_no_more_than_one() -> None:
     assert redact({"password": _PASSWORD, "shared": shared}).counts["password"] == 1
 
 
+def test_of_very_many_secrets_the_first_go_from_everywhere() -> None:
+    secrets = [f"river{number}falcon" for number in range(1000, 1300)]
+    *named, text = redact([*({"password": one} for one in secrets), " ".join(secrets)]).value
+    assert all(one == {"password": "[REDACTED:password]"} for one in named)
+    assert [one for one in secrets if one in text] == secrets[200:]
+
+
 def test_a_line_break_before_a_letter_is_not_the_start_of_a_secret() -> None:
     text = '{"password": "nectar-tiger-816", "a": "line\\nectar-tiger-816"}'
     assert json.loads(redact(text).value)["a"] == "line\nectar-tiger-816"

@@ -364,3 +364,11 @@ def test_what_has_expired_can_be_inserted_again() -> None:
     memory.insert([(b"text", "a", 0.0)])
     assert cache.nearest(np.array([1.0, 0.0])) is not None
     assert memory.find(b"text") is not None
+
+
+def test_what_is_known_takes_no_second_place() -> None:
+    memory = RepeatMemory(2)
+    memory.add(b"first", "a")
+    memory.add(b"second", "b")
+    memory.insert([(b"second", "b", 0.0), (b"second", "b", 0.0)])
+    assert memory.find(b"first") is not None

@@ -110,7 +110,7 @@ CACHE = VectorCache()
     ("options", "message"),
     [
         *(
-            ({"step_cap": bad}, "step_cap.* above 0, or None")
+            ({"step_cap": bad}, "^step_cap.* above 0, or None")
             for bad in (0, -1, 2.5, True, "20", math.inf)
         ),
         ({"max_remembered": 0}, "max_remembered is 0; it must be a whole number above 0, or None"),

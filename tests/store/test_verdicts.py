@@ -215,11 +215,13 @@ def test_without_its_body_a_run_gets_the_score_that_it_would_have_with_it(store)
 
 def test_the_newest_verdict_counts_and_a_model_s_only_where_there_is_no_other(store):
     one = added(store)
-    store.report_outcome(one.trace.id, success=False, at=LATER)
+    later = {"success": False, "confidence": 0.3, "note": "n", "source": "ann", "at": LATER}
+    store.report_outcome(one.trace.id, **later)
     (change,) = store.report_outcome(one.trace.id, success=True, at=EARLIER)
     assert (change.success, change.score) == (False, change.score_before)
-    said = [(each.success, each.at) for each in store.verdicts(one.trace.id)]
-    assert said == [(True, EARLIER), (False, LATER)]
+    first, second = store.verdicts(one.trace.id)
+    assert (first.success, first.at) == (True, EARLIER)
+    assert second == Verdict(**later)
     verdicts = [
         {"success": False, "at": EARLIER, "source": "label"},
         {"success": True, "at": LATER, "source": "langfuse", "by_model": True},
