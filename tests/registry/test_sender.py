@@ -36,12 +36,6 @@ from tests.store.conftest import _scored, execute, fork
 KEY = "kp_0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture(autouse=True)
-def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn ends when nothing more is due, however slow the machine is."""
-    monkeypatch.setattr(sender_module, "_TURN_S", 600.0)
-
-
 @pytest.fixture
 def store(tmp_path) -> Iterator[TraceStore]:
     with TraceStore(tmp_path / "traces.db") as store:
