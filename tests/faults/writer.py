@@ -25,6 +25,7 @@ from tests.faults.processes import append
 FLUSH, ON_SCORED, NEITHER = "flush", "on_scored", "neither"
 STOP = Path("stop")
 _MOST_AT_ONCE = 8
+_MOST_WAITING = 500  # of more than `max_queue` runs, a handler drops the oldest, and counts them
 _RUN = RunnableLambda(lambda q: search.invoke({"q": q}))
 
 
@@ -52,8 +53,9 @@ class Writer:
             _RUN.invoke("a", {"callbacks": [self._handler]})
             self._handler.flush()
         while not STOP.exists():
-            for _ in range(random.randint(1, _MOST_AT_ONCE)):
-                self._play()
+            if len(self._waiting) < _MOST_WAITING:
+                for _ in range(random.randint(1, _MOST_AT_ONCE)):
+                    self._play()
             if self._way != NEITHER:  # else nothing but the handler itself has them written
                 self._flush()
         while not self._flush():
@@ -64,7 +66,8 @@ class Writer:
         answer = _RUN.invoke("a", {"callbacks": [self._handler], "run_id": run_id})
         assert answer == "result for a"
         append(self._finished, run_id, time.monotonic_ns())
-        self._waiting.append(run_id)
+        if self._way != NEITHER:
+            self._waiting.append(run_id)
         if self._pause_s:
             time.sleep(random.uniform(0.0, 2 * self._pause_s))
 
