@@ -57,7 +57,9 @@ def _normal(value: Any, ids: dict[str, int]) -> Any:
         items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
         return [_normal(item, ids) for item in items]
     if isinstance(value, float):
-        return round(value, DIGITS) + 0.0 if value == value else "nan"
+        # First to more digits, so that half of the last one is rounded alike, whatever is summed in
+        # which order: since Python 3.12 `sum` is more exact.
+        return round(round(value, DIGITS + 4), DIGITS) + 0.0 if value == value else "nan"
     if value is None or isinstance(value, bool | int):
         return value
     return _text(str(value), ids)
