@@ -36,7 +36,7 @@ from kp_langchain.redaction.text import MAX_PASSES, harmless_texts, redact_text,
 from kp_langchain.redaction.values import is_cookie_choice, is_sensitive, secret_cookies
 
 MAX_DEPTH = 200  # JSON parsers and pydantic fail at little more
-_MIN_IDENTIFIER = 10**12  # shorter numbers are hardly ever a card's or a national id
+_MIN_IDENTIFIER = 10**12  # shorter numbers stay, unless a name says what they are
 _LONG_BYTES = 64
 _TEXT_TYPES = (str, Literal)
 # Types whose values contain no text.

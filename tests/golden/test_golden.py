@@ -160,3 +160,8 @@ def test_the_text_before_is_made_by_the_commit_that_accepted_it(
     capsys.readouterr()
     golden.compare(golden.Source("letters", lambda: [("a", "after")], sample=0))
     assert '-"before"\n+"after"' in capsys.readouterr().out
+    # What was accepted since, and not committed, is not what that commit makes.
+    golden.compare(golden.Source("letters", lambda: [("a", "between")], sample=0), accept=True)
+    capsys.readouterr()
+    golden.compare(golden.Source("letters", lambda: [("a", "after")], sample=0))
+    assert "--- a: another, without its text before" in capsys.readouterr().out
