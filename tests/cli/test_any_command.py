@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -392,3 +394,20 @@ def test_a_demo_with_an_unknown_model_is_told() -> None:
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "nobody" in done.stderr
+
+
+def test_what_other_threads_log_is_not_said_by_the_command() -> None:
+    has_ended = threading.Event()
+
+    def log_on() -> None:
+        while not has_ended.wait(0.001):
+            logging.getLogger("another").warning("cannot be reached")
+
+    thread = threading.Thread(target=log_on)
+    thread.start()
+    try:
+        done = [cli("review", "--database", "absent.db") for _ in range(5)]
+    finally:
+        has_ended.set()
+        thread.join()
+    assert not any("cannot be reached" in one.stderr for one in done)
