@@ -12,7 +12,9 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Set
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import typer.main
@@ -45,19 +47,17 @@ def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) ->
 def _run_here(
     words: tuple[str, ...], stdin: str, columns: int, environment: dict[str, str]
 ) -> Done:
-    out, err = _stream(), _stream()
     threads = set(threading.enumerate())
     others = threads - {threading.current_thread()}
+    out, err = _Output(sys.stdout, others), _Output(sys.stderr, others)
     last_resort = logging.StreamHandler(err)
     last_resort.setLevel(logging.WARNING)
-    # What threads of earlier tests log, as a tool's package that cannot reach its server any more.
-    last_resort.addFilter(lambda _: threading.current_thread() not in others)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COLUMNS": str(columns), **environment}.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["kp-langchain", *words])
         patch.setattr(typer.main, "get_command", _get_command)
-        patch.setattr(sys, "stdin", _stream(stdin))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
         # In a new process nothing was warned of yet, and a warning of the log goes to stderr.
@@ -73,7 +73,27 @@ def _run_here(
         thread._started.wait(60)  # type: ignore[attr-defined] # it may be about to begin
         thread.join(60)
         assert not thread.is_alive(), f"in the process of the tests, {thread.name} stays"
-    return Done(end.value.code, _text(out), _text(err))
+    return Done(end.value.code, out.text(), err.text())
+
+
+class _Output(io.TextIOWrapper):
+    """What a command writes. Threads of earlier tests write where they did before: a tool's package
+    may log for minutes that it cannot reach its server any more.
+    """
+
+    def __init__(self, before: TextIO, others: Set[threading.Thread]) -> None:
+        self._bytes = io.BytesIO()
+        super().__init__(self._bytes, encoding="utf-8")
+        self._before, self._others = before, others
+
+    def write(self, text: str) -> int:
+        if threading.current_thread() in self._others:
+            return self._before.write(text)
+        return super().write(text)
+
+    def text(self) -> str:
+        self.flush()
+        return self._bytes.getvalue().decode()
 
 
 def cli_apart(
@@ -81,17 +101,6 @@ def cli_apart(
 ) -> Done:
     """Run a command in a process of its own, by a Python program that runs the command line."""
     return programs.run("-c", program, *words, stdin=stdin, COLUMNS=str(columns), **environment)
-
-
-def _stream(content: str = "") -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8")
-
-
-def _text(stream: io.TextIOWrapper) -> str:
-    stream.flush()
-    written = stream.buffer
-    assert isinstance(written, io.BytesIO)
-    return written.getvalue().decode()
 
 
 def write_trusted(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -396,18 +397,27 @@ def test_a_demo_with_an_unknown_model_is_told() -> None:
     assert "nobody" in done.stderr
 
 
-def test_what_other_threads_log_is_not_said_by_the_command() -> None:
+def test_what_other_threads_write_is_not_said_by_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = io.StringIO()
     has_ended = threading.Event()
 
-    def log_on() -> None:
+    def write_on() -> None:
         while not has_ended.wait(0.001):
             logging.getLogger("another").warning("cannot be reached")
+            print("half a line", end="", file=sys.stderr)
+            print("half a line", end="")
 
-    thread = threading.Thread(target=log_on)
-    thread.start()
-    try:
-        done = [cli("review", "--database", "absent.db") for _ in range(5)]
-    finally:
-        has_ended.set()
-        thread.join()
-    assert not any("cannot be reached" in one.stderr for one in done)
+    thread = threading.Thread(target=write_on)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", before)
+        patch.setattr(sys, "stderr", before)
+        thread.start()
+        try:
+            done = [cli("review", "--database", "absent.db") for _ in range(5)]
+        finally:
+            has_ended.set()
+            thread.join()
+    assert not [one for one in done if "reached" in one.stderr or "half" in one.stderr + one.stdout]
+    assert "half a line" in before.getvalue()
