@@ -21,7 +21,9 @@ def visible(text: str) -> str:
 
 def say(text: str, *, file: TextIO | None = None) -> None:
     """Print `text` on standard output or on another file, safe for a terminal."""
-    print(visible(text), file=file or sys.stdout)
+    # The end of the line is not left to `print`, which writes it by itself: a log record of another
+    # thread would come in between.
+    print(f"{visible(text)}\n", end="", file=file or sys.stdout)
 
 
 def say_json(value: object) -> None:

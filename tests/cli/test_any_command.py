@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
+from kp_langchain.cli.output import say
 from kp_langchain.demo.tasks import TASKS
 from kp_langchain.run_keys import RunKeys
 from tests import programs
@@ -213,7 +214,7 @@ def test_errors_that_nobody_reads_make_no_further_ones() -> None:
 
 @pytest.mark.parametrize("line", ["review --json --limit 100", "export --all"])
 def test_a_reader_of_the_first_line_gets_it(line: str) -> None:
-    record(60)  # more than a pipe holds
+    record(160)  # more than a pipe and a buffer hold
     read_end, write_end = os.pipe()
     with Path("errors").open("w+b") as errors, os.fdopen(write_end, "wb") as out:
         command = start(line, out, errors)
@@ -221,6 +222,18 @@ def test_a_reader_of_the_first_line_gets_it(line: str) -> None:
         assert reader.readline().startswith(b"{")
     assert command.wait() == 141
     assert Path("errors").read_bytes() == b""
+
+
+def test_a_line_is_written_in_one_piece_for_a_record_may_come_between_two() -> None:
+    written: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    say("first\nsecond", file=Stream())
+    assert [text for text in written if text] == ["first\nsecond\n"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
