@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Collection
 from pathlib import Path
 from typing import TextIO
 
@@ -47,9 +47,16 @@ def cli(*words: str, stdin: str = "", columns: int = 120, **environment: str) ->
 def _run_here(
     words: tuple[str, ...], stdin: str, columns: int, environment: dict[str, str]
 ) -> Done:
-    threads = set(threading.enumerate())
-    others = threads - {threading.current_thread()}
-    out, err = _Output(sys.stdout, others), _Output(sys.stderr, others)
+    # The command's threads. Those of earlier tests go on, and start others.
+    threads = [threading.current_thread()]
+    out, err = _Output(sys.stdout, threads), _Output(sys.stderr, threads)
+    start_before = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if threading.current_thread() in threads:
+            threads.append(thread)
+        start_before(thread)
+
     last_resort = logging.StreamHandler(err)
     last_resort.setLevel(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
@@ -64,32 +71,32 @@ def _run_here(
         patch.setattr("kp_langchain._logging._logged_kinds", set())
         patch.setattr(logging.getLogger(), "handlers", [])
         patch.setattr(logging, "lastResort", last_resort)
+        patch.setattr(threading.Thread, "start", start)
         time.tzset()
         with pytest.raises(SystemExit) as end:
             main()
     time.tzset()
     assert isinstance(end.value.code, int)
-    for thread in set(threading.enumerate()) - threads:
-        thread._started.wait(60)  # type: ignore[attr-defined] # it may be about to begin
+    for thread in threads[1:]:
         thread.join(60)
         assert not thread.is_alive(), f"in the process of the tests, {thread.name} stays"
     return Done(end.value.code, out.text(), err.text())
 
 
 class _Output(io.TextIOWrapper):
-    """What a command writes. Threads of earlier tests write where they did before: a tool's package
-    may log for minutes that it cannot reach its server any more.
+    """What a command writes. Other threads write where they did before: a tool's package may log for
+    minutes that it cannot reach its server any more.
     """
 
-    def __init__(self, before: TextIO, others: Set[threading.Thread]) -> None:
+    def __init__(self, before: TextIO, threads: Collection[threading.Thread]) -> None:
         self._bytes = io.BytesIO()
         super().__init__(self._bytes, encoding="utf-8")
-        self._before, self._others = before, others
+        self._before, self._threads = before, threads
 
     def write(self, text: str) -> int:
-        if threading.current_thread() in self._others:
-            return self._before.write(text)
-        return super().write(text)
+        if threading.current_thread() in self._threads:
+            return super().write(text)
+        return self._before.write(text)
 
     def text(self) -> str:
         self.flush()

@@ -434,3 +434,23 @@ def test_what_other_threads_write_is_not_said_by_the_command(
             thread.join()
     assert not [one for one in done if "reached" in one.stderr or "half" in one.stderr + one.stdout]
     assert "half a line" in before.getvalue()
+
+
+def test_a_command_waits_for_its_own_threads_alone() -> None:
+    may_end = threading.Event()
+    started: list[threading.Thread] = []
+
+    def start_on() -> None:
+        while not may_end.wait(0.01):
+            started.append(threading.Thread(target=may_end.wait, daemon=True))
+            started[-1].start()
+
+    starter = threading.Thread(target=start_on)
+    starter.start()
+    try:
+        done = [cli("review", "--database", "absent.db") for _ in range(5)]
+    finally:
+        may_end.set()
+        starter.join()
+    assert started
+    assert {one.returncode for one in done} == {1}
