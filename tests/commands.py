@@ -84,8 +84,8 @@ def _run_here(
 
 
 class _Output(io.TextIOWrapper):
-    """What a command writes. Other threads write where they did before: a tool's package may log for
-    minutes that it cannot reach its server any more.
+    """What a command writes. Other threads write where they did before: a tool's package may log
+    for minutes that it cannot reach its server any more.
     """
 
     def __init__(self, before: TextIO, threads: Collection[threading.Thread]) -> None:
