@@ -380,7 +380,8 @@ async def _(watching: KPCallbackHandler) -> None:
 
 NEWER = "langgraph._internal._timeout"  # in older releases nodes have no time limit
 _POLICY = RetryPolicy(max_attempts=2, initial_interval=0.0, jitter=False, retry_on=Exception)
-_LIMIT_S = 0.03
+# What works is done within it, and a node has begun, also where the machine is busy.
+_LIMIT_S = 0.2
 
 
 class _SlowModel(ScriptedChatModel):
@@ -535,8 +536,7 @@ _waited: list[str] = []
 async def _(watching: KPCallbackHandler) -> None:
     _waited.clear()
     asked = {"messages": [*ASK["messages"], say("", call("patient", "p1", q="a"))]}
-    # The tool begins within this limit, and the second attempt ends.
-    await _timed_graph(ToolNode([patient]), timeout=0.5).ainvoke(asked, using(watching))
+    await _timed_graph(ToolNode([patient])).ainvoke(asked, using(watching))
 
 
 @situation("a node limits its own time and is tried again", _TRIED_AGAIN, success=[True])
@@ -554,7 +554,7 @@ async def _(watching: KPCallbackHandler) -> None:
 @situation("a step of a synchronous graph takes too long", ["saw"], success=[False])
 def _(watching: KPCallbackHandler) -> None:
     graph: Any = StateGraph(MessagesState)
-    graph.add_node("slow", lambda _state: time.sleep(10 * _LIMIT_S))
+    graph.add_node("slow", lambda _state: time.sleep(3 * _LIMIT_S))
     graph.add_edge(START, "slow")
     made = graph.compile()
     made.step_timeout = _LIMIT_S
