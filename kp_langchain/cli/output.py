@@ -28,7 +28,7 @@ def say(text: str, *, file: TextIO | None = None) -> None:
 
 def say_json(value: object) -> None:
     """Print a value as one line of JSON."""
-    print(json_line(value, is_unicode=takes_unicode(sys.stdout)))  # noqa: T201
+    say(json_line(value, is_unicode=takes_unicode(sys.stdout)))
 
 
 def json_line(value: object, *, is_unicode: bool) -> str:

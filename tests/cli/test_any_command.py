@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from kp_langchain import DomainPolicy, TraceStore
-from kp_langchain.cli.output import say
+from kp_langchain.cli.output import say, say_json
 from kp_langchain.demo.tasks import TASKS
 from kp_langchain.run_keys import RunKeys
 from tests import programs
@@ -224,7 +224,9 @@ def test_a_reader_of_the_first_line_gets_it(line: str) -> None:
     assert Path("errors").read_bytes() == b""
 
 
-def test_a_line_is_written_in_one_piece_for_a_record_may_come_between_two() -> None:
+def test_a_line_is_written_in_one_piece_for_a_record_may_come_between_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written: list[str] = []
 
     class Stream(io.StringIO):
@@ -233,7 +235,9 @@ def test_a_line_is_written_in_one_piece_for_a_record_may_come_between_two() -> N
             return len(text)
 
     say("first\nsecond", file=Stream())
-    assert [text for text in written if text] == ["first\nsecond\n"]
+    monkeypatch.setattr(sys, "stdout", Stream())
+    say_json(["third", "\x1b"])
+    assert [text for text in written if text] == ["first\nsecond\n", '["third", "\\u001b"]\n']
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
